@@ -1,80 +1,28 @@
-"""The program `parley-agent`: settings, wiring, run."""
+"""The program `parley-agent`: the agent of a node, and what a running agent says of its plugins and strategies."""
 
-import asyncio
-import random
-import resource
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agent.backends.change_log import ChangeLog
-from agent.core.ports import BackendError
-from agent.daemon.daemon import Daemon, DaemonParts
-from agent.daemon.server import ServerSettings
-from agent.daemon.settings import AgentSettings
-from agent.peers.candidates import Candidates
-from agent.sources.file import FileSource
-from hosting import lifecycle, logs
-from hosting.addresses import AddressError, advertised
-from hosting.files import FileLock
-from hosting.kubernetes.errors import KubernetesError
+from hosting import logs
+from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import Advertise, TokenFile, daemon
-from hosting.settings import SettingsError, load
-from hosting.tls import Tls, TlsError
 from hosting.tokens import RULE
 
-MAX_FILES: Final = 65_536
+if TYPE_CHECKING:
+    from hosting.tls import Tls
+
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, server: ServerSettings) -> int:
-    log = logs.logger("agent").bind(node=settings.node)
-    with FileLock(settings.state_directory / "node.lock") as lock:
-        if not lock.try_acquire():
-            log.warning("another agent has this node, waiting for it to end", pid=lock.holder())
-            waiting = asyncio.create_task(lock.acquire(), name="node lock")
-            stopping = asyncio.create_task(stop.wait(), name="stop")
-            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            for task in (waiting, stopping):
-                task.cancel()
-            if stop.is_requested():
-                return 0
-        with ChangeLog(settings.state_directory, settings.node) as change_log:
-            change_log.daemon()
-            async with _parts(settings, config, log) as parts:
-                return await Daemon(settings, parts, change_log, lock, server).run(stop)
-
-
-@asynccontextmanager
-async def _parts(settings: AgentSettings, config: Path, log: logs.Logger) -> AsyncIterator[DaemonParts]:
-    """What the settings name. Raises `KubernetesError` where the API server's credentials cannot be used."""
-    file = FileSource(config, settings, log)
-    if not settings.is_on_kubernetes:
-        yield DaemonParts(file, Candidates(lambda: settings.schedulers))
-        return
-    from agent.daemon.kubernetes import connected  # noqa: PLC0415 - the client library is an extra, and slow to load
-
-    async with connected(settings, file, log, random.Random()) as parts:
-        yield parts
-
-
-def _raise_file_limit() -> None:
-    """Three open files for each VM are more than the usual 1,024 allow."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-@daemon(10300)
+@daemon(10300, is_group=True)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="YAML file with the node, the scheduler, the state directory, and the VMs or where they are found.",
+    help="YAML file with the node, the scheduler, the state directory, and the VMs or where they are found. Required, but for "
+    "the commands below.",
 )
 @click.option(
     "--token-file",
@@ -89,34 +37,84 @@ def _raise_file_limit() -> None:
     help="Where informants call back: an address or a network interface of this machine, with :PORT where that "
     "differs (overrides `advertise` of the settings file). Needed where --host is a wildcard.",
 )
-def main(
-    config: Path, host: str, port: int, log_level: str, token: str | None, advertise: str | None
-) -> None:
+@click.option(
+    "--qos-extension-plugins",
+    metavar="NAME=true,…",
+    default="",
+    help="Switch strategies on and off, beside qos.featureGates of the settings file; `parley-agent qos --known` lists them.",
+)
+@click.pass_context
+def main(context: click.Context, /, config: Path | None, log_level: str, **options: Any) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
     Exit codes: 0 after a signal, 1 when the address is taken, or the state directory or the credentials for Kubernetes
-    cannot be used, 2 for a wrong command line or settings file.
+    cannot be used, or an extra is missing, 2 for a wrong command line or settings file.
     """
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        parameter = next(each for each in context.command.params if each.name == "config")
+        raise click.MissingParameter(ctx=context, param=parameter)
+    from agent.daemon.serving import CommandLine, run  # noqa: PLC0415 - the other commands need no daemon
+
     logs.configure(log_level)
-    _raise_file_limit()
-    try:
-        settings = load(config, AgentSettings)
-        address = advertised(advertise or settings.advertise, host)
-        tls = Tls(settings.tls.files())
-        tls.load()
-    except (SettingsError, AddressError, TlsError) as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
-    server = ServerSettings(host, port, address, token, tls, settings.tls.port)
-    try:
-        code = lifecycle.run(lambda stop: _main(stop, settings, config, server))
-    except KubernetesError as error:
-        click.echo(str(error), err=True)
-        code = 1
-    except BackendError as error:
-        click.echo(f"cannot use the state directory: {error}", err=True)
-        code = 1
-    except OSError as error:
-        click.echo(f"cannot use the state directory {settings.state_directory}: {error.strerror}", err=True)
-        code = 1
-    sys.exit(code)
+    options["extension_plugins"] = options.pop("qos_extension_plugins")
+    sys.exit(run(CommandLine(config, **options)))
+
+
+_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people or scripts.",
+)
+_ADDRESS = click.option(
+    "--address",
+    type=Address(),
+    default=DEFAULT_AGENT,
+    show_default=True,
+    help="The agent that is asked.",
+)
+
+
+@main.command(context_settings=_CONTEXT)
+@_ADDRESS
+@token_option
+@ca_option
+@_OUTPUT
+def plugins(address: str, token: str | None, tls: "Tls | None", output: str) -> None:
+    """List the node plugins of a running agent: metrics sources, policies and resizers in processes of their own.
+
+    Each with its state, its socket, its last error, and how many calls were made and failed.
+
+    Exit codes: 0; 1 when the agent does not answer; 2 for a wrong command line.
+    """
+    from agent.daemon import asking  # noqa: PLC0415 - `--help` should not load the client
+
+    warn_of_plain_tokens([address], token)
+    sys.exit(asking.show_plugins(address, token, tls, output))
+
+
+@main.command(context_settings=_CONTEXT)
+@_ADDRESS
+@token_option
+@ca_option
+@_OUTPUT
+@click.option(
+    "--known",
+    is_flag=True,
+    help="Ask no agent: list the strategies that are installed here, and their flags, with the defaults.",
+)
+def qos(address: str, token: str | None, tls: "Tls | None", output: str, known: bool) -> None:
+    """List the strategies of a running agent: which are on, what they decided last, and why.
+
+    Exit codes: 0; 1 when the agent does not answer; 2 for a wrong command line.
+    """
+    from agent.daemon import asking  # noqa: PLC0415 - `--help` should not load the client
+
+    if known:
+        sys.exit(asking.show_known(output))
+    warn_of_plain_tokens([address], token)
+    sys.exit(asking.show_strategies(address, token, tls, output))

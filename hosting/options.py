@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import click
 
@@ -21,8 +21,15 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function the command of a daemon, with the options of every daemon: version, host, port, log level."""
+@overload
+def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]: ...
+@overload
+def daemon(default_port: int, *, is_group: Literal[True]) -> Callable[[Callable[..., None]], click.Group]: ...
+def daemon(default_port: int, *, is_group: bool = False) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function the command of a daemon, with the options of every daemon: version, host, port, log level.
+
+    With `is_group` there are commands beside it; without one of them the function serves as the daemon.
+    """
 
     def decorate(function: Callable[..., None]) -> click.Command:
         port = click.IntRange(0, 65535)
@@ -36,7 +43,12 @@ def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
         ):
             function = option(function)
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        return click.command(context_settings=context)(function)
+        if not is_group:
+            return click.command(context_settings=context)(function)
+        group = click.group(
+            context_settings=context, invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]"
+        )
+        return group(function)
 
     return decorate
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import FiniteRange
-from parley.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from parley.top.command import top
 
 if TYPE_CHECKING:

@@ -19,9 +19,12 @@ from agent.daemon.announcer import Announcer
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
+from agent.daemon.node_events import ClusterNode
+from agent.daemon.node_extensions import NodeExtensions
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
+from agent.node.qos.flags import QOSExtensionConfig
 from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
@@ -43,13 +46,15 @@ MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """What an agent works with: where it learns of its VMs, whom it may ask, what its back end has on Kubernetes, and what
-    tells the owners of the VMs."""
+    """What an agent works with: where it learns of its VMs, whom it may ask, what its back end has on Kubernetes, what
+    tells the owners of the VMs, the node in its cluster, and the gates of strategies where any are wanted."""
 
     source: VmSource
     candidates: Candidates
     kubernetes: OnKubernetes | None = None
     announcer: Announcer | None = None
+    cluster: ClusterNode | None = None
+    gates: QOSExtensionConfig | None = None
 
 
 class Daemon:
@@ -80,6 +85,9 @@ class Daemon:
         self._fleet: Fleet | None = None
         self._scheduler: SchedulerLink | None = None
         self._supervisor = Supervisor(self._log, self._rng)
+        self._extensions = NodeExtensions(
+            settings, parts.gates, parts.cluster, change_log, self._log, self._rng
+        )
         self._server = AgentServer(
             server_settings,
             self._log,
@@ -91,22 +99,14 @@ class Daemon:
             private=(
                 server.Route("GET", "/v1/vms", self._vms),
                 server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm),
+                *self._extensions.routes(),
             ),
             callbacks=Callbacks(self._runners).routes(),
         )
 
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
-        installed = FACTORIES[self._settings.backend](
-            BackendOptions(
-                self._settings.state_directory,
-                self._change_log,
-                self._rng,
-                self._settings.resize_delay,
-                self._settings.faults,
-                self._kubernetes,
-            )
-        )
+        installed = self._extensions.installed(FACTORIES[self._settings.backend](self._backend_options()))
         try:
             port, with_tls = await self._server.open()
         except OSError as error:
@@ -134,11 +134,24 @@ class Daemon:
                 self._log.info("draining")
             finally:
                 await fleet.close()
+                await self._extensions.close()
                 if not self._lost_lock:  # else the directory may be another agent's
                     await self._load_files.save(self._known_loads())
                 await scheduler.close()
                 await self._server.close()
         return 1 if self._lost_lock else 0
+
+    def _backend_options(self) -> BackendOptions:
+        settings = self._settings
+        return BackendOptions(
+            settings.state_directory,
+            self._change_log,
+            self._rng,
+            settings.resize_delay,
+            settings.faults,
+            self._kubernetes,
+            self._extensions.sizes,
+        )
 
     def _new_factory(
         self,
@@ -157,9 +170,10 @@ class Daemon:
             to_exporters,
             advertised,
             advertised.endpoint(port),
-            policies.standard(),
+            policies.standard(has_plugins=settings.plugins.directory is not None),
             self._load_files,
             RunnerContext(self._change_log, self._log, self._rng, self._latencies),
+            self._extensions.catalogue,
         )
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
@@ -182,6 +196,7 @@ class Daemon:
         self._supervisor.start("source of VMs", lambda: self._follow_source(fleet))
         self._supervisor.start("certificates", self._watch_certificates)
         self._supervisor.start("load files", lambda: self._load_files.keep(self._known_loads))
+        self._extensions.start(self._supervisor, self._runners)
 
     # ---------------------------------------------------------------- what is watched
 
@@ -255,4 +270,5 @@ class Daemon:
             *status.state_families(runners),
             *status.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
+            *self._extensions.families(),
         ]

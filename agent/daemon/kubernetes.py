@@ -17,6 +17,7 @@ from agent.daemon.conditions import Conditions
 from agent.daemon.controllers import Controllers
 from agent.daemon.daemon import DaemonParts
 from agent.daemon.evictor import Evictor
+from agent.daemon.node_events import ClusterNode
 from agent.daemon.settings import AgentSettings
 from agent.peers import endpoints
 from agent.peers.candidates import Candidates
@@ -126,13 +127,23 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         found = source.found().get(name)
         return found.scaling if found is not None else None
 
-    announcer = _announcer(settings, watching, source)
-    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling), announcer)
+    recorder = EventRecorder(
+        watching.api,
+        REPORTER,
+        instance=node,
+        clock=time.monotonic,
+        rng=watching.rng,
+        log=watching.log,
+    )
+    announcer = _announcer(settings, watching, source, recorder)
+    there = ClusterNode(watching.api, stores, recorder)
+    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling), announcer, there)
 
 
-def _announcer(settings: AgentSettings, watching: _Watching, source: KubernetesSource) -> Announcer:
+def _announcer(
+    settings: AgentSettings, watching: _Watching, source: KubernetesSource, recorder: EventRecorder
+) -> Announcer:
     api, log, rng = watching.api, watching.log, watching.rng
-    recorder = EventRecorder(api, REPORTER, instance=settings.node, clock=time.monotonic, rng=rng, log=log)
     controllers = Controllers(api, settings.node, source.found, manager=USER_AGENT, log=log, rng=rng)
     watching.start("Events", recorder.run)
     watching.start("other controllers", controllers.run)

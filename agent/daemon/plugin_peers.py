@@ -10,7 +10,7 @@ from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
 from agent.core.ports import ExporterPeer
 from agent.daemon.policies import checked
-from agent.node.plugins.ports import MetricsSource, PluginCatalogue, PluginError
+from agent.node.plugins.ports import MetricsSource, OutsidePolicy, PluginCatalogue, PluginError
 
 
 class PluginPolicies:
@@ -19,19 +19,20 @@ class PluginPolicies:
     def __init__(
         self, catalogue: PluginCatalogue, policies: Sequence[PluginPolicy], deadline_s: float
     ) -> None:
-        self._catalogue = catalogue
-        self._policies = tuple(policies)
+        self._policies = tuple((each, catalogue.policy(each.plugin)) for each in policies)
         self._deadline_s = deadline_s
 
     async def ask(self, vm: Vm, load: Load, sizing: Sizing) -> events.PoliciesAnswered:
-        asked = (self._ask(each, vm, load, sizing) for each in self._policies)
+        asked = (self._ask(policy, plugin, vm, load, sizing) for policy, plugin in self._policies)
         return events.PoliciesAnswered(tuple(await asyncio.gather(*asked)))
 
-    async def _ask(self, policy: PluginPolicy, vm: Vm, load: Load, sizing: Sizing) -> PluginAnswer:
+    async def _ask(
+        self, policy: PluginPolicy, plugin: OutsidePolicy, vm: Vm, load: Load, sizing: Sizing
+    ) -> PluginAnswer:
         name = policy.plugin
         try:
             async with asyncio.timeout(self._deadline_s):
-                said = await self._catalogue.policy(name).goal(vm, load, sizing, policy.args)
+                said = await plugin.goal(vm, load, sizing, policy.args)
         except PluginError as error:
             return PluginAnswer(name, None, str(error))
         except TimeoutError:

@@ -1,6 +1,5 @@
 """The control files of a group in both versions of cgroups, as figures. All files are only read."""
 
-import errno
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -44,11 +43,15 @@ class GroupFiles(Protocol):
     """Whether `memory.events` of the group counts what happens in the groups inside, too."""
 
     def busy_s(self) -> float:
-        """The CPU time that the group has used."""
+        """The CPU time that the group has used. Raises `OSError` where the group is gone, or does not tell."""
         ...
 
     def limits(self) -> LimitReading:
         """The limits of the group, with its counters. Raises `OSError` where the group is gone."""
+        ...
+
+    def throttling(self) -> tuple[int, int]:
+        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) where there never was a limit."""
         ...
 
     def memory(self) -> MemoryUse:
@@ -78,13 +81,16 @@ class _Files:
         self._cpu = KeptFiles(group.cpu)
         self._cpuacct = KeptFiles(group.cpuacct)
         self._memory = KeptFiles(group.memory)
-        self._directory = group.memory
 
-    def _amount(self, name: str) -> int:
-        found = number(self._memory.read(name))
+    def _amount(self, files: KeptFiles, name: str) -> int:
+        found = number(files.read(name))
         if found is None:
-            raise OSError(errno.ENOENT, f"{self._directory / name} says nothing")
+            raise files.silent(name)
         return found
+
+    def throttling(self) -> tuple[int, int]:
+        stat = self._cpu.read("cpu.stat")
+        return value(stat, b"nr_periods "), value(stat, b"nr_throttled ")
 
     def close(self) -> None:
         for each in (self._cpu, self._cpuacct, self._memory):
@@ -97,13 +103,13 @@ class FilesV1(_Files):
     tells_kills = False
 
     def busy_s(self) -> float:
-        return (number(self._cpuacct.read("cpuacct.usage")) or 0) / 1e9
+        return self._amount(self._cpuacct, "cpuacct.usage") / 1e9
 
     def limits(self) -> LimitReading:
         stat = self._cpu.read("cpu.stat")
         period_us = number(self._cpu.read("cpu.cfs_period_us")) or 100_000
         quota_us = number(self._cpu.read("cpu.cfs_quota_us"))  # -1: none
-        most = self._amount("memory.limit_in_bytes")
+        most = self._amount(self._memory, "memory.limit_in_bytes")
         return LimitReading(
             quota_cpus=quota_us / period_us if quota_us else None,
             period_s=period_us / 1e6,
@@ -116,7 +122,7 @@ class FilesV1(_Files):
         )
 
     def memory(self) -> MemoryUse:
-        current, stat = self._amount("memory.usage_in_bytes"), self._memory.read("memory.stat")
+        current, stat = self._amount(self._memory, "memory.usage_in_bytes"), self._memory.read("memory.stat")
         cache = value(stat, b"total_inactive_file ") + value(stat, b"total_active_file ")
         return MemoryUse(current, max(0, current - cache))
 
@@ -133,7 +139,10 @@ class FilesV2(_Files):
     tells_kills = True
 
     def busy_s(self) -> float:
-        return value(self._cpu.read("cpu.stat"), b"usage_usec ") / 1e6
+        stat = self._cpu.read("cpu.stat")
+        if not stat:
+            raise self._cpu.silent("cpu.stat")
+        return value(stat, b"usage_usec ") / 1e6
 
     def limits(self) -> LimitReading:
         stat, events = self._cpu.read("cpu.stat"), self._memory.read("memory.events")
@@ -152,7 +161,7 @@ class FilesV2(_Files):
         )
 
     def memory(self) -> MemoryUse:
-        current, stat = self._amount("memory.current"), self._memory.read("memory.stat")
+        current, stat = self._amount(self._memory, "memory.current"), self._memory.read("memory.stat")
         cache = sum(value(stat, name) for name in (b"active_file ", b"inactive_file ", b"slab_reclaimable "))
         return MemoryUse(current, max(0, current - cache))
 

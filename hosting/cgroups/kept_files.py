@@ -1,6 +1,7 @@
 """Files of a directory that stay open: one system call for each further reading, and no path is looked up again."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,10 @@ class KeptFiles:
                 file = _ABSENT
             self._open[name] = file
         return file
+
+    def silent(self, name: str) -> OSError:
+        """The error of a file that should have told something."""
+        return OSError(errno.ENOENT, f"{self._directory}/{name} says nothing")
 
     def close(self) -> None:
         """Let go of all files."""

@@ -92,10 +92,11 @@ class CgroupTree:
         for tree in self._kubepods:
             for name in _names(tree.name, uid):
                 if (self._hierarchies["memory"] / tree / name).is_dir():
-                    return self._group(tree / name)
+                    return self.group(tree / name)
         return None
 
-    def _group(self, path: Path) -> PodGroup:
+    def group(self, path: Path) -> PodGroup:
+        """The group at that path below each hierarchy."""
         at = self._hierarchies
         return PodGroup(at["cpu"] / path, at["cpuacct"] / path, at["memory"] / path, self.is_v2)
 
@@ -108,6 +109,27 @@ class CgroupTree:
             yield from (path for path in inside if _NAMES.fullmatch(path.name))
             level = [path for path in inside if not _NAMES.fullmatch(path.name)]
 
+    def best_effort(self) -> tuple[str, ...]:
+        """The best-effort group of each kubelet, as a path below each hierarchy."""
+        found = (
+            (tree / f"{tree.stem}-besteffort.slice" if tree.suffix == ".slice" else tree / "besteffort")
+            for tree in self.kubepods()
+        )
+        top = self._hierarchies["memory"]
+        return tuple(path.as_posix() for path in found if (top / path).is_dir())
+
+    def inside(self, group: str, controller: str) -> tuple[str, ...]:
+        """The paths of all groups inside one, outer ones first; none where the group is gone."""
+        top, found, level = self._hierarchies[controller], list[str](), [group]
+        while level:
+            level = [f"{each}/{name}" for each in level for name in sorted(_directories(top / each))]
+            found += level
+        return tuple(found)
+
+    def name_of(self, group: PodGroup) -> str:
+        """The path of a group below each hierarchy."""
+        return group.cpu.relative_to(self._hierarchies["cpu"]).as_posix()
+
     def pods(self) -> Mapping[str, PodGroup]:
         """Every pod that is there, by UID."""
         found = {}
@@ -117,7 +139,7 @@ class CgroupTree:
                 for name in _directories(top / inside):
                     uid = name.removesuffix(".slice").rpartition("pod")[2].replace("_", "-")
                     if _UID.fullmatch(uid) is not None:
-                        found[uid] = self._group(inside / name)
+                        found[uid] = self.group(inside / name)
         return found
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from hosting import proc_files
 from hosting.cgroups.group_files import stalls
 from informant.core.report import Reading
 from informant.core.workload import Workload
@@ -29,23 +30,22 @@ class GuestSource(Protocol):
 class ProcSource:
     """Reads /proc. Missing parts (PSI on old kernels) are left out; load, CPU time and memory must be there."""
 
-    def __init__(self, proc: Path = Path("/proc"), cgroup: Cgroup | None = None) -> None:
+    def __init__(self, proc: Path = proc_files.PROC, cgroup: Cgroup | None = None) -> None:
         self._proc = proc
         self._cgroup = cgroup
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
 
     def read(self) -> Reading:
         """The machine now."""
         load1, load5, load15 = (self._proc / "loadavg").read_text().split()[:3]
-        memory = self._memory()
+        memory = proc_files.memory(self._proc)
         return Reading(
             float(load1),
             float(load5),
             float(load15),
-            self._busy_s(),
+            proc_files.cpu_time(self._proc).busy_s,
             os.cpu_count() or 1,
-            memory[0],
-            memory[1],
+            memory.total_bytes,
+            memory.available_bytes,
             self._pressure(),
             self._oom_kills(),
             self._cgroup.read() if self._cgroup is not None else None,
@@ -53,21 +53,6 @@ class ProcSource:
 
     def resized(self, size: Resources) -> None:
         """A machine knows its own size."""
-
-    def _busy_s(self) -> float:
-        first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
-        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(part) for part in first[1:9])
-        return (user + nice + system + irq + softirq + steal) / self._ticks_per_s
-
-    def _memory(self) -> tuple[int, int]:
-        found = {}
-        for line in (self._proc / "meminfo").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(rest.removesuffix("kB")) * 1024
-        if len(found) != 2:
-            raise ValueError("meminfo shows no MemTotal or no MemAvailable")
-        return found["MemTotal"], found["MemAvailable"]
 
     def _pressure(self) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from parley.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
+from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 
 if TYPE_CHECKING:
     from hosting.tls import Tls

@@ -16,7 +16,7 @@ from tests.processes.pages import (
     is_like,
 )
 
-PAGES = ("README.md", "docs/informant.md", "docs/operations.md", "docs/plugins.md", "docs/protocol.md")
+PAGES = ("README.md", "docs/informant.md", "docs/operations.md", "docs/pool-plugins.md", "docs/protocol.md")
 """Every document with a session that is run; `tests/tidy/test_docs_blocks.py` finds one that is missing."""
 
 

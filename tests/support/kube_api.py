@@ -254,7 +254,7 @@ class FakeApiServer:
             case "POST", "":
                 return 201, store.create(type_, key[0], body)
             case "POST", "eviction":
-                store.delete(type_, key)
+                store.delete(type_, key, (body.get("deleteOptions") or {}).get("preconditions"))
                 return 201, {"kind": "Status", "status": "Success"}
             case "POST", "binding":
                 store.bind(key, body)

@@ -3,9 +3,10 @@
 import random
 import re
 import uuid
+from collections import Counter
 from typing import Any, cast
 
-from agent.daemon import status
+from agent.daemon import plugin_page, qos_page, status
 from agent.runner.stats import Latencies
 from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
@@ -50,6 +51,8 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),
+        *plugin_page.families((), Counter()),
+        *qos_page.families(()),
     ]
     documented = dict(
         re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)

@@ -5,7 +5,7 @@ import sys
 from tests.tidy.repository import output, run
 
 # rich is none of them: structlog loads it wherever it is installed, and the demo needs it.
-OPTIONAL = {"kubernetes_asyncio", "textual", "qemu"}
+OPTIONAL = {"kubernetes_asyncio", "textual", "qemu", "grpc", "google.protobuf", "asyncinotify"}
 MODULES = ("agent.program", "scheduler.program", "informant.program", "parley.program")
 
 

@@ -1,18 +1,36 @@
 """What strategies may do to the node, behind small ports, each of which may be missing."""
 
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.node.qos.core.actions import CgroupResource, CgroupUpdate, EvictOutcome, WriteOutcome
+from agent.node.qos.core.actions import (
+    CgroupResource,
+    CgroupUpdate,
+    EvictOutcome,
+    EvictResult,
+    StrategyDecision,
+    WriteOutcome,
+    WriteResult,
+)
+from agent.node.qos.core.decisions import DecisionRecord, counted_as, noted
 from agent.node.qos.core.states import PodState
+from agent.node.qos.ports import StopSignal
+from hosting.cgroups.tree import CgroupTree
+from hosting.logs import Logger
 
 
 class CgroupPort(Protocol):
     """Writes cgroups. Called from any thread."""
 
-    def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
-        """As `NodeClient.write`."""
+    @property
+    def cgroups(self) -> CgroupTree:
+        """As `NodeClient.cgroups`."""
+
+    def write(self, updates: Sequence[CgroupUpdate], writer: str = "") -> tuple[WriteOutcome, ...]:
+        """As `NodeClient.write`; `writer` is the strategy's name."""
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
         """As `NodeClient.read`."""
@@ -36,9 +54,110 @@ class EventPort(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NodePorts:
-    """What the daemon gives: any may be missing, and then what needs it is `unavailable`."""
+class StrategyPorts:
+    """What the daemon gives. Any may be missing, and then what needs it is `unavailable`."""
 
     executor: CgroupPort | None = None
     evictor: EvictionPort | None = None
     events: EventPort | None = None
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """The executor's tree; without an executor where kubelets lay out theirs by default."""
+        return CgroupTree() if self.executor is None else self.executor.cgroups
+
+
+class StrategyJournal:
+    """What one strategy has done: counters, and its last decisions. Any thread may call every method."""
+
+    def __init__(self, strategy: str, log: Logger, clock: Callable[[], float]) -> None:
+        self._strategy = strategy
+        self._log = log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self.records: tuple[DecisionRecord, ...] = ()
+
+    def count(self, action: str, result: str) -> None:
+        """An action had a result."""
+        with self._lock:
+            self._counts[action, result] += 1
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How often each action (`write`, `evict`, `event`, `decision`) had each result; of decisions that is the reason."""
+        with self._lock:
+            return dict(self._counts)
+
+    def decided(self, decision: StrategyDecision, *, is_done: bool) -> None:
+        """Note a decision; `is_done` says that its actions are done and not only recommended."""
+        with self._lock:
+            self._counts["decision", counted_as(decision.reason, self._counts, "decision")] += 1
+            self.records, is_logged = noted(self.records, decision, self._clock(), is_done=is_done)
+        if is_logged:
+            self._log.info(
+                "strategy decided",
+                strategy=self._strategy,
+                reason=decision.reason,
+                message=decision.message,
+                inputs=dict(decision.inputs),
+            )
+
+
+class ActingClient:
+    """Does what a strategy says. Implements `NodeClient`.
+
+    Once the strategy is told to end, it evicts no more: a pod that is gone cannot be put back. It may still write cgroups,
+    to put back what it has changed.
+    """
+
+    recommends_only = False
+
+    def __init__(
+        self, strategy: str, ports: StrategyPorts, journal: StrategyJournal, stop: StopSignal
+    ) -> None:
+        self._strategy = strategy
+        self._ports = ports
+        self._journal = journal
+        self._stop = stop
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """Where the control groups of pods are."""
+        return self._ports.cgroups
+
+    def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
+        """Set values of cgroups and read them back, as `NodeClient.write` says; `UNAVAILABLE` without an executor."""
+        if self._ports.executor is None:
+            outcomes = tuple(WriteOutcome(each, WriteResult.UNAVAILABLE) for each in updates)
+        else:
+            outcomes = self._ports.executor.write(updates, self._strategy)
+        for outcome in outcomes:
+            self._journal.count("write", outcome.result)
+        return outcomes
+
+    def read(self, group: str, resource: CgroupResource) -> int | str | None:
+        """The value that a cgroup has now; None where there is none, or no executor."""
+        return None if self._ports.executor is None else self._ports.executor.read(group, resource)
+
+    def evict(self, pod: PodState, reason: str) -> EvictOutcome:
+        """Ask the API server to evict a pod; `UNAVAILABLE` without one, `REFUSED` once the strategy is told to end."""
+        if self._stop.is_set():
+            outcome = EvictOutcome(EvictResult.REFUSED, f"the strategy {self._strategy} is told to end")
+        elif self._ports.evictor is None:
+            outcome = EvictOutcome(EvictResult.UNAVAILABLE, "there is no API server to ask")
+        else:
+            outcome = self._ports.evictor.evict(pod, reason)
+        self._journal.count("evict", outcome.result)
+        return outcome
+
+    def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Report an Event of a pod, or of the node."""
+        if self._ports.events is None:
+            self._journal.count("event", "unavailable")
+            return
+        self._ports.events.record(pod, reason, message, is_warning=is_warning)
+        self._journal.count("event", "reported")
+
+    def decided(self, decision: StrategyDecision) -> None:
+        """Note a decision."""
+        self._journal.decided(decision, is_done=True)

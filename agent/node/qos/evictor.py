@@ -47,9 +47,11 @@ class PodEvictor:
         *,
         clock: Callable[[], float] = time.monotonic,
         log: Logger,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         self._api, self._events = api, events
         self._clock, self._log = clock, log
+        self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._evicted_s: dict[str, float] = {}
@@ -58,19 +60,19 @@ class PodEvictor:
     def evict(self, pod: PodState, reason: str) -> EvictOutcome:
         """Have a pod evicted; its UID is compared. Blocks for 5 s at most. Raises `RuntimeError` in the loop's own thread."""
         self._check_thread()
-        asked = self._evict(pod, reason)
+        asked = self.send(pod, reason)
         try:
             future = asyncio.run_coroutine_threadsafe(asked, self._loop)
         except RuntimeError:  # the loop has ended
             asked.close()
             return EvictOutcome(EvictResult.UNAVAILABLE, "the agent is ending")
         try:
-            return future.result(DEADLINE_S)
+            return future.result(self._deadline_s)
         except concurrent.futures.CancelledError:
             return EvictOutcome(EvictResult.FAILED, "the agent is ending")
         except TimeoutError:
             future.cancel()
-            return EvictOutcome(EvictResult.FAILED, f"no answer within {DEADLINE_S:g} s")
+            return EvictOutcome(EvictResult.FAILED, f"no answer within {self._deadline_s:g} s")
 
     def recommend(self, pod: PodState, reason: str) -> EvictOutcome:
         """Tell the pod's owner that it would be evicted. Never blocks."""
@@ -88,7 +90,8 @@ class PodEvictor:
         if running is self._loop:
             raise RuntimeError("evict() blocks, and would wait for its own loop: call it from another thread")
 
-    async def _evict(self, pod: PodState, reason: str) -> EvictOutcome:
+    async def send(self, pod: PodState, reason: str) -> EvictOutcome:
+        """Evict a pod; for callers in the loop."""
         if self._api is None:
             return EvictOutcome(EvictResult.UNAVAILABLE, "there is no API server in the settings")
         try:

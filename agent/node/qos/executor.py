@@ -75,14 +75,14 @@ class ResourceExecutor:
     two strategies never mix."""
 
     def __init__(self, root: Path = ROOT) -> None:
-        self._tree = CgroupTree(root)
+        self.cgroups = CgroupTree(root)
         self._lock = threading.Lock()
         self._writers: dict[tuple[str, CgroupResource], LastWrite] = {}
 
     @property
     def is_v2(self) -> bool:
         """Whether the root is one of cgroup v2."""
-        return self._tree.is_v2
+        return self.cgroups.is_v2
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
         """The value of a group; None where the group or its file is not there. CPUs that cgroup v2 leaves to the group around are
@@ -120,9 +120,9 @@ class ResourceExecutor:
 
     def _hierarchy(self, controller: str) -> Path:
         """The directory of a controller, which may be a link, but not to what lies outside the root."""
-        found = self._tree.hierarchy(controller).resolve()
-        if not found.is_relative_to(self._tree.root.resolve()):
-            raise OSError(errno.ELOOP, f"{found} is outside {self._tree.root}")
+        found = self.cgroups.hierarchy(controller).resolve()
+        if not found.is_relative_to(self.cgroups.root.resolve()):
+            raise OSError(errno.ELOOP, f"{found} is outside {self.cgroups.root}")
         if not found.is_dir():
             raise NoSuchFileError(controller)
         return found

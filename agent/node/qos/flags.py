@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from agent.node.qos.core import gates
 from agent.node.qos.core.gates import FeatureGates
@@ -40,7 +40,8 @@ class Flags:
     """The flags of all plugins. Values are set once, by `parse`; after that any thread may read them."""
 
     def __init__(self) -> None:
-        self._flags: dict[str, Flag] = {}
+        # The map flag is there from the start, so that no plugin can take its name; its help comes when the features are known.
+        self._flags: dict[str, Flag] = {EXTENSIONS_FLAG: Flag(EXTENSIONS_FLAG, "the QoS manager", "", "")}
         self._values: dict[str, FlagValue] = {}
 
     def scope(self, owner: str) -> FlagSet:
@@ -60,6 +61,10 @@ class Flags:
                 f"flag {flag.name!r}: the default must be a bool, a number or a text, not {flag.default!r}"
             )
         self._flags[flag.name] = flag
+
+    def describe(self, name: str, help_text: str) -> None:
+        """Give a flag another help."""
+        self._flags[name] = replace(self._flags[name], help_text=help_text)
 
     def discard(self, owner: str) -> None:
         """Forget the flags of an owner."""
@@ -145,13 +150,13 @@ class QOSExtensionConfig:
         self.recommend_only: frozenset[str] = frozenset()
 
     def init_flags(self, flags: Flags) -> None:
-        """Every plugin's flags, then all features into the gate, then the map flag, whose help lists the features.
+        """Every plugin's flags, then all features into the gate, then the help of the map flag, which lists them.
 
         A plugin that raises here is left without flags and cannot be enabled.
         """
         self.extensions = tuple(_with_flags(each, flags) for each in self.extensions)
         self.gates = FeatureGates({each.name: each.spec for each in self.extensions})
-        flags.scope("the QoS manager").add(EXTENSIONS_FLAG, "", self.gates.help_text())
+        flags.describe(EXTENSIONS_FLAG, self.gates.help_text())
 
     def faults(self, values: Mapping[str, object]) -> list[str]:
         """What is wrong with switches: unknown gates, and gates of plugins that cannot be used."""
@@ -162,6 +167,19 @@ class QOSExtensionConfig:
             for each in self.extensions
             if each.error and on[each.name]
         )
+        return found
+
+    def flag_faults(self, switches: Mapping[str, bool]) -> list[str]:
+        """What enabled plugins find wrong with the values of their flags, where they look at them (`flag_faults`)."""
+        found = []
+        for each in self.extensions:
+            look = getattr(each.plugin, "flag_faults", None)
+            if look is None or not switches.get(each.name, each.spec.default):
+                continue
+            try:
+                found += [str(fault) for fault in cast("Iterable[object]", at_once(look))]
+            except Exception as error:  # noqa: BLE001 - a plugin of anybody's must not end the program
+                found.append(f"{each.name}: flag_faults failed: {str(error) or repr(error)}")
         return found
 
 
@@ -186,32 +204,27 @@ def configured(
 ) -> QOSExtensionConfig:
     """The whole configuration: `featureGates`, `flags` and `recommendOnly` of the settings, and the map flag's text.
 
-    Raises `FaultsError` with every fault, each with its path below `qos`; nothing is started before all is right.
+    Raises `FaultsError` with every fault, each with its path in the settings; nothing is started before all is right.
     """
     config = QOSExtensionConfig(feature_gates, registry)
     flags = Flags()
     config.init_flags(flags)
-    faults = [f"flags.{each}" for each in flags.parse(flag_values)]
+    faults = [f"qos.flags.{each}" for each in flags.parse(flag_values)]
     given, malformed = gates.parsed(extension_plugins or str(flags.get(EXTENSIONS_FLAG)))
     faults += [f"--{EXTENSIONS_FLAG}: {each}" for each in (*malformed, *config.gates.faults(given))]
-    faults += [
-        f"featureGates.{each}"
-        for each in config.faults(
-            {
-                **config.feature_gates,
-                **{name: value for name, value in given.items() if name in config.gates.specs},
-            }
-        )
-    ]
+    known = config.gates.specs
+    switches = {**feature_gates, **{name: is_on for name, is_on in given.items() if name in known}}
+    faults += [f"qos.featureGates.{each}" for each in config.faults(switches)]
+    faults += [f"qos.flags.{each}" for each in config.flag_faults(switches)]
     names = tuple(recommend_only)
     faults += [
-        f"recommendOnly[{index}]: there is no QoS plugin {name!r} (there are: {', '.join(sorted(config.gates.specs)) or 'none'})"
+        f"qos.recommendOnly[{index}]: there is no QoS plugin {name!r} (there are: {', '.join(sorted(known)) or 'none'})"
         for index, name in enumerate(names)
-        if name not in config.gates.specs
+        if name not in known
     ]
     if faults:
         raise FaultsError(faults)
-    config.feature_gates |= given
-    config.gates = config.gates.with_values(config.feature_gates)
+    config.feature_gates = switches
+    config.gates = config.gates.with_values(switches)
     config.recommend_only = frozenset(names)
     return config

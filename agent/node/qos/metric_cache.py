@@ -21,6 +21,8 @@ from agent.node.qos.ports import MetricCache
 
 _SHOWN_FAULTS: Final = 5
 _LAST_INTERVALS: Final = 2
+_SWEEP_S: Final = 1.0
+"""A cache that is full looks for old series so often, however many new ones are offered."""
 _Key = tuple[str, ...]
 _Keyed = tuple[MetricSample, _Key]
 
@@ -175,7 +177,8 @@ class TimeSeriesCache:
         """Make the series that a batch begins. Raises `MetricError` where there would be too many."""
         new = {(each.kind, key) for each, key in batch if key not in self._kinds.get(each.kind, {})}
         if new and self._count() + len(new) > self._max_series:
-            self._sweep(now_s)
+            if now_s - self._swept_s >= _SWEEP_S:
+                self._sweep(now_s)
             count = self._count()
             if count + len(new) > self._max_series:
                 raise MetricError(

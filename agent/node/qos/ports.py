@@ -13,6 +13,7 @@ from agent.node.qos.core.actions import (
 )
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricKind, MetricSample
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
+from hosting.cgroups.tree import CgroupTree
 
 
 class FlagSet(Protocol):
@@ -93,6 +94,10 @@ class NodeClient(Protocol):
     def recommends_only(self) -> bool:
         """Whether nothing is really done."""
 
+    @property
+    def cgroups(self) -> CgroupTree:
+        """Where the control groups of pods are, as kubelets lay them out."""
+
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
         """Set values of cgroups in an order in which no group is ever wider than the group around it allows, and read them back.
         Blocks for the system calls alone. Outcomes come in the order of `updates`."""
@@ -115,6 +120,9 @@ class ExtensionPlugin(Protocol):
 
     `init_flags` is called for every registered plugin, before the command line is parsed; `setup` and `run` only for those whose
     feature gate is on. Whatever a method raises ends this plugin alone, which is tried again with back-off.
+
+    A plugin may have two things more: `feature_spec`, its `FeatureSpec`, and `flag_faults()`, which is called once the flags are parsed
+    and returns lines, each with a flag's name and what is wrong with its value; an enabled plugin with such lines starts nothing.
     """
 
     def init_flags(self, flags: FlagSet) -> None:
@@ -124,7 +132,8 @@ class ExtensionPlugin(Protocol):
         """Take what the plugin works with. Called in the plugin's thread, once before each `run`."""
 
     def run(self, stop: StopSignal) -> Awaitable[None] | None:
-        """Work until `stop` is set. A plain method blocks its own thread; a coroutine runs in an event loop of its own."""
+        """Work until `stop` is set. A plain method blocks its own thread; a coroutine runs in an event loop of its own,
+        and is cancelled once `stop` is set. To return earlier is to be done: `run` is called again when the gate was off meanwhile."""
 
     def stop(self) -> None:
-        """Put back what should not outlast the agent. Called in the plugin's thread after `run` has ended; 5 s are given."""
+        """Put back what should not outlast the agent. Called in the plugin's thread after `run` has ended or raised; 5 s are given."""

@@ -5,7 +5,7 @@ the plugin when called without arguments, such as the plugin's class. Where the 
 that is the feature's; else the feature is alpha and off by default.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
@@ -86,7 +86,9 @@ def _fault(plugin: object) -> str:
 REGISTERED: Final = ExtensionRegistry()
 """What this process has registered itself."""
 _OURS: Final[dict[str, str]] = {
+    "CPUBurst": "agent.node.qos.strategies.cpu_burst:CPUBurst",
     "CPUEvict": "agent.node.qos.strategies.cpu_evict:CPUEvict",
+    "CPUSuppress": "agent.node.qos.strategies.cpu_suppress:CPUSuppress",
     "MemoryEvict": "agent.node.qos.strategies.memory_evict:MemoryEvict",
 }
 """The strategies that come with the agent: feature, and where the plugin's class is."""
@@ -100,7 +102,9 @@ def register_qos_ext_plugin(feature: str, feature_spec: FeatureSpec, plugin: Ext
     REGISTERED.register_plugin(feature, feature_spec, plugin)
 
 
-def standard(registered: ExtensionRegistry = REGISTERED) -> ExtensionRegistry:
+def standard(
+    registered: ExtensionRegistry | None = None, entries: Iterable[metadata.EntryPoint] | None = None
+) -> ExtensionRegistry:
     """Our plugins, those that this process has registered, and those of installed distributions.
 
     Raises `RegistryError` where two use one name.
@@ -108,6 +112,7 @@ def standard(registered: ExtensionRegistry = REGISTERED) -> ExtensionRegistry:
     found = ExtensionRegistry()
     for name, value in _OURS.items():
         found.add_entry_point(metadata.EntryPoint(name, value, QOS_PLUGIN_GROUP))
-    found.merge(registered)
-    found.load_entry_points(QOS_PLUGIN_GROUP)
+    found.merge(REGISTERED if registered is None else registered)
+    for entry in metadata.entry_points(group=QOS_PLUGIN_GROUP) if entries is None else entries:
+        found.add_entry_point(entry)
     return found

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from agent.node.qos.callbacks import Callbacks
+from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.known_states import KnownStates
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
 
@@ -14,7 +14,7 @@ class States:
     A reading that differs from the one before has the callbacks of its kind called. Order and repetition are no difference.
     """
 
-    def __init__(self, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: StateCallbacks) -> None:
         self.callbacks = callbacks
         self._known = KnownStates()
         self._synced = asyncio.Event()
@@ -77,7 +77,7 @@ class States:
     def register_callbacks(
         self, object_type: ObjectType, name: str, description: str, callback: Callable[[ObjectType], None]
     ) -> None:
-        """Call `callback` after objects of the type have changed, as `Callbacks.register` says."""
+        """Call `callback` after objects of the type have changed, as `StateCallbacks.register` says."""
         self.callbacks.register(object_type, name, description, callback)
 
     def send_callback(self, object_type: ObjectType) -> None:
@@ -91,3 +91,27 @@ class States:
         if not known.missing:
             self._synced.set()
         self.callbacks.send(changed)
+
+
+class StrategyStates:
+    """The states as one strategy's thread is given them: its callbacks end with the thread. Implements `StatesInformer`."""
+
+    def __init__(self, states: States, owner: str) -> None:
+        self._states = states
+        self._owner = owner
+        self.has_synced = states.has_synced
+        self.get_node = states.get_node
+        self.get_all_pods = states.get_all_pods
+        self.get_all_vms = states.get_all_vms
+        self.get_scaling_policies = states.get_scaling_policies
+        self.send_callback = states.send_callback
+
+    def register_callbacks(
+        self, object_type: ObjectType, name: str, description: str, callback: Callable[[ObjectType], None]
+    ) -> None:
+        """Call `callback` after objects of the type have changed, as `StateCallbacks.register` says, until the strategy ends."""
+        self._states.callbacks.register(object_type, name, description, callback, self._owner)
+
+    def close(self, deadline_s: float) -> None:
+        """End the strategy's callbacks, and wait `deadline_s` at most for those that run."""
+        self._states.callbacks.close(self._owner, deadline_s)

@@ -96,6 +96,11 @@ class RealNode:
             self._process.end(signal.SIGKILL)
         self._claim.release()
 
+    @property
+    def plugins_registry(self) -> Path:
+        """The folder where the kubelet looks for the sockets of plugins."""
+        return self.directory / "kubelet" / "plugins_registry"
+
     def pod_cgroup(self, pod: Mapping[str, Any], controller: str) -> Path:
         """The cgroup of a pod, in the hierarchy of the controller where there are several. Raises `ValueError` where there is none."""
         root = (CGROUPS if is_v2() else CGROUPS / controller) / self.name

@@ -29,7 +29,10 @@ PROGRAMS = {
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
     "hollow": "./hollow",
+    "exampleplugin": "./exampleplugin",
 }
+OURS = ("hollow", "exampleplugin")
+"""Programs of our own, in the folders of the same names."""
 FLAGS = " ".join(
     [
         "-s -w",
@@ -56,17 +59,17 @@ PACKAGES = {
 }
 
 
-def _state_of_sources() -> str:
-    """A digest of what the programs are built from, so that a change of the hollow node builds it again."""
+def _state_of_sources(name: str) -> str:
+    """A digest of what one of our programs is built from, so that a change of the program builds it again."""
     digest = hashlib.sha256(FLAGS.encode())
-    for file in sorted([HERE / "go.mod", HERE / "tools.go", *(HERE / "hollow").glob("*.go")]):
+    for file in sorted([HERE / "go.mod", HERE / "tools.go", *(HERE / name).glob("*.go")]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
-def hollow_of(folder: Path) -> Path:
-    """The hollow node built from this very source: checkouts whose sources differ share the folder."""
-    return folder / f"hollow-{_state_of_sources()[:12]}"
+def file_of(name: str, folder: Path) -> Path:
+    """One of our programs, built from this very source: checkouts whose sources differ share the folder."""
+    return folder / f"{name}-{_state_of_sources(name)[:12]}"
 
 
 def _run(command: list[str], cwd: Path) -> None:
@@ -76,8 +79,8 @@ def _run(command: list[str], cwd: Path) -> None:
 
 def build(folder: Path) -> None:
     """Build what is missing in `folder`. The file `hollow` is the hollow node of the checkout that asked last, for the demo."""
-    hollow = hollow_of(folder)
-    files = {name: folder / name for name in PROGRAMS} | {"hollow": hollow}
+    hollow = file_of("hollow", folder)
+    files = {name: folder / name for name in PROGRAMS} | {name: file_of(name, folder) for name in OURS}
     missing = {name: file for name, file in files.items() if not file.exists()}
     if not missing:
         _name(hollow)

@@ -38,10 +38,14 @@ class GroupTree:
         self.make("")
 
     def make(self, *groups: str) -> None:
-        """Make groups, outer ones first."""
+        """Make groups, and those around them that are not there."""
         for group in groups:
+            if around := group.rpartition("/")[0]:
+                self.make(around)
             for controller, files in {"": FILES_V2}.items() if self.is_v2 else FILES_V1.items():
                 directory = self.root / controller / group
+                if group and directory.is_dir():
+                    continue
                 directory.mkdir(parents=True, exist_ok=True)
                 for name, text in files.items():
                     (directory / name).write_text(f"{text}\n")

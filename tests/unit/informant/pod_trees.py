@@ -55,19 +55,24 @@ class MadeGroup:
         file.write_text(text)
 
     def cpu(
-        self, busy_s: float = 0, limit: float | None = None, throttled: int = 0, throttled_s: float = 0
+        self,
+        busy_s: float = 0,
+        limit: float | None = None,
+        throttled: int = 0,
+        throttled_s: float = 0,
+        periods: int = 99,
     ) -> None:
-        """The CPU time used, the limit, and what it has held back."""
+        """The CPU time used, the limit, and what it has held back in how many periods."""
         quota = None if limit is None else round(limit * 100_000)
         if self.is_v2:
-            stat = f"usage_usec {round(busy_s * 1e6)}\nuser_usec 0\nnr_periods 99\nnr_throttled {throttled}\n"
+            stat = f"usage_usec {round(busy_s * 1e6)}\nuser_usec 0\nnr_periods {periods}\nnr_throttled {throttled}\n"
             self.write("", "cpu.stat", stat + f"throttled_usec {round(throttled_s * 1e6)}\n")
             self.write("", "cpu.max", f"{'max' if quota is None else quota} 100000\n")
             return
         self.write("cpuacct", "cpuacct.usage", f"{round(busy_s * 1e9)}\n")
         self.write("cpu", "cpu.cfs_quota_us", f"{-1 if quota is None else quota}\n")
         held = f"nr_throttled {throttled}\nthrottled_time {round(throttled_s * 1e9)}\n"
-        self.write("cpu", "cpu.stat", f"nr_periods 99\n{held}")
+        self.write("cpu", "cpu.stat", f"nr_periods {periods}\n{held}")
 
     def memory(self, used: int = 0, cache: int = 0, limit: int | None = None) -> None:
         """The memory used without page cache, page cache, and the limit."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from parley import asking
+from hosting import asking
 from parley.top import command
 
 

@@ -48,6 +48,8 @@ class WriteResult(enum.StrEnum):
     """The group is not there any more."""
     UNSUPPORTED = "unsupported"
     """This kernel or version of cgroups has no such file."""
+    UNAVAILABLE = "unavailable"
+    """The agent has no access to cgroups here."""
     FAILED = "failed"
     """The write failed, or reading back shows something else."""
 

@@ -52,7 +52,7 @@ class EvictRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class TakenAmount:
     """How much of a whole is taken; None where that is not known. `what` names the whole for people: `memory in use`."""
 
     taken: int | None
@@ -63,7 +63,7 @@ class Amounts:
 def pressure_task(
     name: str,
     target: ReleaseTarget,
-    amounts: Amounts,
+    amounts: TakenAmount,
     thresholds: EvictThresholds,
     *,
     was_releasing: bool,
@@ -120,7 +120,7 @@ def used_task(
     was_releasing: bool,
 ) -> EvictionTask:
     """Releases what is used above the lower threshold."""
-    amounts = Amounts(resource.used, resource.capacity, f"{resource.name} in use")
+    amounts = TakenAmount(resource.used, resource.capacity, f"{resource.name} in use")
     task = pressure_task(name, resource.used_target, amounts, thresholds, was_releasing=was_releasing)
     return with_victims(task, found, resource.used_share, order)
 
@@ -140,7 +140,7 @@ def allocatable_task(
         return resource.requested_share(each) if is_counted else None
 
     requested = sum(shares(found, share).values())
-    amounts = Amounts(requested, resource.allocatable, f"{resource.name} requested of allocatable")
+    amounts = TakenAmount(requested, resource.allocatable, f"{resource.name} requested of allocatable")
     task = pressure_task(
         name,
         resource.requested_target,

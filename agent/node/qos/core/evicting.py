@@ -16,9 +16,12 @@ from agent.node.qos.core.states import PodState, QosClass
 FAILURES_OF_A_POD: Final = 5
 """After so many failures in a row the pod waits as after a refusal, so that others get their turn."""
 
+MAX_PAUSE_S: Final = 30.0
+"""After a failure nobody is evicted for so long at most, if the cool-down is not longer."""
+
 
 class ReleaseTarget(enum.StrEnum):
-    """What a victim gives back. Amounts of different targets are never added up."""
+    """What a victim gives back. TakenAmount of different targets are never added up."""
 
     MEMORY_USED = "memory-used"
     MEMORY_REQUESTED = "memory-requested"
@@ -203,6 +206,11 @@ class ReleaseLedger:
         return sum(each.amounts.get(target, 0) for each in self._going.values() if not each.is_lost)
 
 
+def _still(known: int, measured: int) -> int:
+    """What a pod that goes will release yet: what it has given back is measured already. A share of 0 is no measurement."""
+    return min(known, measured) if known and measured else known or measured
+
+
 def _is_over(going: _Going) -> bool:
     """Whether a pod that is there and does not end counts no more: its eviction is lost, or the pod has come back."""
     return going.is_lost or going.cause is _Cause.LEFT
@@ -319,7 +327,9 @@ class EvictionEngine:
         self._failures = self._failures + 1 if self._failed_uid == uid else 1
         self._failed_uid = uid
         self._asked = self._limits.max_victims
-        wait_s = min(60.0, max(1.0, self._limits.cooldown_s) * 2 ** min(self._failures - 1, 6))
-        self._cooled_s = now_s + wait_s * (1 + 0.5 * chance)
-        if self._failures >= FAILURES_OF_A_POD:
+        if self._failures == FAILURES_OF_A_POD:
             self._refuse(uid, now_s, chance)
+            self._failures = 0
+        base_s = max(1.0, self._limits.cooldown_s)
+        wait_s = min(max(base_s, MAX_PAUSE_S), base_s * 2.0 ** max(0, self._failures - 1))
+        self._cooled_s = now_s + wait_s * (1 + 0.5 * chance)

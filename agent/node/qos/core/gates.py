@@ -19,7 +19,7 @@ WORDS: Final = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | di
 """What Go's `strconv.ParseBool` takes, which reads the published flag."""
 
 
-class Stage(enum.StrEnum):
+class FeatureStage(enum.StrEnum):
     """How far a feature has come."""
 
     ALPHA = "ALPHA"
@@ -33,7 +33,7 @@ class FeatureSpec:
     """Whether a feature is on by default, and its stage."""
 
     default: bool = False
-    stage: Stage = Stage.ALPHA
+    stage: FeatureStage = FeatureStage.ALPHA
 
 
 @dataclass(frozen=True, slots=True)

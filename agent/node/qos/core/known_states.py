@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
 
@@ -28,7 +28,8 @@ class KnownStates:
 
     def with_node(self, node: NodeState) -> "KnownStates":
         """With another reading of the node; this very value where nothing differs."""
-        return self if node == self.node else replace(self, node=_frozen(node))
+        read = _frozen(node)
+        return self if read == self.node else replace(self, node=read)
 
     def with_pods(self, pods: Iterable[PodState], *, is_healthy: bool) -> "KnownStates":
         """With another reading of the pods; this very value where nothing differs.
@@ -36,10 +37,10 @@ class KnownStates:
         No pods after some are believed only where the source is healthy: each of its calls since the last reading has
         succeeded. Of a source that is not, the pods that were there are kept.
         """
-        read = tuple(sorted(pods, key=lambda pod: pod.uid))
+        read = tuple(_frozen(pod) for pod in sorted(pods, key=lambda pod: pod.uid))
         if read == self.pods or (not read and self.pods and not is_healthy):
             return self
-        return replace(self, pods=tuple(_frozen(pod) for pod in read))
+        return replace(self, pods=read)
 
     def with_vms(self, vms: Iterable[VmState]) -> "KnownStates":
         """With another reading of the VMs; this very value where nothing differs."""
@@ -48,24 +49,28 @@ class KnownStates:
 
     def with_policies(self, policies: Iterable[ScalingPolicyState]) -> "KnownStates":
         """With another reading of the scaling policies; this very value where nothing differs."""
-        read = tuple(sorted(policies, key=lambda policy: (policy.namespace, policy.name)))
-        return (
-            self if read == self.policies else replace(self, policies=tuple(_frozen(each) for each in read))
-        )
+        ordered = sorted(policies, key=lambda policy: (policy.namespace, policy.name))
+        read = tuple(_frozen(policy) for policy in ordered)
+        return self if read == self.policies else replace(self, policies=read)
 
 
-def _frozen(value: Any) -> Any:
+S = TypeVar("S", NodeState, PodState, ScalingPolicyState)
+
+
+def _frozen(value: S) -> S:
     """A value whose mappings nobody can change."""
-    mappings = {name: frozen(getattr(value, name)) for name in _SHARED if hasattr(value, name)}
+    mappings: dict[str, Any] = {
+        name: _read_only(getattr(value, name)) for name in _SHARED if hasattr(value, name)
+    }
     return replace(value, **mappings)
 
 
-def frozen(data: Any) -> Any:
+def _read_only(data: Any) -> Any:
     """Data of JSON's kinds that nobody can change: mappings are read-only, lists are tuples."""
     match data:
         case Mapping():
-            return MappingProxyType({key: frozen(value) for key, value in data.items()})
+            return MappingProxyType({key: _read_only(value) for key, value in data.items()})
         case list() | tuple():
-            return tuple(frozen(value) for value in data)
+            return tuple(_read_only(value) for value in data)
         case _:
             return data

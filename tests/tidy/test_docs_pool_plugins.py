@@ -1,4 +1,4 @@
-"""docs/plugins.md says what holds: its tables against the code, and the examples that it points to."""
+"""docs/pool-plugins.md says what holds: its tables against the code, and the examples that it points to."""
 
 import asyncio
 import dataclasses
@@ -39,7 +39,7 @@ from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_metrics import shown
 
-PAGE = (ROOT / "docs/plugins.md").read_text()
+PAGE = (ROOT / "docs/pool-plugins.md").read_text()
 
 # The index of seed 000. Hooks are those of `Plugin` and of `BasePlugin`.
 FUNCTIONS = (

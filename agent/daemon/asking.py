@@ -1,0 +1,198 @@
+"""`parley-agent plugins` and `parley-agent qos`: what a running agent says, for people or scripts."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from hosting import lifecycle, tokens
+from hosting.client import Answered, HttpClient
+from hosting.tls import Tls
+
+DEADLINE_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+NO_PLUGINS: Final = "the agent has no plugin manager: its settings have no plugins.directory"
+NO_STRATEGIES: Final = "the agent runs no strategies: its settings have no part `qos`"
+
+
+def show_plugins(url: str, token: str | None, tls: Tls | None, output: str) -> int:
+    """Print the plugins of an agent; 1 when it does not answer."""
+    found = _asked(f"{url}/v1/plugins", token, tls, "plugins")
+    if isinstance(found, str):
+        click.echo(f"{url}: {found}", err=True)
+        return 1
+    if output == "json":
+        click.echo(json.dumps(found))
+    elif found.get("directory") is None:
+        click.echo(f"{found['node']}: {NO_PLUGINS}")
+    elif not found["plugins"]:
+        click.echo(f"{found['node']}: no plugin has made a socket in {found['directory']}")
+    else:
+        _table(
+            ("TYPE", "NAME", "STATE", "SINCE", "VERSIONS", "CALLS", "FAILED", "ENDPOINT", "LAST ERROR"),
+            [_plugin(each) for each in found["plugins"]],
+        )
+    return 0
+
+
+def _plugin(plugin: Mapping[str, Any]) -> tuple[str, ...]:
+    calls = plugin["calls"]
+    failed = calls["failed"] + calls["timedOut"] + calls["turnedAway"]
+    error = plugin["lastError"] or calls["lastError"] or "-"
+    if plugin["retryInSeconds"] is not None:
+        error += f" (again in {plugin['retryInSeconds']:.0f} s)"
+    return (
+        plugin["type"] or "?",
+        plugin["name"] or "?",
+        plugin["state"],
+        _since(plugin["sinceSeconds"]),
+        ",".join(plugin["versions"]) or "-",
+        str(calls["made"]),
+        str(failed),
+        plugin["endpoint"] or plugin["socket"],
+        error,
+    )
+
+
+def show_strategies(url: str, token: str | None, tls: Tls | None, output: str) -> int:
+    """Print the strategies of an agent; 1 when it does not answer."""
+    found = _asked(f"{url}/v1/qos", token, tls, "strategies")
+    if isinstance(found, str):
+        click.echo(f"{url}: {found}", err=True)
+        return 1
+    if output == "json":
+        click.echo(json.dumps(found))
+    elif not found.get("enabled"):
+        click.echo(f"{found['node']}: {NO_STRATEGIES}")
+    else:
+        _table(
+            ("STRATEGY", "GATE", "STATE", "SINCE", "WRITES", "EVICTIONS", "LAST DECISION"),
+            [_strategy(each) for each in found["strategies"]],
+        )
+    return 0
+
+
+def _strategy(strategy: Mapping[str, Any]) -> tuple[str, ...]:
+    gate = "on" if strategy["enabled"] else "off"
+    if strategy["recommendOnly"] and strategy["enabled"]:
+        gate = "recommends"
+    counts, decisions = strategy["counts"], strategy["decisions"]
+    said = "-"
+    if decisions:
+        last = decisions[-1]
+        said = f"{last['reason']}: {last['message']} ({_since(last['secondsAgo'])} ago)"
+    if strategy["lastError"]:
+        said = f"failed: {strategy['lastError']}"
+    return (
+        strategy["name"],
+        gate,
+        strategy["state"],
+        _since(strategy["sinceSeconds"]),
+        _counted(counts.get("write", {})),
+        _counted(counts.get("evict", {})),
+        said,
+    )
+
+
+def _counted(results: Mapping[str, int]) -> str:
+    return ",".join(f"{result}={count}" for result, count in sorted(results.items())) or "-"
+
+
+def show_known(output: str) -> int:
+    """Print the strategies that are installed here, with their flags."""
+    from agent.node.qos.flags import Flags, QOSExtensionConfig  # noqa: PLC0415 - loads every strategy
+
+    flags = Flags()
+    config = QOSExtensionConfig()
+    config.init_flags(flags)
+    features = [
+        {
+            "name": each.name,
+            "stage": each.spec.stage.value,
+            "default": each.spec.default,
+            "error": each.error or None,
+        }
+        for each in config.extensions
+    ]
+    known = [
+        {"name": each.name, "default": each.default, "of": each.owner, "help": each.help_text}
+        for each in flags.known()
+    ]
+    if output == "json":
+        click.echo(json.dumps({"features": features, "flags": known}))
+        return 0
+    _table(
+        ("STRATEGY", "STAGE", "DEFAULT", "NOT USABLE BECAUSE"),
+        [
+            (
+                str(each["name"]),
+                str(each["stage"]),
+                "on" if each["default"] else "off",
+                str(each["error"] or "-"),
+            )
+            for each in features
+        ],
+    )
+    click.echo()
+    _table(
+        ("FLAG", "DEFAULT", "MEANING"),
+        [
+            (str(each["name"]), json.dumps(each["default"]), str(each["help"]).splitlines()[0])
+            for each in known
+        ],
+    )
+    return 0
+
+
+def _asked(url: str, token: str | None, tls: Tls | None, key: str) -> Mapping[str, Any] | str:
+    """The agent's document, or why there is none."""
+    found: list[Mapping[str, Any] | str] = []
+
+    async def fetch(_: lifecycle.Stop) -> int:
+        async with HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
+            outcome = await client.call("GET", url, deadline_s=DEADLINE_S, headers=tokens.headers(token))
+        if not isinstance(outcome, Answered):
+            found.append(f"no agent answers: {outcome.message}")
+        else:
+            found.append(_document(outcome, key))
+        return 0
+
+    lifecycle.run(fetch)
+    return found[0] if found else "interrupted"
+
+
+def _document(outcome: Answered, key: str) -> Mapping[str, Any] | str:
+    if outcome.status == 404:
+        return "this agent has no such page; is it an older one?"
+    if outcome.status != 200:
+        return f"status {outcome.status}: {outcome.body[:300].decode(errors='replace')}"
+    try:
+        document = json.loads(outcome.body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get(key), list):
+        return "what answers there is no agent"
+    return document
+
+
+def _since(seconds: float) -> str:
+    """A time span in one word."""
+    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as what is in them."""
+    for line in _lines(head, rows):
+        click.echo(line)
+
+
+def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    shown = [[" ".join(cell.split()) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(head))]
+    for row in shown:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(padded).rstrip()

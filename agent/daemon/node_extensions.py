@@ -1,0 +1,116 @@
+"""Node plugins and strategies of a daemon: each part is there where the settings name it, and loaded only then."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from agent.backends.change_log import ChangeLog
+from agent.backends.factories import InstalledBackend
+from agent.backends.logged_sizes import LoggedSizes
+from agent.daemon import plugin_page, qos_page
+from agent.daemon.node_events import ClusterNode, NodeEvents
+from agent.daemon.settings import AgentSettings
+from agent.node.plugins.ports import PluginCatalogue
+from agent.node.qos.flags import QOSExtensionConfig
+from agent.runner.runner import Runner
+from hosting import metrics, server
+from hosting.logs import Logger
+from hosting.supervisor import Supervisor
+
+if TYPE_CHECKING:  # gRPC is an extra, and strategies are loaded only where they are wanted
+    from agent.daemon.node_plugins import NodePlugins
+    from agent.daemon.qos import NodeStrategies
+
+
+class NodeExtensions:
+    """What runs beside the runners of a node. `gates` is None where no strategy is wanted."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        gates: QOSExtensionConfig | None,
+        cluster: ClusterNode | None,
+        change_log: ChangeLog,
+        log: Logger,
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        events = NodeEvents(cluster, log)
+        self.sizes = LoggedSizes(change_log)
+        """Shared by the built-in back end and resizers."""
+        self._plugins = _plugins(settings, events, self.sizes, log, rng)
+        self._strategies = (
+            _strategies(settings, gates, cluster, events, log, rng) if gates is not None else None
+        )
+
+    @property
+    def catalogue(self) -> PluginCatalogue | None:
+        """The plugins that runners may ask; None where there are none."""
+        return self._plugins.catalogue if self._plugins is not None else None
+
+    def installed(self, built_in: InstalledBackend) -> InstalledBackend:
+        """The back end, or the resizer that stands before it."""
+        name = self._settings.plugins.resizer
+        if self._plugins is None or name is None:
+            return built_in
+        return InstalledBackend(self._plugins.resizer(name, built_in.backend), built_in.prepare)
+
+    def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
+        """Run as children of the daemon."""
+        if self._plugins is not None:
+            supervisor.start("node plugins", self._plugins.run)
+        if self._strategies is not None:
+            self._strategies.start(supervisor, runners)
+
+    async def close(self) -> None:
+        """Close what the runners have used to their end."""
+        if self._plugins is not None:
+            await self._plugins.close()
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """The pages, which are served without plugins and strategies as well."""
+        return (
+            server.Route("GET", "/v1/plugins", self._plugins_page),
+            server.Route("GET", "/v1/qos", self._qos_page),
+        )
+
+    def families(self) -> Iterator[metrics.AnyFamily]:
+        """The metrics of plugins and strategies, where there are any."""
+        if self._plugins is not None:
+            yield from self._plugins.families()
+        if self._strategies is not None:
+            yield from self._strategies.families()
+
+    async def _plugins_page(self, _: server.Request) -> server.Reply:
+        directory = self._settings.plugins.directory
+        statuses = self._plugins.statuses() if self._plugins is not None else ()
+        where = str(directory) if directory is not None else None
+        return server.Reply(200, plugin_page.document(self._settings.node, where, statuses))
+
+    async def _qos_page(self, _: server.Request) -> server.Reply:
+        if self._strategies is None:
+            return server.Reply(200, qos_page.nothing(self._settings.node))
+        return server.Reply(200, self._strategies.document())
+
+
+def _plugins(
+    settings: AgentSettings, events: NodeEvents, sizes: LoggedSizes, log: Logger, rng: random.Random
+) -> "NodePlugins | None":
+    if settings.plugins.directory is None:
+        return None
+    from agent.daemon.node_plugins import NodePlugins  # noqa: PLC0415 - gRPC is an extra
+
+    return NodePlugins(settings.plugins, events.tell, sizes, log, rng)
+
+
+def _strategies(
+    settings: AgentSettings,
+    gates: QOSExtensionConfig,
+    cluster: ClusterNode | None,
+    events: NodeEvents,
+    log: Logger,
+    rng: random.Random,
+) -> "NodeStrategies":
+    from agent.daemon.qos import NodeStrategies  # noqa: PLC0415 - nothing of it is needed without strategies
+
+    return NodeStrategies(settings, gates, cluster, events, log, rng)

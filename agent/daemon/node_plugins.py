@@ -1,0 +1,77 @@
+"""Node plugins in the daemon: their manager, and the catalogue that the runners' peers ask. Loads gRPC."""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from agent.backends.logged_sizes import LoggedSizes
+from agent.core.ports import VmBackend
+from agent.daemon import plugin_page
+from agent.daemon.node_settings import PluginSettings
+from agent.daemon.plugin_events import PluginEvents, Tell
+from agent.node.plugins.manager import NodePluginManager
+from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.types.calls import PluginLimits
+from agent.node.plugins.types.catalogue import RESIZER, Catalogue
+from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn
+from hosting.logs import Logger
+from hosting.metrics import Family
+
+
+class NodePlugins:
+    """The plugins of `settings.directory`. `tell` is told of those that registered, failed or were lost."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        tell: Tell,
+        sizes: LoggedSizes,
+        log: Logger,
+        rng: random.Random,
+    ) -> None:
+        assert settings.directory is not None
+        self._events = PluginEvents(tell)
+        self._log, self._rng = log, rng
+        limits = PluginLimits(call_deadline_s=settings.deadline, max_calls=settings.max_calls)
+        self.catalogue = Catalogue(limits, sizes=sizes)
+        self._manager = NodePluginManager(
+            settings.directory,
+            self.catalogue.handlers(),
+            log=log,
+            rng=rng,
+            clock=time.monotonic,
+            on_change=self._events.changed,
+        )
+
+    async def run(self) -> None:
+        """Manage the plugins until cancelled."""
+        await self._manager.run()
+
+    async def close(self) -> None:
+        """End every call, and close every connection."""
+        await self.catalogue.close()
+
+    def resizer(self, name: str, built_in: VmBackend) -> VmBackend:
+        """The resizer of that name, which the built-in back end replaces while the plugin is away."""
+        return ResizerOrBuiltIn(
+            self.catalogue.resizer(name),
+            built_in,
+            lambda: self.catalogue.is_registered(RESIZER, name),
+            log=self._log,
+            rng=self._rng,
+        )
+
+    def statuses(self) -> tuple[PluginStatus, ...]:
+        """Every socket, with the figures of the calls to the plugin behind it."""
+        return tuple(self._with_figures(status) for status in self._manager.statuses())
+
+    def families(self) -> Iterator[Family]:
+        """The metrics."""
+        yield from self._manager.families()
+        yield from plugin_page.families(self.statuses(), self._events.counts)
+
+    def _with_figures(self, status: PluginStatus) -> PluginStatus:
+        if status.state is not PluginState.REGISTERED:
+            return status
+        return replace(status, figures=self.catalogue.figures(status.plugin_type, status.name))

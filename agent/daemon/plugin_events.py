@@ -1,0 +1,54 @@
+"""Tells people of changes of node plugins: which one registered, failed, or was lost. Pure but for whom it tells."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from agent.node.plugins.status import PluginState, PluginStatus
+
+Tell = Callable[[bool, str, str, str], None]
+"""Whether it is a warning, the reason and the action as in an Event of Kubernetes, and a text."""
+
+ACTION: Final = "RegisterPlugin"
+MAX_KNOWN: Final = 1024
+
+
+class PluginEvents:
+    """Follows each socket's states and tells what a person should know. `counts` are registrations by type and result."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._registered: dict[str, PluginStatus] = {}
+        """By socket, as it was registered last."""
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def changed(self, status: PluginStatus) -> None:
+        """A plugin's state has changed. Never raises."""
+        path, name = status.socket_path, f"{status.plugin_type} plugin {status.name}"
+        match status.state:
+            case PluginState.REGISTERED:
+                self.counts[status.plugin_type, "registered"] += 1
+                if len(self._registered) < MAX_KNOWN:
+                    self._registered[path] = status
+                versions = ", ".join(status.versions) or "no version"
+                self._tell(False, "PluginRegistered", ACTION, f"{name} ({versions}) at {path}")
+            case PluginState.DEREGISTERING:
+                self._lost(path, status.last_error or "its socket is gone")
+            case PluginState.FAILED:
+                self.counts[status.plugin_type, "failed"] += 1
+                known = path in self._registered
+                self._lost(path, status.last_error)
+                if not known:
+                    who = name if status.name else "plugin"
+                    self._tell(True, "PluginFailed", ACTION, f"{who} at {path}: {status.last_error}")
+            case PluginState.SUPERSEDED:
+                self._registered.pop(path, None)
+            case _:
+                pass
+
+    def _lost(self, path: str, why: str) -> None:
+        before = self._registered.pop(path, None)
+        if before is not None:
+            self.counts[before.plugin_type, "lost"] += 1
+            name = f"{before.plugin_type} plugin {before.name} at {path}"
+            self._tell(True, "PluginLost", ACTION, f"{name}: {why}; its VMs go on with what is built in")

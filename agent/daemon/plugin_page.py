@@ -1,0 +1,84 @@
+"""What the agent shows of its node plugins: `/v1/plugins`, and the metric families. Loads no gRPC."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agent.node.plugins.status import PluginState, PluginStatus
+from hosting.metrics import Family
+
+
+def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
+    """The whole of `/v1/plugins`. `directory` is None where the settings name none."""
+    plugins = [_plugin(each) for each in statuses]
+    return json.dumps({"node": node, "directory": directory, "plugins": plugins}).encode()
+
+
+def _plugin(status: PluginStatus) -> dict[str, Any]:
+    figures = status.figures
+    return {
+        "type": status.plugin_type or None,
+        "name": status.name or None,
+        "state": status.state.value,
+        "sinceSeconds": round(status.since_s, 1),
+        "socket": status.socket_path,
+        "endpoint": status.endpoint or None,
+        "versions": list(status.versions),
+        "lastError": status.last_error or None,
+        "retryInSeconds": None if status.retry_in_s is None else round(status.retry_in_s, 1),
+        "calls": {
+            "made": figures.calls,
+            "failed": figures.failures,
+            "timedOut": figures.timeouts,
+            "turnedAway": figures.turned_away,
+            "inFlight": figures.in_flight,
+            "lastError": figures.last_error or None,
+        },
+    }
+
+
+def families(statuses: Sequence[PluginStatus], changes: Counter[tuple[str, str]]) -> Iterator[Family]:
+    """The metrics of plugins. `changes` counts registrations by the plugin's type and what became of them."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in statuses:
+        counts[each.plugin_type, each.state.value] += 1
+    types = sorted({each.plugin_type for each in statuses})
+    yield Family(
+        "gauge",
+        "parley_agent_plugins",
+        "Sockets of plugins by the plugin's type (empty before it is known) and state",
+        ("type", "state"),
+        tuple(
+            ((kind, state.value), float(counts[kind, state.value])) for kind in types for state in PluginState
+        ),
+    )
+    yield Family(
+        "counter",
+        "parley_agent_plugin_registrations",
+        "Registrations of plugins by type and result",
+        ("type", "result"),
+        tuple((labels, float(count)) for labels, count in sorted(changes.items())),
+    )
+    yield Family(
+        "counter",
+        "parley_agent_plugin_calls",
+        "Calls to plugins since their registration, by result",
+        ("type", "name", "result"),
+        tuple(_calls(statuses)),
+    )
+
+
+def _calls(statuses: Sequence[PluginStatus]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for each in statuses:
+        if each.state is not PluginState.REGISTERED:
+            continue
+        figures = each.figures
+        done = figures.calls - figures.failures - figures.timeouts - figures.in_flight
+        for result, count in (
+            ("answered", max(done, 0)),
+            ("failed", figures.failures),
+            ("timed-out", figures.timeouts),
+            ("turned-away", figures.turned_away),
+        ):
+            yield (each.plugin_type, each.name, result), float(count)

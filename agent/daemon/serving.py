@@ -1,0 +1,130 @@
+"""Serves as the agent of a node: the settings, the lock, what the settings name, and the daemon until the end."""
+
+import asyncio
+import importlib.util
+import random
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from agent.backends.change_log import ChangeLog
+from agent.core.ports import BackendError
+from agent.daemon.daemon import Daemon, DaemonParts
+from agent.daemon.node_settings import QosSettings
+from agent.daemon.server import ServerSettings
+from agent.daemon.settings import AgentSettings
+from agent.node.qos.flags import QOSExtensionConfig
+from agent.peers.candidates import Candidates
+from agent.sources.file import FileSource
+from hosting import lifecycle, logs
+from hosting.addresses import AddressError, advertised
+from hosting.files import FileLock
+from hosting.kubernetes.errors import KubernetesError
+from hosting.settings import FaultsError, SettingsError, load
+from hosting.tls import Tls, TlsError
+
+MAX_FILES: Final = 65_536
+NO_EXTRA: Final = "plugins.directory needs the extra `plugins`: pip install 'parley-autoscaler[plugins]'"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What the command line says beside the settings file."""
+
+    config: Path
+    host: str
+    port: int
+    token: str | None
+    advertise: str | None
+    extension_plugins: str = ""
+    """`--qos-extension-plugins`."""
+
+
+async def _main(
+    stop: lifecycle.Stop,
+    settings: AgentSettings,
+    gates: QOSExtensionConfig | None,
+    config: Path,
+    server: ServerSettings,
+) -> int:
+    log = logs.logger("agent").bind(node=settings.node)
+    with FileLock(settings.state_directory / "node.lock") as lock:
+        if not lock.try_acquire():
+            log.warning("another agent has this node, waiting for it to end", pid=lock.holder())
+            waiting = asyncio.create_task(lock.acquire(), name="node lock")
+            stopping = asyncio.create_task(stop.wait(), name="stop")
+            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in (waiting, stopping):
+                task.cancel()
+            if stop.is_requested():
+                return 0
+        with ChangeLog(settings.state_directory, settings.node) as change_log:
+            change_log.daemon()
+            async with _parts(settings, config, log) as found:
+                parts = replace(found, gates=gates)
+                return await Daemon(settings, parts, change_log, lock, server).run(stop)
+
+
+@asynccontextmanager
+async def _parts(settings: AgentSettings, config: Path, log: logs.Logger) -> AsyncIterator[DaemonParts]:
+    """What the settings name. Raises `KubernetesError` where the API server's credentials cannot be used."""
+    file = FileSource(config, settings, log)
+    if not settings.is_on_kubernetes:
+        yield DaemonParts(file, Candidates(lambda: settings.schedulers))
+        return
+    from agent.daemon.kubernetes import connected  # noqa: PLC0415 - the client library is an extra, and slow to load
+
+    async with connected(settings, file, log, random.Random()) as parts:
+        yield parts
+
+
+def _raise_file_limit() -> None:
+    """Three open files for each VM are more than the usual 1,024 allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _gates(settings: AgentSettings, extension_plugins: str) -> QOSExtensionConfig | None:
+    """The strategies of settings and command line; None where neither names any. Raises `FaultsError`."""
+    if settings.qos is None and not extension_plugins:
+        return None
+    return (settings.qos or QosSettings()).config(extension_plugins)
+
+
+def _has_extra() -> bool:
+    """Whether what node plugins need is installed. Nothing is imported."""
+    return all(importlib.util.find_spec(name) is not None for name in ("grpc", "asyncinotify"))
+
+
+def run(given: CommandLine) -> int:
+    """Serve until a signal; the exit code. What is wrong is told on standard error."""
+    _raise_file_limit()
+    try:
+        settings = load(given.config, AgentSettings)
+        gates = _gates(settings, given.extension_plugins)
+        address = advertised(given.advertise or settings.advertise, given.host)
+        tls = Tls(settings.tls.files())
+        tls.load()
+    except (SettingsError, FaultsError, AddressError, TlsError) as error:
+        click.echo(str(error), err=True)
+        return 2
+    if settings.plugins.directory is not None and not _has_extra():
+        click.echo(NO_EXTRA, err=True)
+        return 1
+    server = ServerSettings(given.host, given.port, address, given.token, tls, settings.tls.port)
+    try:
+        return lifecycle.run(lambda stop: _main(stop, settings, gates, given.config, server))
+    except KubernetesError as error:
+        click.echo(str(error), err=True)
+    except BackendError as error:
+        click.echo(f"cannot use the state directory: {error}", err=True)
+    except OSError as error:
+        click.echo(f"cannot use the state directory {settings.state_directory}: {error.strerror}", err=True)
+    return 1

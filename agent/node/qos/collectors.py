@@ -1,0 +1,245 @@
+"""Reads the machine, its pods and their containers again and again, and fills the metric cache.
+
+All of it is done in one thread, so that no runner waits for a file. What cannot be read or known is left out and told, never made up.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from agent.node.qos.core import metrics
+from agent.node.qos.core.metrics import MetricError, MetricKind, MetricSample
+from agent.node.qos.core.readings import Counter, pressure, rest, total
+from agent.node.qos.core.states import QosClass
+from agent.node.qos.group_readers import GroupUse, PodReader, best_effort_limit
+from agent.node.qos.metric_cache import TimeSeriesCache
+from agent.node.qos.ports import StatesInformer
+from hosting import proc_files
+from hosting.cgroups.tree import CgroupTree
+from hosting.fault_log import FaultLog
+from hosting.logs import Logger
+from hosting.threads import in_own_thread
+
+T = TypeVar("T")
+
+_END_S: Final = 5.0
+"""So long the end waits for the round that is under way."""
+_LEAST_PAUSE: Final = 0.1
+"""The share of the interval that passes between two rounds at least, however long they take."""
+_POD: Final = (metrics.POD_CPU_USAGE, metrics.POD_MEMORY_USAGE, metrics.POD_CPU_THROTTLED)
+_CONTAINER: Final = (
+    metrics.CONTAINER_CPU_USAGE,
+    metrics.CONTAINER_MEMORY_USAGE,
+    metrics.CONTAINER_CPU_THROTTLED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorFigures:
+    """What the collectors have done: how many rounds, how long the last one took, the pods in it, and how often something was left
+    out, by what it was."""
+
+    rounds: int = 0
+    round_s: float = 0.0
+    pods: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class Collectors:
+    """Fills `cache` every `interval_s` seconds from `proc` and the control groups of `tree`.
+
+    Best-effort pods and what they request are those of `states`, and unknown until it has synced. `clock` is monotonic.
+    """
+
+    def __init__(
+        self,
+        cache: TimeSeriesCache,
+        tree: CgroupTree,
+        states: StatesInformer,
+        log: Logger,
+        *,
+        proc: Path = proc_files.PROC,
+        interval_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cache = cache
+        self._tree = tree
+        self._states = states
+        self._faults = FaultLog(log, "metrics are left out", "metrics are complete again")
+        self._proc = proc
+        self._interval_s = interval_s
+        self._clock = clock
+        self._busy = Counter()
+        self._pods: dict[str, PodReader] = {}
+        self._left_out: Tally[str] = Tally()
+        self.figures = CollectorFigures()
+
+    async def run(self) -> None:
+        """Collect until this is cancelled, in a thread of its own; the round under way is then waited for."""
+        stop = threading.Event()
+        work = in_own_thread(lambda: self._work(stop))
+        try:
+            await asyncio.shield(work)
+        finally:
+            stop.set()
+            await asyncio.wait([work], timeout=_END_S)
+
+    def _work(self, stop: threading.Event) -> None:
+        try:
+            while not stop.is_set():
+                began_s = self._clock()
+                self.collect()
+                took_s = self._clock() - began_s
+                stop.wait(max(self._interval_s - took_s, _LEAST_PAUSE * self._interval_s))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of all files. No round may be under way."""
+        for uid in list(self._pods):
+            self._end_pod(uid)
+
+    def collect(self) -> None:
+        """One round. Blocks for the system calls alone: some 30 ms with 110 pods of three containers."""
+        at_s = self._clock()
+        cpu = self._read("node cpu", proc_files.cpu_time)
+        busy = None if cpu is None else self._busy.rate(self._clock(), cpu.busy_s)
+        memory = self._read("node memory", proc_files.memory)
+        pods = self._collect_pods(at_s)
+        batch = _Batch(at_s)
+        batch.add(metrics.NODE_CPU_USAGE, busy)
+        batch.add(metrics.SYS_CPU_USAGE, rest(busy, (each.cpus for each in pods.values())))
+        if memory is not None:
+            used = memory.total_bytes - memory.available_bytes
+            batch.add(metrics.NODE_MEMORY_USAGE, used)
+            batch.add(metrics.NODE_MEMORY_WITH_PAGE_CACHE, memory.total_bytes - memory.free_bytes)
+            batch.add(metrics.SYS_MEMORY_USAGE, rest(used, (each.memory_bytes for each in pods.values())))
+        self._add_pressure(batch)
+        if self._states.has_synced():
+            self._add_best_effort(batch, pods)
+            if cpu is not None and memory is not None:
+                self._add_limits(batch, cpu.cpus, memory.total_bytes)
+        self._append(batch)
+        self.figures = CollectorFigures(
+            self.figures.rounds + 1, self._clock() - at_s, len(pods), dict(self._left_out)
+        )
+
+    def _read(self, what: str, read: Callable[[Path], T]) -> T | None:
+        """A file of the machine; None, and told, where the file says nothing that makes sense."""
+        try:
+            found = read(self._proc)
+        except (OSError, ValueError) as error:
+            self._leave_out(what, error)
+            return None
+        self._faults.worked(what, what=what)
+        return found
+
+    def _leave_out(self, what: str, error: object) -> None:
+        self._left_out[what] += 1
+        self._faults.failed(error, what, what=what)
+
+    def _append(self, batch: "_Batch", what: str = "node series") -> None:
+        """Where the cache takes no more series, those that it has go on."""
+        try:
+            self._cache.append(batch.samples)
+        except MetricError:  # the error's text has the moment in it: one line for each round
+            self._faults.failed("the metric cache takes no more series", what, what=what)
+            for each in batch.samples:
+                try:
+                    self._cache.append([each])
+                except MetricError:
+                    self._left_out[what] += 1
+        else:
+            self._faults.worked(what, what=what)
+
+    def _collect_pods(self, at_s: float) -> dict[str, GroupUse]:
+        """Every pod that is there and could be read, with the samples of its containers added."""
+        groups = self._tree.pods()
+        for uid, reader in list(self._pods.items()):
+            if uid not in groups or not reader.is_of(groups[uid]):
+                self._end_pod(uid)
+        found = {}
+        for uid, group in groups.items():
+            if uid not in self._pods:
+                self._pods[uid] = PodReader(group, self._clock, self._end_container)
+            try:
+                found[uid] = self._collect_pod(uid, self._pods[uid], at_s)
+            except OSError:  # the pod has gone since it was listed; where it is back, it is another one
+                self._left_out["pod"] += 1
+                self._end_pod(uid)
+        return found
+
+    def _collect_pod(self, uid: str, reader: PodReader, at_s: float) -> GroupUse:
+        use, batch = reader.read(), _Batch(at_s)
+        batch.add_group(_POD, {"pod_uid": uid}, use)
+        for container, inside in reader.containers():
+            batch.add_group(_CONTAINER, {"container_id": container}, inside)
+        self._append(batch, "pod series")
+        return use
+
+    def _end_pod(self, uid: str) -> None:
+        self._pods.pop(uid).close()
+        self._cache.end("pod_uid", uid)
+
+    def _end_container(self, container: str) -> None:
+        self._cache.end("container_id", container)
+
+    def _add_pressure(self, batch: "_Batch") -> None:
+        """A kernel without PSI has no such files, or does not let them be read."""
+        for resource in ("cpu", "memory", "io"):
+            try:
+                text = (self._proc / "pressure" / resource).read_text()
+            except OSError:
+                continue
+            for precision, degree, value in pressure(text):
+                named = {"psi_resource": resource, "psi_precision": precision, "psi_degree": degree}
+                batch.add(metrics.PSI, value, named)
+
+    def _add_best_effort(self, batch: "_Batch", pods: Mapping[str, GroupUse]) -> None:
+        states = [
+            each
+            for each in self._states.get_all_pods()
+            if each.qos is QosClass.BEST_EFFORT and not each.is_finished
+        ]
+        uses = [pods[each.uid] for each in states if each.uid in pods]
+        batch.add_best_effort("cpu", "usage", total(each.cpus for each in uses))
+        batch.add_best_effort("memory", "usage", sum(each.memory_bytes for each in uses))
+        batch.add_best_effort("cpu", "request", sum(each.requests.vcpu_milli for each in states) / 1000)
+        batch.add_best_effort("memory", "request", sum(each.requests.memory_bytes for each in states))
+
+    def _add_limits(self, batch: "_Batch", cpus: int, memory_bytes: int) -> None:
+        """What best-effort pods may use at most, together: the limits of the kubelet's group of them, at most the whole machine."""
+        try:
+            limits = [best_effort_limit(self._tree, path) for path in self._tree.best_effort()]
+        except OSError as error:
+            self._leave_out("best-effort limits", error)
+            return
+        if limits:
+            most = sum(cpus if each.cpus is None else each.cpus for each in limits)
+            batch.add_best_effort("cpu", "real-limit", min(float(cpus), most))
+            most = sum(memory_bytes if each.memory_bytes is None else each.memory_bytes for each in limits)
+            batch.add_best_effort("memory", "real-limit", min(memory_bytes, most))
+
+
+class _Batch:
+    """The samples of one moment; what is not known is left out."""
+
+    def __init__(self, at_s: float) -> None:
+        self._at_s = at_s
+        self.samples: list[MetricSample] = []
+
+    def add(self, kind: MetricKind, value: float | None, properties: Mapping[str, str] | None = None) -> None:
+        if value is not None:
+            self.samples.append(MetricSample(kind, self._at_s, float(value), properties or {}))
+
+    def add_group(self, kinds: Sequence[MetricKind], properties: Mapping[str, str], use: GroupUse) -> None:
+        for kind, value in zip(kinds, (use.cpus, use.memory_bytes, use.throttled), strict=True):
+            self.add(kind, value, properties)
+
+    def add_best_effort(self, resource: str, allocation: str, value: float | None) -> None:
+        self.add(metrics.NODE_BE, value, {"be_resource": resource, "be_allocation": allocation})

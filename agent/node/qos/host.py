@@ -1,0 +1,265 @@
+"""One strategy with its thread. What happens in the thread is told to the daemon's loop, where everything is decided."""
+
+import asyncio
+import contextlib
+import inspect
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.node.qos.core.lifecycle import (
+    Disable,
+    Drain,
+    Enable,
+    Lifecycle,
+    LifecycleAction,
+    LifecycleEvent,
+    LifecycleTiming,
+    RunEnded,
+    SetUp,
+    StrategyState,
+    ThreadEnded,
+    Tick,
+    step,
+)
+from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
+from agent.node.qos.states_informer import States, StrategyStates
+from hosting.logs import Logger
+
+MAX_ERROR: Final = 500
+"""Characters of an error that are kept."""
+CALLBACKS_END_S: Final = 2.0
+"""How long `stop` waits for callbacks of the strategy that still run."""
+
+
+class ThreadStop:
+    """The request that a strategy's thread ends. Implements `StopSignal`."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._on_request: Callable[[], object] = lambda: None
+
+    def request(self) -> None:
+        """Ask for the end, from any thread."""
+        with self._lock:
+            self._event.set()
+            self._on_request()
+
+    def is_set(self) -> bool:
+        """Whether the end is asked for."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the end is asked for, at most `timeout_s` seconds; whether it is asked for."""
+        return self._event.wait(timeout_s)
+
+    @contextlib.contextmanager
+    def calling(self, on_request: Callable[[], object]) -> Iterator[None]:
+        """Have `on_request` called with the request, at once where that was made before."""
+        with self._lock:
+            self._on_request = on_request
+            if self._event.is_set():
+                on_request()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._on_request = lambda: None
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """Runs what a strategy's coroutine gives to threads (`asyncio.to_thread`), each call in a daemon thread: the interpreter waits
+    at its end for the threads of a usual executor, and a call that hangs would keep the process."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._calls: list[threading.Thread] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Start a call."""
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
+                future.set_exception(error)
+
+        self._calls = [
+            *(each for each in self._calls if each.is_alive()),
+            threading.Thread(target=call, daemon=True),
+        ]
+        self._calls[-1].start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the calls that run."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for each in self._calls if wait else ():
+            each.join()
+
+
+@dataclass(frozen=True, slots=True)
+class PluginDependencies:
+    """What every strategy is given. `client` makes that of one strategy, by its name."""
+
+    client: Callable[[str, ThreadStop], NodeClient]
+    metric_cache: MetricCache
+    states: States
+
+
+class PluginHost:
+    """One strategy. Every method is called in the daemon's loop; only what the strategy implements runs in its thread."""
+
+    def __init__(
+        self,
+        name: str,
+        plugin: ExtensionPlugin,
+        dependencies: PluginDependencies,
+        log: Logger,
+        rng: random.Random,
+        timing: LifecycleTiming,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called after each change of the state."""
+        self.name = name
+        self.life = Lifecycle(since_s=time.monotonic())
+        self._plugin = plugin
+        self._dependencies = dependencies
+        self._log = log
+        self._rng = rng
+        self._timing = timing
+        self._on_change = on_change
+        self._stop = ThreadStop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enable(self) -> None:
+        """The gate is on."""
+        self._handle(Enable())
+
+    def disable(self) -> None:
+        """The gate is off."""
+        self._handle(Disable())
+
+    def drain(self) -> None:
+        """The QoS manager ends."""
+        self._handle(Drain())
+
+    def _handle(self, event: LifecycleEvent) -> None:
+        loop = asyncio.get_running_loop()
+        before = self.life
+        self.life, action = step(before, event, time.monotonic(), self._timing)
+        match action:
+            case LifecycleAction.BEGIN:
+                self._begin(loop)
+            case LifecycleAction.ASK:
+                self._stop.request()
+                self._dependencies.states.callbacks.close(self.name, 0.0)  # no further call, without waiting
+            case None:
+                pass
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self.life.due_s
+        self._timer = (
+            None if due_s is None else loop.call_later(due_s - time.monotonic(), self._handle, Tick())
+        )
+        if self.life.state is not before.state:
+            self._on_change()
+            self._report()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._stop = ThreadStop()
+        thread = threading.Thread(
+            target=self._live, args=(loop, self._stop), name=f"strategy {self.name}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            loop.call_soon(self._ended, f"no thread can be started: {error}")
+
+    def _ended(self, error: str) -> None:
+        self._handle(ThreadEnded(error, self._rng.random()))
+
+    def _report(self) -> None:
+        state, life = self.life.state, self.life
+        match state:
+            case StrategyState.BACKING_OFF:
+                retry_in_s = round((life.due_s or 0.0) - time.monotonic(), 1)
+                self._log.warning(
+                    "strategy is tried again",
+                    strategy=self.name,
+                    error=life.last_error,
+                    retry_in_s=retry_in_s,
+                )
+            case StrategyState.STUCK:
+                self._log.warning("strategy does not end, its thread is left alone", strategy=self.name)
+            case StrategyState.RUNNING | StrategyState.OFF | StrategyState.STOPPED:
+                self._log.info(f"strategy is {state}", strategy=self.name)
+            case StrategyState.STARTING | StrategyState.STOPPING:
+                pass
+
+    def _live(self, loop: asyncio.AbstractEventLoop, stop: ThreadStop) -> None:
+        """The whole life of one thread."""
+
+        def tell(handle: Callable[..., object], argument: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(handle, argument)
+
+        states = StrategyStates(self._dependencies.states, self.name)
+        client = self._dependencies.client(self.name, stop)
+        cache = self._dependencies.metric_cache
+        error = self._error_of("setup", lambda: self._plugin.setup(client, cache, states))
+        if not error:
+            tell(self._handle, SetUp())
+            error = self._error_of("run", lambda: _run(self._plugin, stop))
+            tell(self._handle, RunEnded(error))
+            states.close(CALLBACKS_END_S)
+            error = self._error_of("stop", self._plugin.stop) or error
+        states.close(CALLBACKS_END_S)
+        tell(self._ended, error)
+
+    def _error_of(self, method: str, call: Callable[[], object]) -> str:
+        """What a method raises, as a text; empty where that is nothing."""
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - whatever a strategy raises ends that strategy alone
+            text = f"{method}: {_shown(error)}"
+            self._log.warning("strategy failed", strategy=self.name, error=text, exc_info=error)
+            return text
+        return ""
+
+
+def _shown(error: BaseException) -> str:
+    """An error for people, whatever its class is like."""
+    try:
+        return repr(error)[:MAX_ERROR]
+    except Exception:  # noqa: BLE001 - the class is a strategy's
+        return type(error).__name__
+
+
+def _run(plugin: ExtensionPlugin, stop: ThreadStop) -> None:
+    """`run`, and where that gives a coroutine, that one too, in a loop of its own."""
+    awaitable = plugin.run(stop)
+    if inspect.isawaitable(awaitable):
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(_until_stopped(awaitable, stop))
+
+
+async def _until_stopped(awaitable: Awaitable[None], stop: ThreadStop) -> None:
+    """Wait for the awaitable, which is cancelled with the request to end."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(DaemonThreads())
+    running = asyncio.ensure_future(awaitable)
+    with stop.calling(lambda: loop.call_soon_threadsafe(running.cancel)):
+        try:
+            await running
+        except asyncio.CancelledError:
+            if not stop.is_set():
+                raise

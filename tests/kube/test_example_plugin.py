@@ -1,0 +1,94 @@
+"""The example plugin of the kubelet's own tree, a process in Go, registers with our plugin manager over its socket."""
+
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from agent.node.plugins.status import PluginState
+from parley.clusters.programs import ClusterProcess
+from tests.support.kube.assets import example_plugin
+from tests.support.node_plugins import ManagedFolder, managed
+from tests.support.waiting import until
+
+Start: TypeAlias = Callable[..., ClusterProcess]
+REGISTERED, SUPERSEDED, FAILED = PluginState.REGISTERED, PluginState.SUPERSEDED, PluginState.FAILED
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[ManagedFolder]:
+    async with managed(tmp_path / "r") as made:
+        await until(made.root.is_dir)
+        yield made
+
+
+@pytest.fixture
+def start(folder: ManagedFolder, tmp_path: Path) -> Iterator[Start]:
+    program, started = example_plugin(), list[ClusterProcess]()
+
+    def made(socket: str, **options: str) -> ClusterProcess:
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        command = [str(program), f"--socket={folder.root / socket}.sock", *flags]
+        started.append(ClusterProcess(f"{socket}-{len(started)}", command, tmp_path))
+        return started[-1]
+
+    yield made
+    for each in started:
+        each.end(signal.SIGKILL)
+
+
+async def _says(process: ClusterProcess, line: str) -> None:
+    await until(lambda: line in process.output.read_text().splitlines())
+
+
+async def test_the_plugin_is_registered_until_it_ends(folder: ManagedFolder, start: Start) -> None:
+    process = start("a", name="example")
+    await _says(process, 'told true ""')
+    await folder.called("validate example a.sock", "register example a.sock")
+    assert folder.handler.versions == [("v1beta1", "v1beta2")]
+    await folder.reach(a=REGISTERED)
+    process.end()
+    await folder.reach()
+    assert folder.handler.calls[2:] == ["deregister example a.sock"]
+
+
+async def test_a_new_version_on_a_new_socket_takes_over(folder: ManagedFolder, start: Start) -> None:
+    old = start("old", name="example", versions="v1beta1")
+    await _says(old, 'told true ""')
+    new = start("new", name="example", versions="v1beta2")
+    await _says(new, 'told true ""')
+    await folder.reach(old=SUPERSEDED, new=REGISTERED)
+    old.end()
+    await folder.reach(new=REGISTERED)
+    new.end()
+    await folder.reach()
+    assert folder.handler.calls == [
+        "validate example old.sock",
+        "register example old.sock",
+        "validate example new.sock",
+        "register example new.sock",
+        "deregister example new.sock",
+    ]
+    assert folder.handler.versions == [("v1beta1",), ("v1beta2",)]
+
+
+async def test_a_plugin_that_was_killed_is_replaced_at_its_path(folder: ManagedFolder, start: Start) -> None:
+    killed = start("a", name="example")
+    await _says(killed, 'told true ""')
+    killed.end(signal.SIGKILL)
+    await folder.reach(a=FAILED)
+    (folder.root / "a.sock").unlink()
+    await folder.reach()
+    await _says(start("a", name="example"), 'told true ""')
+    await folder.reach(a=REGISTERED)
+    again = ["validate example a.sock", "register example a.sock"]
+    assert folder.handler.calls == [*again, "deregister example a.sock", *again]
+
+
+async def test_a_plugin_of_an_unknown_type_is_told_that(folder: ManagedFolder, start: Start) -> None:
+    process = start("a", type="CSIPlugin")
+    reason = f"no handler registered for plugin type: CSIPlugin at socket {folder.root}/a.sock"
+    await _says(process, f'told false "RegisterPlugin error -- {reason}"')
+    assert folder.handler.calls == []

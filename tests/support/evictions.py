@@ -1,0 +1,201 @@
+"""Pods, tasks and the values around a strategy, for the tests of evictions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.node.qos.core.actions import (
+    CgroupResource,
+    CgroupUpdate,
+    EvictOutcome,
+    EvictResult,
+    StrategyDecision,
+    WriteOutcome,
+)
+from agent.node.qos.core.evicting import Evictable, EvictionLimits, EvictionMarks
+from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind, MetricSample
+from agent.node.qos.core.states import NodeState, PodState, QosClass, VmState
+from hosting.cgroups.tree import CgroupTree
+from protocol.values import ZERO, Resources
+
+GIB: Final = 1 << 30
+NODE: Final = NodeState("n1", Resources(10_000, 100 * GIB), Resources(8_000, 80 * GIB))
+LIMITS: Final = EvictionLimits(cooldown_s=4, max_victims=5, lost_after_s=120, settle_s=10)
+ENABLED: Final = EvictionMarks(is_enabled=True)
+
+
+def pod(
+    name: str,
+    *,
+    priority: int = 0,
+    qos: QosClass = QosClass.BEST_EFFORT,
+    requests: Resources = ZERO,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    is_ending: bool = False,
+    is_finished: bool = False,
+    controller_kind: str = "ReplicaSet",
+) -> PodState:
+    """A pod whose UID is `u-NAME`."""
+    return PodState(
+        "default",
+        name,
+        f"u-{name}",
+        qos,
+        "BestEffort" if qos is QosClass.BEST_EFFORT else "Burstable",
+        priority,
+        requests,
+        requests,
+        labels=labels or {},
+        annotations=annotations or {},
+        is_ending=is_ending,
+        is_finished=is_finished,
+        controller_kind=controller_kind,
+    )
+
+
+def using(
+    found: PodState,
+    memory_gib: int | None = None,
+    cpu_milli: int | None = None,
+    marks: EvictionMarks = ENABLED,
+) -> Evictable:
+    """A pod that uses so much."""
+    return Evictable(found, marks, None if memory_gib is None else memory_gib * GIB, cpu_milli)
+
+
+@dataclass
+class FakeClient:
+    """Evicts as `results` say, in turn; then as the last of them."""
+
+    results: list[EvictResult] = field(default_factory=lambda: [EvictResult.EVICTED])
+    evicted: list[tuple[str, str]] = field(default_factory=list)
+    """Names and reasons of all pods for which an eviction was asked."""
+    decisions: list[StrategyDecision] = field(default_factory=list)
+    recommends_only: bool = False
+    cgroups: CgroupTree = field(default_factory=CgroupTree)
+
+    def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
+        """No strategy that evicts writes."""
+        raise AssertionError(updates)
+
+    def read(self, group: str, resource: CgroupResource) -> int | str | None:
+        """No strategy that evicts reads groups."""
+        raise AssertionError((group, resource))
+
+    def evict(self, pod: PodState, reason: str) -> EvictOutcome:
+        """Note it."""
+        self.evicted.append((pod.name, reason))
+        return EvictOutcome(self.results.pop(0) if len(self.results) > 1 else self.results[0])
+
+    def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """The evictor reports Events."""
+        raise AssertionError((pod, reason, message, is_warning))
+
+    def decided(self, decision: StrategyDecision) -> None:
+        """Note it."""
+        self.decisions.append(decision)
+
+
+@dataclass
+class FakeStates:
+    """A node that is changed directly."""
+
+    pods: tuple[PodState, ...] = ()
+    vms: tuple[VmState, ...] = ()
+    node: NodeState | None = NODE
+
+    def has_synced(self) -> bool:
+        """Always."""
+        return True
+
+    def get_node(self) -> NodeState | None:
+        """As given."""
+        return self.node
+
+    def get_all_pods(self) -> tuple[PodState, ...]:
+        """As given."""
+        return self.pods
+
+    def get_all_vms(self) -> tuple[VmState, ...]:
+        """As given."""
+        return self.vms
+
+    def get_scaling_policies(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def register_callbacks(self, *_: object) -> None:
+        """Strategies that evict look by themselves."""
+        raise AssertionError
+
+    def send_callback(self, _: object) -> None:
+        """Strategies that evict look by themselves."""
+        raise AssertionError
+
+
+@dataclass
+class FakeMetrics:
+    """Metrics that are set directly: by kind and the values of its properties."""
+
+    values: dict[tuple[str, *tuple[str, ...]], float] = field(default_factory=dict)
+    span_s: float = 60
+
+    def set(self, kind: MetricKind, value: float, *properties: str) -> None:
+        """From now on the metric is so."""
+        self.values[kind.name, *properties] = value
+
+    def append(self, samples: Iterable[MetricSample]) -> None:
+        """Collectors do that."""
+        raise AssertionError(samples)
+
+    def query(
+        self,
+        kind: MetricKind,
+        window_s: float,
+        aggregation: Aggregation = Aggregation.AVG,
+        properties: Mapping[str, str] | None = None,
+    ) -> Aggregate:
+        """As it is set, whatever the window."""
+        key = (kind.name, *(properties or {}).values())
+        if key not in self.values:
+            raise MetricError(f"no samples of {key} in {window_s} s for {aggregation}")
+        return Aggregate(self.values[key], 5, self.span_s)
+
+    def query_each(
+        self, kind: MetricKind, window_s: float, aggregation: Aggregation = Aggregation.AVG
+    ) -> Mapping[tuple[str, ...], Aggregate]:
+        """As it is set, whatever the window."""
+        assert window_s > 0, aggregation
+        found = {key[1:]: value for key, value in self.values.items() if key[0] == kind.name}
+        return {key: Aggregate(value, 5, self.span_s) for key, value in found.items()}
+
+
+class FlagValues:
+    """Flags with values that differ from their defaults."""
+
+    def __init__(self, **values: bool | float | str) -> None:
+        self._given = {name.replace("_", "-"): value for name, value in values.items()}
+        self._values: dict[str, bool | float | str] = {}
+
+    def add(self, name: str, default: bool | float | str, help_text: str) -> None:
+        """Add a flag."""
+        assert help_text, name
+        self._values[name] = self._given.pop(name, default)
+
+    def get(self, name: str) -> bool | float | str:
+        """Its value."""
+        assert not self._given, f"there are no such flags: {self._given}"
+        return self._values[name]
+
+
+class Never:
+    """An end that is never asked for."""
+
+    def is_set(self) -> bool:
+        """No."""
+        return False
+
+    def wait(self, timeout_s: float) -> bool:
+        """No."""
+        raise AssertionError(timeout_s)

@@ -1,0 +1,317 @@
+"""The QoS manager with real threads: whatever a strategy does, the others run, the loop goes on, and the end comes in time."""
+
+import asyncio
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from agent.node.qos.client import StrategyPorts
+from agent.node.qos.core.actions import CgroupResource, CgroupUpdate
+from agent.node.qos.core.gates import FeatureSpec
+from agent.node.qos.core.lifecycle import LifecycleTiming
+from agent.node.qos.core.states import ObjectType
+from agent.node.qos.flags import configured
+from agent.node.qos.manager import SWITCH_INTERVAL_S, QosManager, StatesNotSyncedError, StrategyStatus
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.registry import ExtensionRegistry
+from agent.node.qos.states_informer import States
+from hosting.settings import FaultsError
+from tests.support.waiting import PATIENCE_S, until
+from tests.unit.agent_qos.strategies import LOG, QUICK, Lines, Strategy, raising, states, waiting
+
+LIFE = ["init_flags", "setup", "run", "stop"]
+
+
+def manager(
+    plugins: Mapping[str, Strategy],
+    known: States | None = None,
+    *,
+    on: bool = True,
+    recommend_only: tuple[str, ...] = (),
+    timing: LifecycleTiming = QUICK,
+    log: Any = LOG,
+) -> QosManager:
+    registry = ExtensionRegistry()
+    for name, plugin in plugins.items():
+        registry.register_plugin(name, FeatureSpec(default=on), plugin)
+    config = configured({}, {}, recommend_only=recommend_only, registry=registry)
+    cache: Any = None
+    return QosManager(config, cache, known or states(), StrategyPorts(), log, random.Random(0), timing)
+
+
+@contextlib.asynccontextmanager
+async def running(found: QosManager) -> AsyncIterator[QosManager]:
+    """The manager, running; at the end it is cancelled, as the daemon does, and drains."""
+    task = asyncio.create_task(found.run())
+    await asyncio.sleep(0)
+    try:
+        yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def status(found: QosManager, name: str = "A") -> StrategyStatus:
+    return next(each for each in found.statuses() if each.name == name)
+
+
+async def reached(found: QosManager, state: str, name: str = "A") -> StrategyStatus:
+    await until(lambda: status(found, name).state == state)
+    return status(found, name)
+
+
+async def test_a_strategy_is_set_up_run_and_stopped_in_one_thread_of_its_own() -> None:
+    plugins = {"A": Strategy(), "B": Strategy()}
+    async with running(manager(plugins)) as found:
+        for name in plugins:
+            await reached(found, "running", name)
+        assert {"strategy A", "strategy B"} <= {thread.name for thread in threading.enumerate()}
+    assert [plugin.calls for plugin in plugins.values()] == [LIFE, LIFE]
+    assert [len(plugin.threads) for plugin in plugins.values()] == [1, 1]
+    assert [each.state for each in found.statuses()] == ["stopped", "stopped"]
+
+
+async def in_a_loop(stop: StopSignal) -> None:
+    await asyncio.sleep(0)
+    await asyncio.to_thread(lambda: None)
+    await waiting(stop)
+
+
+async def in_deaf_ears(stop: StopSignal) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+
+
+@pytest.mark.parametrize("run", [waiting, in_a_loop, in_deaf_ears])
+async def test_a_coroutine_runs_in_a_loop_of_its_own_and_is_cancelled(
+    run: Callable[[StopSignal], Awaitable[None]],
+) -> None:
+    plugin = Strategy(run)
+    async with running(manager({"A": plugin})) as found:
+        await reached(found, "running")
+    assert (plugin.calls, status(found).last_error, status(found).state) == (LIFE, "", "stopped")
+
+
+async def cancels_itself(stop: StopSignal) -> None:
+    raise asyncio.CancelledError
+
+
+async def fails(stop: StopSignal) -> None:
+    raise ValueError("boom")
+
+
+class UnshownError(Exception):
+    """An error that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("plugin", "calls", "error"),
+    [
+        (Strategy(setup=raising(ValueError("boom"))), ["setup"], "setup: ValueError('boom')"),
+        (Strategy(raising(ValueError("boom"))), LIFE[1:], "run: ValueError('boom')"),
+        (Strategy(raising(SystemExit(1))), LIFE[1:], "run: SystemExit(1)"),
+        (Strategy(raising(KeyboardInterrupt())), LIFE[1:], "run: KeyboardInterrupt()"),
+        (Strategy(raising(UnshownError())), LIFE[1:], "run: UnshownError"),
+        (Strategy(fails), LIFE[1:], "run: ValueError('boom')"),
+        (Strategy(cancels_itself), LIFE[1:], "run: CancelledError()"),
+        (
+            Strategy(lambda *_: None, stopping=raising(ValueError("boom"))),
+            LIFE[1:],
+            "stop: ValueError('boom')",
+        ),
+    ],
+)
+async def test_what_raises_is_reported_and_tried_again(
+    plugin: Strategy, calls: list[str], error: str
+) -> None:
+    lines = Lines()
+    async with running(manager({"A": plugin, "B": Strategy()}, log=lines)) as found:
+        await until(lambda: status(found).restarts >= 2)
+        assert status(found).last_error == error
+        assert status(found, "B").restarts == 0
+    assert plugin.calls[1 : 1 + 2 * len(calls)] == calls * 2
+    assert {"strategy failed", "strategy is tried again"} == set(lines.texts("warning"))
+
+
+async def test_a_strategy_that_ends_by_itself_is_left_so() -> None:
+    plugin = Strategy(lambda *_: None)
+    async with running(manager({"A": plugin})) as found:
+        await reached(found, "stopped")
+        found.set_feature_gates({"A": True})
+        await reached(found, "stopped")
+        assert plugin.calls == LIFE
+        found.set_feature_gates({"A": False})
+        found.set_feature_gates({"A": True})
+        await until(lambda: plugin.calls == [*LIFE, *LIFE[1:]])
+
+
+async def test_gates_switch_strategies_while_they_run() -> None:
+    plugins = {"A": Strategy(), "B": Strategy()}
+    async with running(manager(plugins, on=False)) as found:
+        assert [each.state for each in found.statuses()] == ["off", "off"]
+        found.set_feature_gates({"B": True})
+        await reached(found, "running", "B")
+        with pytest.raises(
+            FaultsError, match=r"qos.featureGates.C: there is no such feature gate \(there are: A, B\)"
+        ):
+            found.set_feature_gates({"A": True, "C": True})
+        found.set_feature_gates({"A": True})
+        await reached(found, "running")
+        await reached(found, "off", "B")
+        assert [each.is_enabled for each in found.statuses()] == [True, False]
+    assert [plugin.calls for plugin in plugins.values()] == [LIFE, LIFE]
+
+
+class Hanging:
+    """A method that hangs, until the test ends it."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        assert self.is_over.wait(PATIENCE_S)
+
+    async def in_a_thread(self, stop: StopSignal) -> None:
+        await asyncio.to_thread(self)
+
+    def spin(self, stop: StopSignal) -> None:
+        limit_s = time.monotonic() + PATIENCE_S
+        while not self.is_over.is_set():
+            assert time.monotonic() < limit_s
+
+
+def hanging(where: str) -> tuple[Strategy, Hanging]:
+    method = Hanging()
+    found = {
+        "setup": Strategy(setup=method),
+        "run": Strategy(method),
+        "stop": Strategy(lambda *_: None, stopping=method),
+        "thread": Strategy(method.in_a_thread),
+        "spin": Strategy(method.spin),
+    }
+    return found[where], method
+
+
+def registering(callback: Callable[[ObjectType], None]) -> Strategy:
+    """A strategy with a callback."""
+
+    def setup(client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
+        states_informer.register_callbacks(ObjectType.NODE, "mine", "for the test", callback)
+
+    return Strategy(setup=setup)
+
+
+@pytest.mark.parametrize("where", ["setup", "run", "stop", "thread", "spin"])
+async def test_a_strategy_that_hangs_holds_nobody_up_and_is_left_alone(where: str) -> None:
+    plugin, method = hanging(where)
+    other, lines = Strategy(), Lines()
+    async with running(manager({"A": plugin, "B": other}, log=lines)) as found:
+        await reached(found, "running", "B")
+        await until(lambda: plugin.threads)
+    assert (status(found).state, plugin.living()) == ("stuck", 1)
+    told = [text for level, text, fields in lines.lines if level == "warning" and fields["strategy"] == "A"]
+    assert told == ["strategy does not end, its thread is left alone"]
+    await until(lambda: (other.calls, other.living()) == (LIFE, 0))
+    method.is_over.set()
+    await until(lambda: plugin.living() == 0)
+    await reached(found, "stopped")
+
+
+async def test_a_strategy_never_has_two_threads() -> None:
+    plugin, method = hanging("run")
+    async with running(manager({"A": plugin})) as found:
+        await reached(found, "running")
+        found.set_feature_gates({"A": False})
+        await reached(found, "stuck")
+        found.set_feature_gates({"A": True})
+        assert (status(found).state, plugin.calls) == ("stuck", LIFE[:3])
+        method.is_over.set()
+        await until(lambda: plugin.calls[:6] == [*LIFE, "setup", "run"])
+
+
+async def test_nothing_is_started_before_the_states_are_synced() -> None:
+    plugin, known = Strategy(), states(is_synced=False)
+    found = manager({"A": plugin}, known, timing=LifecycleTiming(end_s=0.2))
+    async with running(found):
+        await asyncio.sleep(0)
+        assert plugin.calls == ["init_flags"]
+        known.publish_pods((), is_healthy=True)
+        await reached(found, "running")
+
+
+async def test_states_that_do_not_come_are_named() -> None:
+    plugin = Strategy()
+    with pytest.raises(
+        StatesNotSyncedError, match=r"not read within 0\.05 s: AllPods; no strategy is started"
+    ):
+        await manager({"A": plugin}, states(is_synced=False)).run()
+    assert plugin.calls == ["init_flags"]
+
+
+async def test_the_manager_can_run_again_after_it_has_ended() -> None:
+    plugin = Strategy()
+    found = manager({"A": plugin})
+    for _ in range(2):
+        async with running(found):
+            await reached(found, "running")
+    assert plugin.calls == [*LIFE, *LIFE[1:]]
+
+
+async def test_threads_give_way_sooner_while_strategies_may_run() -> None:
+    usual_s = sys.getswitchinterval()
+    async with running(manager({})):
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+    assert sys.getswitchinterval() == pytest.approx(usual_s)
+
+
+async def test_callbacks_end_with_the_strategy_that_registered_them() -> None:
+    called = threading.Semaphore(0)
+    plugin = registering(lambda _: called.release())
+    async with running(manager({"A": plugin})) as found:
+        for _ in range(2):  # the name is free again for the next thread
+            await until(lambda: called.acquire(blocking=False))
+            assert [each.owner for each in found.callbacks()] == ["A"]
+            found.set_feature_gates({"A": False})
+            await reached(found, "off")
+            assert found.callbacks() == ()
+            found.set_feature_gates({"A": True})
+    assert status(found).last_error == ""
+
+
+async def test_a_callback_that_hangs_keeps_its_name_until_it_returns() -> None:
+    method = Hanging()
+    plugin = registering(method)
+    async with running(manager({"A": plugin})) as found:
+        await until(lambda: any(each.running_s is not None for each in found.callbacks()))
+        found.set_feature_gates({"A": False})
+        await reached(found, "stuck")
+        method.is_over.set()
+        await reached(found, "off")
+
+
+async def test_a_strategy_that_only_recommends_is_given_a_client_that_does_nothing() -> None:
+    update = CgroupUpdate("kubepods/besteffort", CgroupResource.CPU_SHARES, 2, "for the test")
+
+    def setup(client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
+        client.write([update])
+
+    plugins = {name: Strategy(setup=setup) for name in "AB"}
+    async with running(manager(plugins, recommend_only=("A",))) as found:
+        for name in plugins:
+            await reached(found, "running", name)
+        assert [each.recommends_only for each in found.statuses()] == [True, False]
+        assert [each.counts for each in found.statuses()] == [
+            {("write", "recommended"): 1},
+            {("write", "unavailable"): 1},
+        ]
