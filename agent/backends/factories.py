@@ -43,6 +43,8 @@ class BackendOptions:
     resize_delay_s: float = 0.0
     faults: Faults = NONE
     kubernetes: OnKubernetes | None = None
+    sizes: LoggedSizes | None = None
+    """Where sizes are logged, where others of the agent log there as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _kubernetes(options: BackendOptions) -> InstalledBackend:
         scaling = there.scaling(name)
         return DivisionRules() if scaling is None else DivisionRules(scaling.shares, scaling.may_restart)
 
-    sizes = LoggedSizes(options.change_log)
+    sizes = options.sizes or LoggedSizes(options.change_log)
     backend = KubernetesBackend(
         {
             VmKind.POD: PodBackend(there.api, sizes, rules),

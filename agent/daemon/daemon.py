@@ -150,6 +150,7 @@ class Daemon:
             settings.resize_delay,
             settings.faults,
             self._kubernetes,
+            self._extensions.sizes,
         )
 
     def _new_factory(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.factories import InstalledBackend
+from agent.backends.logged_sizes import LoggedSizes
 from agent.daemon import plugin_page, qos_page
 from agent.daemon.node_events import ClusterNode, NodeEvents
 from agent.daemon.settings import AgentSettings
@@ -35,7 +36,9 @@ class NodeExtensions:
     ) -> None:
         self._settings = settings
         events = NodeEvents(cluster, log)
-        self._plugins = _plugins(settings, events, change_log, log, rng)
+        self.sizes = LoggedSizes(change_log)
+        """Shared by the built-in back end and resizers."""
+        self._plugins = _plugins(settings, events, self.sizes, log, rng)
         self._strategies = (
             _strategies(settings, gates, cluster, events, log, rng) if gates is not None else None
         )
@@ -91,13 +94,13 @@ class NodeExtensions:
 
 
 def _plugins(
-    settings: AgentSettings, events: NodeEvents, change_log: ChangeLog, log: Logger, rng: random.Random
+    settings: AgentSettings, events: NodeEvents, sizes: LoggedSizes, log: Logger, rng: random.Random
 ) -> "NodePlugins | None":
     if settings.plugins.directory is None:
         return None
     from agent.daemon.node_plugins import NodePlugins  # noqa: PLC0415 - gRPC is an extra
 
-    return NodePlugins(settings.plugins, events.tell, change_log, log, rng)
+    return NodePlugins(settings.plugins, events.tell, sizes, log, rng)
 
 
 def _strategies(

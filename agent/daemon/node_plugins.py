@@ -5,16 +5,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from agent.backends.change_log import ChangeLog
 from agent.backends.logged_sizes import LoggedSizes
 from agent.core.ports import VmBackend
 from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
 from agent.daemon.plugin_events import PluginEvents, Tell
-from agent.node.plugins.manager import PluginManager
+from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.status import PluginState, PluginStatus
 from agent.node.plugins.types.calls import PluginLimits
-from agent.node.plugins.types.catalogue import Catalogue
+from agent.node.plugins.types.catalogue import RESIZER, Catalogue
 from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn
 from hosting.logs import Logger
 from hosting.metrics import Family
@@ -27,15 +26,16 @@ class NodePlugins:
         self,
         settings: PluginSettings,
         tell: Tell,
-        change_log: ChangeLog,
+        sizes: LoggedSizes,
         log: Logger,
         rng: random.Random,
     ) -> None:
         assert settings.directory is not None
         self._events = PluginEvents(tell)
+        self._log, self._rng = log, rng
         limits = PluginLimits(call_deadline_s=settings.deadline, max_calls=settings.max_calls)
-        self.catalogue = Catalogue(limits, sizes=LoggedSizes(change_log))
-        self._manager = PluginManager(
+        self.catalogue = Catalogue(limits, sizes=sizes)
+        self._manager = NodePluginManager(
             settings.directory,
             self.catalogue.handlers(),
             log=log,
@@ -54,7 +54,13 @@ class NodePlugins:
 
     def resizer(self, name: str, built_in: VmBackend) -> VmBackend:
         """The resizer of that name, which the built-in back end replaces while the plugin is away."""
-        return ResizerOrBuiltIn(self.catalogue.resizer(name), built_in)
+        return ResizerOrBuiltIn(
+            self.catalogue.resizer(name),
+            built_in,
+            lambda: self.catalogue.is_registered(RESIZER, name),
+            log=self._log,
+            rng=self._rng,
+        )
 
     def statuses(self) -> tuple[PluginStatus, ...]:
         """Every socket, with the figures of the calls to the plugin behind it."""

@@ -44,7 +44,7 @@ class NodeStrategies:
         self._states = States(StateCallbacks(log, time.monotonic))
         self._executor = ResourceExecutor(qos.cgroup_root)
         self._collectors = Collectors(
-            cache, self._states, log=log, interval_s=qos.interval, cgroup_root=qos.cgroup_root
+            cache, self._executor.cgroups, self._states, log, interval_s=qos.interval
         )
         api = cluster.api if cluster is not None else None
         recorder = cluster.recorder if cluster is not None else None

@@ -59,9 +59,10 @@ class EvictNode:
     pods: dict[str, ModelPod] = field(default_factory=dict)
     node_history: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_S))
     seen: deque[tuple[Evictable, ...]] = field(default_factory=lambda: deque(maxlen=2))
+    killed: dict[str, int] = field(default_factory=dict)
+    """What pods used that somebody else has deleted."""
     is_calm: bool = False
     made: int = 0
-    evicted_s: float = -100.0
     engine: EvictionEngine = field(default_factory=lambda: EvictionEngine(LIMITS))
 
     def arrive(self) -> None:
@@ -104,8 +105,6 @@ class EvictNode:
             result = self.evict(pick.pod.uid)
             self.engine.ended(pick, result, self.now_s, self.chance.random())
             picks.append(pick)
-            if result in {EvictResult.EVICTED, EvictResult.GONE}:
-                self.evicted_s = self.now_s
         assert len(picks) <= LIMITS.max_victims
         return picks
 
@@ -145,11 +144,13 @@ class EvictNode:
         pod = self.pods[uid]
         pod.state, pod.asked_s = replace(pod.state, is_ending=True), self.now_s
         pod.ends_s = self.now_s + 1
+        self.killed[uid] = pod.use
 
     # ------------------------------------------------------------ laws
 
     def check(self, pick: EvictionPick) -> None:
-        """Whoever is picked may go, and is needed: what is on its way out does not suffice."""
+        """Whoever is picked may go, and is needed: what is on its way out does not suffice. What the informer does not show yet of
+        others' deletions is no fault."""
         pod = self.pods.get(pick.pod.uid)
         if pod is None:
             return  # the informer lags: it is gone, and the API server says so
@@ -161,5 +162,6 @@ class EvictNode:
             if each.asked_s is not None and self.now_s - each.asked_s < LIMITS.lost_after_s
         }
         stays = self.base + sum(each.use for uid, each in self.pods.items() if uid not in going)
+        stays += sum(self.killed.get(each.pod.uid, 0) for each in self.seen[0] if not each.pod.is_ending)
         if pick.pod.uid not in going:
             assert stays * 100 > RULES.used.lower_percent * CAPACITY, "a second victim for one pressure"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.machines.evict_node import CAPACITY, RULES, EvictNode
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(20, 150))
 def test_no_second_victim_for_one_pressure_and_the_pressure_ends_where_it_can(seed: int, length: int) -> None:
     node = EvictNode(random.Random(seed))

@@ -48,7 +48,9 @@ def test_a_second_agent_waits_for_the_node_lock_and_loads_no_optional_library(tm
     assert [json.loads(line)["kind"] for line in lines].count("daemon") == 2
     loaded = next(line for line in second.text().splitlines() if line.startswith("MODULES")).split()
     assert "agent.backends.simulated" in loaded
-    assert not {"kubernetes_asyncio", "textual", "qemu", "grpc", "google.protobuf", "asyncinotify"} & set(loaded)
+    assert not {"kubernetes_asyncio", "textual", "qemu", "grpc", "google.protobuf", "asyncinotify"} & set(
+        loaded
+    )
 
 
 def test_an_agent_whose_state_directory_was_taken_away_ends(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 - `waiting`: `until` a condition of this process holds; `shown` by another process (`shown_blocking` without an event loop).
 - `virtual_time`: `@virtually` runs a test in a loop that never waits; `now_s()`, `turns()`.
 - `servers`: `answering` serves a function on loopback, `FaultyPeer` fails as told, `Certain` is chance without chance.
+- `pages`: `paged` serves one answer to the commands that ask an agent.
 - `processes`: `running` starts a real program, `free_port`, `fetch`, `post`, and the files that the programs read.
 - `evictions`: pods, fakes and flags around a QoS strategy that evicts.
 - `node_plugins`: `managed` runs the plugin manager over a folder; `NotingHandler` takes every plugin, and notes what was asked.

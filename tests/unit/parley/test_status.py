@@ -1,10 +1,7 @@
 """`parley status` as it is called: what it prints, what it sends, and how it ends."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,53 +9,15 @@ from click.testing import CliRunner, Result
 
 from hosting import asking
 from parley.program import kubectl_main, main
+from tests.support.pages import AgentPage, paged
 from tests.unit.parley.top_documents import document, vm
 
 TOKEN = "0123456789abcdef"
 
 
-class Agent(ThreadingHTTPServer):
-    """Answers every request alike. `tokens` are what it was shown."""
-
-    daemon_threads = True
-
-    def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer = status, body
-        self.tokens: list[str | None] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Agent
-
-    def do_GET(self) -> None:
-        status, body = self.server.answer
-        self.server.tokens.append(self.headers["Authorization"])
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""
-
-
-@contextmanager
-def agent(status: int = 200, body: bytes | None = None) -> Iterator[Agent]:
+def agent(status: int = 200, body: bytes | None = None) -> AbstractContextManager[AgentPage]:
     """An agent in a thread; without a body it has one VM."""
-    server = Agent(status, json.dumps(document(vm("a"))).encode() if body is None else body)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return paged(status, json.dumps(document(vm("a"))).encode() if body is None else body)
 
 
 def status(*arguments: str) -> Result:

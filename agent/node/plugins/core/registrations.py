@@ -38,6 +38,8 @@ class Registrations:
     _sockets: dict[str, Registration] = field(default_factory=dict)
     _known: dict[PluginKey, str] = field(default_factory=dict)
     """The socket of each plugin that its handler knows."""
+    _orders: dict[str, int] = field(default_factory=dict)
+    """How new each socket is, by UUID."""
     _seen: int = 0
 
     def all(self) -> list[Registration]:
@@ -51,6 +53,8 @@ class Registrations:
     def follow(self, desired: Sequence[PluginInfo], now_s: float) -> list[Registration]:
         """Enter the sockets that are new, the oldest first, and drop those that are gone and for which nothing is left to be done.
         Returns what was entered."""
+        for plugin in desired:
+            self._order(plugin.uuid)
         entered = [
             self._enter(plugin, now_s) for plugin in desired if plugin.socket_path not in self._sockets
         ]
@@ -58,6 +62,8 @@ class Registrations:
         for path, registration in list(self._sockets.items()):
             if path not in there and (registration.state, RegistrationEvent.GONE) in TABLE:
                 self.happened(registration, RegistrationEvent.GONE, now_s)
+        known = {plugin.uuid for plugin in desired} | {each.plugin.uuid for each in self._sockets.values()}
+        self._orders = {uuid: order for uuid, order in self._orders.items() if uuid in known}
         return entered
 
     def begin(self, plugin: PluginInfo, now_s: float) -> Registration:
@@ -120,6 +126,11 @@ class Registrations:
         return None if path is None else self._sockets.get(path)
 
     def _enter(self, plugin: PluginInfo, now_s: float) -> Registration:
-        self._seen += 1
-        entered = self._sockets[plugin.socket_path] = Registration(plugin, self._seen, now_s)
+        entered = self._sockets[plugin.socket_path] = Registration(plugin, self._order(plugin.uuid), now_s)
         return entered
+
+    def _order(self, uuid: str) -> int:
+        if uuid not in self._orders:
+            self._seen += 1
+            self._orders[uuid] = self._seen
+        return self._orders[uuid]

@@ -39,6 +39,10 @@ class ResizerAwayError(BackendError):
     """No resizer of that name is registered: nothing was asked."""
 
 
+class ResizerFailedError(BackendError):
+    """A resizer gave no usable answer: late, failed, overloaded, or an answer that breaks its rules."""
+
+
 class SizeLog(Protocol):
     """Where sizes and targets are logged, as `agent.backends.logged_sizes.LoggedSizes` does for all back ends of objects that others resize."""
 
@@ -91,7 +95,8 @@ class _Standing:
 
 
 class ResizerClient:
-    """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`."""
+    """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`; where it gives no usable answer,
+    `ResizerFailedError`."""
 
     def __init__(
         self,
@@ -271,7 +276,7 @@ class ResizerClient:
         except PluginAwayError as error:
             raise ResizerAwayError(str(error)) from None
         except PluginError as error:
-            raise BackendError(str(error)) from None
+            raise ResizerFailedError(str(error)) from None
 
 
 def _within_reach(known: _Standing, size: Resources, target: Resources) -> None:

@@ -121,7 +121,8 @@ def _satisfaction(
     average, last, target = figures.average, figures.last, ReleaseTarget.BEST_EFFORT_CPU_REQUESTED
     if average is None or last is None:
         text = "CPU of best-effort pods is not known"
-        return EvictionTask(SATISFACTION, target, 0, text, is_calm=not was_releasing, is_known=False)
+        unknown = EvictionTask(SATISFACTION, target, 0, text, is_calm=not was_releasing, is_known=False)
+        return with_victims(unknown, found, _best_effort_request, best_effort_order)
     amount = min(each.lacking(rules, was_releasing=was_releasing) for each in (average, last))
     begun = f"begun at {rules.lower_percent} %, " if was_releasing else ""
     state = (

@@ -14,7 +14,7 @@ DID = {
     EvictResult.UNAVAILABLE: "failed",
     EvictResult.FAILED: "failed",
 }
-"""The code of a round in which somebody was picked; the first that happened counts."""
+"""The code of a round in which somebody was picked: the first of these that happened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,11 @@ class ReleaseLedger:
         return sum(each.amounts.get(target, 0) for each in self._going.values() if not each.is_lost)
 
 
+def _still(known: int, measured: int) -> int:
+    """What a pod that goes will release yet: what it has given back is measured already. A share of 0 is no measurement."""
+    return min(known, measured) if known and measured else known or measured
+
+
 def _is_over(going: _Going) -> bool:
     """Whether a pod that is there and does not end counts no more: its eviction is lost, or the pod has come back."""
     return going.is_lost or going.cause is _Cause.LEFT

@@ -1,0 +1,206 @@
+"""A resizer while it is registered and answers, and the built-in back end otherwise: two sides that command the same VMs.
+
+Never are commands of both sides under way. Before the other side is used, the commands of the side that is left are waited out: a
+plugin that died or hangs cannot be fenced. Then the other side is fenced, so that nothing from an earlier time is left there either.
+"""
+
+import asyncio
+import enum
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.core.lately import LatelyUsed
+from agent.core.model import Vm
+from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, VmBackend
+from agent.node.plugins.types.resizer import ResizerAwayError, ResizerFailedError
+from hosting.backoff import Backoff
+from hosting.logs import Logger, logger
+from protocol.values import Observation, Resources
+
+FAILURES: Final = 3
+"""After so many failed calls in a row for a VM, the built-in back end takes over."""
+RETRY: Final = Backoff(base_s=10.0, cap_s=300.0)
+"""When the plugin is looked at again afterwards."""
+
+
+class Side(enum.StrEnum):
+    """Who resizes a VM."""
+
+    PLUGIN = "plugin"
+    BUILT_IN = "built-in"
+
+
+@dataclass(slots=True)
+class _VmSides:
+    """Both sides of one VM.
+
+    `generation` is that of the life that may command, 0 before its fence; `fencings` are those of its sides. `quiet_at_s` is when no
+    command of a side can be accepted any more. `failures` of the plugin are in a row; from `FAILURES` on, the plugin is looked at
+    again at `retry_at_s`.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    generation: int = 0
+    active: Side = Side.BUILT_IN
+    fencings: dict[Side, Fencing] = field(default_factory=dict)
+    quiet_at_s: dict[Side, float] = field(default_factory=dict)
+    failures: int = 0
+    retry_at_s: float = 0.0
+
+
+class ResizerOrBuiltIn:
+    """The `VmBackend` port over a resizer and the built-in back end. `is_registered` says whether the resizer is registered now.
+
+    The generation of a fence is that of the built-in back end, which every fence raises.
+    """
+
+    def __init__(
+        self,
+        resizer: VmBackend,
+        built_in: VmBackend,
+        is_registered: Callable[[], bool],
+        *,
+        log: Logger | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._backends = {Side.PLUGIN: resizer, Side.BUILT_IN: built_in}
+        self._is_registered = is_registered
+        self._log = log or logger("resizer")
+        self._rng = rng or random.Random()
+        self._clock = clock
+        self._sleep = sleep
+        self._began_s = clock()
+        self._vms = LatelyUsed(_VmSides)
+        self._switches: set[asyncio.Task[None]] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Both deadlines together, because a fence may have to wait out one and then the other; the longer waits between looks."""
+        resizer, built_in = (each.capabilities for each in self._backends.values())
+        return Capabilities(
+            resizer.command_deadline_s + built_in.command_deadline_s,
+            max(resizer.look_every_s, built_in.look_every_s),
+            max(resizer.look_at_rest_every_s, built_in.look_at_rest_every_s),
+        )
+
+    def side(self, vm: Vm) -> Side:
+        """Who has resized the VM last."""
+        return self._vms.of(vm.name).active
+
+    async def fence(self, vm: Vm) -> Fencing:
+        """Fence both sides; a plugin that cannot be fenced is waited out."""
+        sides = self._vms.of(vm.name)
+        async with sides.lock:
+            sides.generation = 0  # a fence that fails leaves nobody who may command
+            side, fencings = self._wanted(sides), {}
+            if side is Side.PLUGIN:
+                try:
+                    fencings[side] = await self._backends[side].fence(vm)
+                    self._works(sides)
+                except (ResizerAwayError, ResizerFailedError) as error:
+                    self._fails(vm, sides, error)
+                    side = Side.BUILT_IN
+            if side is Side.BUILT_IN:
+                await self._until_quiet(sides, Side.PLUGIN)
+            fencings[Side.BUILT_IN] = fencing = await self._backends[Side.BUILT_IN].fence(vm)
+            sides.active, sides.fencings, sides.generation = side, fencings, fencing.generation
+            return fencing
+
+    async def observe(self, vm: Vm) -> Observation:
+        """What the plugin shows, or the built-in back end where the plugin is away or fails. A plugin that had failed is tried again
+        from time to time."""
+        sides = self._vms.of(vm.name)
+        is_due = self._is_registered() and self._clock() >= sides.retry_at_s
+        if self._wanted(sides) is Side.PLUGIN or is_due:
+            try:
+                seen = await self._backends[Side.PLUGIN].observe(vm)
+            except (ResizerAwayError, ResizerFailedError) as error:
+                self._fails(vm, sides, error)
+            else:
+                self._works(sides)
+                return seen
+        return await self._backends[Side.BUILT_IN].observe(vm)
+
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
+        """Set the target on the side that is wanted now. Changing the side may take longer than the caller waits; then it goes on,
+        and a later call finds it done."""
+        sides = self._vms.of(vm.name)
+        self._check(sides, fencing)
+        if self._wanted(sides) is not sides.active:
+            await self._switched(vm, sides, fencing)
+        async with sides.lock:
+            self._check(sides, fencing)
+            side = sides.active
+            if self._wanted(sides) is not side:
+                raise BackendError(f"the VM is about to be resized by the {self._wanted(sides)} side")
+            backend = self._backends[side]
+            try:
+                await backend.resize(vm, target, sides.fencings[side], seen=seen, not_after_s=not_after_s)
+            except (ResizerAwayError, ResizerFailedError) as error:
+                self._fails(vm, sides, error)
+                raise
+            finally:
+                sides.quiet_at_s[side] = self._clock() + backend.capabilities.command_deadline_s
+
+    # ---------------------------------------------------------------- sides
+
+    def _wanted(self, sides: _VmSides) -> Side:
+        if not self._is_registered():
+            sides.failures = 0  # the next one to register is another process
+            return Side.BUILT_IN
+        return Side.PLUGIN if sides.failures < FAILURES else Side.BUILT_IN
+
+    def _works(self, sides: _VmSides) -> None:
+        sides.failures, sides.retry_at_s = 0, 0.0
+
+    def _fails(self, vm: Vm, sides: _VmSides, error: BackendError) -> None:
+        if isinstance(error, ResizerAwayError):
+            return
+        sides.failures += 1
+        if sides.failures >= FAILURES:
+            delay_s = RETRY.delay_s(sides.failures - FAILURES + 1, self._rng)
+            sides.retry_at_s = self._clock() + delay_s
+            self._log.warning("the resizer fails", vm=vm.name, error=str(error), retry_in_s=round(delay_s, 1))
+
+    async def _switched(self, vm: Vm, sides: _VmSides, fencing: Fencing) -> None:
+        """Change the side in a task of its own, which goes on when the caller gives up."""
+        task = asyncio.create_task(self._switch(vm, sides, fencing), name=f"{vm.name} changes its back end")
+        self._switches.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._switches.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller was told, or has gone
+
+    async def _switch(self, vm: Vm, sides: _VmSides, fencing: Fencing) -> None:
+        async with sides.lock:
+            side = self._wanted(sides)
+            if sides.generation != fencing.generation or side is sides.active:
+                return  # another call was here first
+            await self._until_quiet(sides, sides.active)
+            try:
+                sides.fencings[side] = await self._backends[side].fence(vm)
+            except (ResizerAwayError, ResizerFailedError) as error:
+                self._fails(vm, sides, error)
+                raise
+            sides.active = side
+            self._log.warning("the VM is resized by another back end", vm=vm.name, side=side.value)
+
+    async def _until_quiet(self, sides: _VmSides, side: Side) -> None:
+        """Wait until no command of a side can be accepted any more; of one that an earlier process has sent, too."""
+        earliest_s = self._began_s + self._backends[side].capabilities.command_deadline_s
+        while (left_s := sides.quiet_at_s.get(side, earliest_s) - self._clock()) > 0:
+            await self._sleep(left_s)
+
+    def _check(self, sides: _VmSides, fencing: Fencing) -> None:
+        if sides.generation != fencing.generation:
+            raise FencedOffError(f"generation {fencing.generation} was fenced off by {sides.generation}")

@@ -1,0 +1,151 @@
+"""`parley-agent plugins` and `parley-agent qos`: what is printed for people and scripts, and how they end."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agent.daemon import plugin_page, qos_page
+from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
+from agent.node.qos.callbacks import CallbackStatus
+from agent.node.qos.core.actions import CgroupResource, StrategyDecision
+from agent.node.qos.core.decisions import DecisionRecord
+from agent.node.qos.core.gates import FeatureStage
+from agent.node.qos.core.lifecycle import StrategyState
+from agent.node.qos.core.states import ObjectType
+from agent.node.qos.executor import LastWrite
+from agent.node.qos.manager import StrategyStatus
+from agent.program import main
+from tests.support.pages import paged
+
+PLUGINS = (
+    PluginStatus(
+        "/run/p/a.sock",
+        PluginState.REGISTERED,
+        3700.0,
+        "MetricsSource",
+        "load",
+        "/run/p/a.sock",
+        ("v1",),
+        figures=CallFigures(9, 1, 2, 0, 3, "it lied"),
+    ),
+    PluginStatus("/run/p/b.sock", PluginState.FAILED, 3.0, last_error="no\nanswer", retry_in_s=7.6),
+)
+DECISION = StrategyDecision("held-back", "2 CPUs are left", {"share": 0.25}, is_action=True)
+STRATEGIES = (
+    StrategyStatus(
+        "CPUSuppress",
+        FeatureStage.ALPHA,
+        True,
+        True,
+        StrategyState.RUNNING,
+        130.0,
+        0,
+        "",
+        {("write", "recommended"): 4, ("decision", "held-back"): 4},
+        (DecisionRecord(DECISION, 90.0, 95.0, rounds=4),),
+    ),
+    StrategyStatus(
+        "Mine", FeatureStage.ALPHA, True, False, StrategyState.BACKING_OFF, 1.0, 2, "oh no", {}, ()
+    ),
+)
+CALLBACKS = (CallbackStatus(ObjectType.NODE, "n", "for n", "Mine", 3, 1, "oh", 2.04),)
+WRITES = (LastWrite("kubepods", CgroupResource.CPU_SHARES, 2, "CPUSuppress"),)
+PAGES = {
+    "plugins": plugin_page.document("n1", "/run/p", PLUGINS),
+    "qos": qos_page.document("n1", STRATEGIES, CALLBACKS, WRITES, 100.0),
+}
+
+
+def asked(*arguments: str) -> Result:
+    """Call it without a terminal."""
+    return CliRunner().invoke(main, arguments)
+
+
+def test_plugins_are_lines_with_state_figures_and_the_last_error() -> None:
+    with paged(200, PAGES["plugins"]) as page:
+        done = asked("plugins", "--address", page.url)
+    assert (done.exit_code, page.paths) == (0, ["/v1/plugins"])
+    head, load, other = (line.split(maxsplit=8) for line in done.stdout.splitlines())
+    assert head[:5] == ["TYPE", "NAME", "STATE", "SINCE", "VERSIONS"]
+    assert load == ["MetricsSource", "load", "registered", "62m", "v1", "9", "6", "/run/p/a.sock", "it lied"]
+    assert other[2] == "failed"
+    assert other[8] == "no answer (again in 8 s)"
+
+
+def test_strategies_are_lines_with_gate_state_and_the_last_decision() -> None:
+    with paged(200, PAGES["qos"]) as page:
+        done = asked("qos", "--address", page.url)
+    assert done.exit_code == 0
+    _, suppress, mine = (line.split(maxsplit=6) for line in done.stdout.splitlines())
+    assert suppress == [
+        "CPUSuppress", "recommends", "running", "2m", "recommended=4", "-", "held-back: 2 CPUs are left (5s ago)",
+    ]  # fmt: skip
+    assert mine == ["Mine", "on", "backing-off", "1s", "-", "-", "failed: oh no"]
+
+
+@pytest.mark.parametrize("command", ["plugins", "qos"])
+def test_scripts_get_the_page_and_the_token_is_shown(command: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    with paged(200, PAGES[command]) as page:
+        done = asked(command, "--address", page.url, "--output", "json", "--token-file", str(token))
+    assert json.loads(done.stdout) == json.loads(PAGES[command])
+    assert page.tokens == ["Bearer 0123456789abcdef"]
+
+
+@pytest.mark.parametrize(
+    ("command", "page_of", "words"),
+    [
+        ("plugins", lambda: plugin_page.document("n1", None, ()), "n1: the agent has no plugin manager"),
+        (
+            "plugins",
+            lambda: plugin_page.document("n1", "/run/p", ()),
+            "n1: no plugin has made a socket in /run/p",
+        ),
+        ("qos", lambda: qos_page.nothing("n1"), "n1: the agent runs no strategies"),
+    ],
+)
+def test_an_agent_without_any_is_said(command: str, page_of: Callable[[], bytes], words: str) -> None:
+    with paged(200, page_of()) as page:
+        done = asked(command, "--address", page.url)
+    assert (done.exit_code, done.stdout.startswith(words)) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((401, b"a bearer token is needed"), "status 401: a bearer token is needed"),
+        ((404, b""), "this agent has no such page; is it an older one?"),
+        ((200, b"<html>"), "what answers there is no agent"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_the_address(answer: tuple[int, bytes], words: str) -> None:
+    with paged(*answer) as page:
+        done = asked("plugins", "--address", page.url)
+    gone = asked("qos", "--address", page.url)
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"{page.url}: {words}\n")
+    assert (gone.exit_code, gone.stderr) == (1, f"{page.url}: no agent answers: connection refused\n")
+
+
+def test_known_strategies_and_their_flags_are_listed_without_an_agent() -> None:
+    text, scripts = asked("qos", "--known"), asked("qos", "--known", "--output", "json")
+    found = json.loads(scripts.stdout)
+    assert {"CPUSuppress", "CPUBurst", "MemoryEvict", "CPUEvict"} <= {
+        each["name"] for each in found["features"]
+    }
+    assert not any(each["default"] or each["error"] for each in found["features"])
+    assert "CPUSuppress" in text.stdout
+    assert "memory-evict-threshold-percent" in {each["name"] for each in found["flags"]}
+
+
+def test_the_agent_itself_needs_its_settings_and_known_gates(tmp_path: Path) -> None:
+    assert "Missing option '--config'" in asked().stderr
+    settings = tmp_path / "agent.yaml"
+    settings.write_text("{node: n, scheduler: 'http://h:1', stateDirectory: /tmp/x}")
+    done = asked("--config", str(settings), "--qos-extension-plugins", "CPUSupress=true")
+    assert done.exit_code == 2
+    words = "--qos-extension-plugins: CPUSupress: there is no such feature gate (there are: CPU"
+    assert done.stderr.startswith(words)
