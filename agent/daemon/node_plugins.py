@@ -10,7 +10,7 @@ from agent.core.ports import VmBackend
 from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
 from agent.daemon.plugin_events import PluginEvents, Tell
-from agent.node.plugins.manager import PluginManager
+from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.status import PluginState, PluginStatus
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import RESIZER, Catalogue
@@ -35,7 +35,7 @@ class NodePlugins:
         self._log, self._rng = log, rng
         limits = PluginLimits(call_deadline_s=settings.deadline, max_calls=settings.max_calls)
         self.catalogue = Catalogue(limits, sizes=sizes)
-        self._manager = PluginManager(
+        self._manager = NodePluginManager(
             settings.directory,
             self.catalogue.handlers(),
             log=log,

@@ -11,7 +11,7 @@ from agent.node.plugins.core import reconciling
 from agent.node.plugins.core.operations import Operations
 from agent.node.plugins.core.plugin_info import PluginInfo
 from agent.node.plugins.core.plugin_state import PluginState
-from agent.node.plugins.core.reconciling import Operation, Unregister
+from agent.node.plugins.core.reconciling import Operation, UnregisterPlugin
 from agent.node.plugins.core.registrations import Registration, Registrations
 from agent.node.plugins.core.worlds import ActualStateOfWorld, Worlds
 from agent.node.plugins.registration import Registrar
@@ -140,7 +140,7 @@ def replaced_socket_stays() -> Patch:
         return tuple(
             each
             for each in original(worlds, lost)
-            if not is_as_before(each) or (isinstance(each, Unregister) and each.is_lost)
+            if not is_as_before(each) or (isinstance(each, UnregisterPlugin) and each.is_lost)
         )
 
     original = reconciling.plan

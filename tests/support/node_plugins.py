@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agent.node.plugins.manager import PluginManager
+from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.registration import RegistrationLimits
 from agent.node.plugins.status import PluginState
 from hosting import logs
@@ -61,7 +61,7 @@ class ManagedFolder:
     def __init__(self, root: Path, limits: RegistrationLimits | None = None) -> None:
         self.root = root
         self.handler = NotingHandler()
-        self.manager = PluginManager(
+        self.manager = NodePluginManager(
             root,
             {"DevicePlugin": self.handler},
             log=logs.logger("test"),

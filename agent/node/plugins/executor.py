@@ -1,15 +1,12 @@
-"""Runs the operations on plugins: one at a time for each socket path, as many paths as there are, a bounded number at once."""
+"""Runs the operations on plugins: one at a time for each socket path, as many paths as there are. What they do at once is bounded by
+the steps that cost something (`Registrar`): a socket where nobody listens must hold nobody up."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from agent.node.plugins.core.operations import Operations, Refusal
-
-AT_ONCE: Final = 32
-"""How many operations run at once; the others wait for their turn. Sockets where nobody answers take ten seconds each."""
 
 
 class OperationExecutor:
@@ -26,7 +23,6 @@ class OperationExecutor:
         self._operations = operations
         self._clock = clock
         self._on_end = on_end
-        self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(
@@ -34,16 +30,11 @@ class OperationExecutor:
         socket_path: str,
         identity: str,
         operation: Callable[[], Coroutine[Any, Any, None]],
-        *,
-        is_short: bool = False,
     ) -> Refusal | None:
-        """Start the operation, or say why it must not start now. `identity` is the UUID of the socket. An operation that `is_short`
-        waits for none of the others."""
+        """Start the operation, or say why it must not start now. `identity` is the UUID of the socket."""
         refusal = self._operations.begin(socket_path, identity, self._clock())
         if refusal is None:
-            task = asyncio.create_task(
-                self._run(socket_path, operation, is_short), name=f"plugin at {socket_path}"
-            )
+            task = asyncio.create_task(self._run(socket_path, operation), name=f"plugin at {socket_path}")
             self._tasks[socket_path] = task
             # Not in the task: one that is cancelled before its first step runs no line of it.
             task.add_done_callback(partial(self._forget, socket_path))
@@ -65,13 +56,10 @@ class OperationExecutor:
         if self._tasks.get(socket_path) is task:
             del self._tasks[socket_path]
 
-    async def _run(
-        self, socket_path: str, operation: Callable[[], Coroutine[Any, Any, None]], is_short: bool
-    ) -> None:
+    async def _run(self, socket_path: str, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         failed: BaseException | None = None
         try:
-            async with contextlib.nullcontext() if is_short else self._slots:
-                await operation()
+            await operation()
         except Exception as error:  # noqa: BLE001 - the error of an operation is recorded, and the next try waits
             failed = error
         except BaseException as error:

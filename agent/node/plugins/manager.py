@@ -26,7 +26,7 @@ def _unheard(_: PluginStatus) -> None:
     pass
 
 
-class PluginManager:
+class NodePluginManager:
     """Registers the plugins whose sockets are in a folder, and ends their registration when the socket goes, or the server behind it."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Final
 from agent.node.plugins.core.handler import PluginHandler
 from agent.node.plugins.core.operations import BackingOff, Operations, Refusal
 from agent.node.plugins.core.plugin_state import PluginState
-from agent.node.plugins.core.reconciling import Operation, Register, Unregister, plan
+from agent.node.plugins.core.reconciling import Operation, RegisterPlugin, UnregisterPlugin, plan
 from agent.node.plugins.core.registrations import Registration, Registrations
 from agent.node.plugins.core.worlds import Worlds
 from agent.node.plugins.executor import OperationExecutor
@@ -31,7 +31,7 @@ HANDLED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AskedOperation:
     """What a pass asked of the executor. `refusal` is None where the operation was started."""
 
     operation: Operation
@@ -100,7 +100,7 @@ class PluginReconciler:
                 continue
             await asyncio.sleep(PAUSE_S)
 
-    def reconcile(self) -> tuple[Call, ...]:
+    def reconcile(self) -> tuple[AskedOperation, ...]:
         """One pass: what is to be done now is started. Returns what was asked of the executor."""
         now_s = self._clock()
         desired = self._worlds.desired.get_plugins_to_register()
@@ -108,7 +108,8 @@ class PluginReconciler:
             self._stepped(entered)
         self._operations.forget({plugin.socket_path for plugin in desired}, now_s)
         return tuple(
-            Call(operation, self._start(operation)) for operation in plan(self._worlds, self.registrar.lost)
+            AskedOperation(operation, self._start(operation))
+            for operation in plan(self._worlds, self.registrar.lost)
         )
 
     async def drain(self, within_s: float) -> None:
@@ -127,12 +128,12 @@ class PluginReconciler:
         plugin = operation.plugin
         start = partial(self._executor.start, plugin.socket_path, plugin.uuid)
         match operation:
-            case Register():
+            case RegisterPlugin():
                 return start(partial(self.registrar.register, plugin, dict(self._handlers)))
-            case Unregister(is_lost=is_lost):
-                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost), is_short=True)
+            case UnregisterPlugin(is_lost=is_lost):
+                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost))
 
-    def _wait_s(self, calls: Sequence[Call]) -> float:
+    def _wait_s(self, calls: Sequence[AskedOperation]) -> float:
         """Until the next pass: the back-off of what the last one asked for may end sooner than the period."""
         now_s = self._clock()
         refused = (

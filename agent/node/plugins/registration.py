@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from agent.node.plugins.core.handler import PluginHandler
@@ -17,6 +17,10 @@ from agent.node.plugins.core.plugin_state import PluginState, RegistrationEvent
 from agent.node.plugins.core.registrations import PluginKey, Registration, Registrations
 from agent.node.plugins.core.worlds import ActualStateOfWorld
 from agent.node.plugins.plugin_connection import PluginConnection, PluginTold
+from agent.node.plugins.unix_channel import listened
+
+DIALS: Final = 32
+"""How many plugins are dialled at once. A server that says nothing takes all its ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Registrar:
         self._on_lost = on_lost
         self._turns: WeakValueDictionary[PluginKey, asyncio.Lock] = WeakValueDictionary()
         self._held: dict[str, _Held] = {}
+        self._dials = asyncio.Semaphore(DIALS)
         self.lost: set[str] = set()
         """The UUIDs of the plugins in the actual world whose server has gone."""
 
@@ -123,11 +128,19 @@ class Registrar:
             await self._release(path)
 
     async def _dialled(self, path: str) -> PluginConnection:
+        """A connection to the plugin. Only sockets where somebody listens are dialled, a bounded number at once."""
         try:
-            return await PluginConnection.dial(path, self._limits.dial_s)
-        except RegistrationError as error:
-            text = f"RegisterPlugin error -- dial failed at socket {path}, err: {error}"
-            raise RegistrationError(text, "nobody answers at the socket") from error
+            async with asyncio.timeout(self._limits.dial_s) as limit:
+                await listened(path)
+                left_s = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+            async with self._dials:
+                return await PluginConnection.dial(path, left_s)
+        except TimeoutError:
+            error = RegistrationError(f"failed to dial socket {path}, err: context deadline exceeded")
+        except RegistrationError as failed:
+            error = failed
+        text = f"RegisterPlugin error -- dial failed at socket {path}, err: {error}"
+        raise RegistrationError(text, "nobody answers at the socket") from error
 
     async def _told(self, connection: PluginConnection, path: str) -> PluginTold:
         try:

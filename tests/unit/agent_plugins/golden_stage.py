@@ -15,9 +15,9 @@ import pytest
 
 from agent.node.plugins.core.operations import AlreadyExecuting, Refusal
 from agent.node.plugins.core.plugin_info import PluginInfo, RegistrationError
-from agent.node.plugins.core.reconciling import Unregister, plan
+from agent.node.plugins.core.reconciling import UnregisterPlugin, plan
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, SocketPathError, Worlds
-from agent.node.plugins.manager import PluginManager
+from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.reconciler import PluginReconciler
 from agent.node.plugins.registration import RegistrationLimits
 from hosting import logs
@@ -298,7 +298,7 @@ class Stage(Cast):
     def reconcile(self, _: Case) -> Case:
         calls = [
             {
-                "call": "unregister" if isinstance(call.operation, Unregister) else "register",
+                "call": "unregister" if isinstance(call.operation, UnregisterPlugin) else "register",
                 "socket": self._shown(call.operation.plugin.socket_path),
                 "result": _result(call.refusal),
             }
@@ -406,7 +406,7 @@ class ManagerStage(Cast):
         self._running: asyncio.Task[None] | None = None
 
     def run_manager(self, _: Case) -> None:
-        manager = PluginManager(
+        manager = NodePluginManager(
             self._directory,
             {**self._types, "Marker": StagedHandler(self, {"handler": "marker"})},
             log=logs.logger("test"),

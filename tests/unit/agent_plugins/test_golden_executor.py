@@ -43,7 +43,7 @@ class Player:
         async def operation() -> None:
             await end
 
-        refusal = self._executor.start(path, "", operation, is_short=step["operation"] == "unregister")
+        refusal = self._executor.start(path, "", operation)
         if refusal is not None:
             return {"result": REFUSALS[type(refusal)], "error": TIME.sub("$TIME", refusal.text())}
         self._ends[path] = end

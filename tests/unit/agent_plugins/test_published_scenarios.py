@@ -199,34 +199,26 @@ class Started:
         self.begun.append(path)
         await asyncio.Event().wait()
 
-    async def run(self, *sockets: str, is_short: bool) -> list[Refusal | None]:
+    async def run(self, *sockets: str) -> list[Refusal | None]:
         operations = Operations(random.Random(1))
         executor = OperationExecutor(operations, clock=time.monotonic, on_end=lambda _path, _error: None)
-        refused = [
-            executor.start(path, str(uuid4()), partial(self.at, path), is_short=is_short) for path in sockets
-        ]
+        refused = [executor.start(path, str(uuid4()), partial(self.at, path)) for path in sockets]
         await until(lambda: len(self.begun) == refused.count(None))
-        await executor.drain(0)
+        await executor.drain(sockets, 0)
         return refused
 
 
-def operations_of_two_sockets_run_at_once(*, is_short: bool) -> Scenario:
-    async def scenario(_: Path) -> None:
-        started = Started()
-        assert await started.run("plugin-0.sock", "plugin-1.sock", is_short=is_short) == [None, None]
-        assert started.begun == ["plugin-0.sock", "plugin-1.sock"]
-
-    return scenario
+async def operations_of_two_sockets_run_at_once(_: Path) -> None:
+    started = Started()
+    assert await started.run("plugin-0.sock", "plugin-1.sock") == [None, None]
+    assert started.begun == ["plugin-0.sock", "plugin-1.sock"]
 
 
-def operations_of_one_socket_run_one_by_one(*, is_short: bool) -> Scenario:
-    async def scenario(_: Path) -> None:
-        started = Started()
-        first, second = await started.run("plugin-serial.sock", "plugin-serial.sock", is_short=is_short)
-        assert (first, second is None) == (None, False)
-        assert started.begun == ["plugin-serial.sock"]
-
-    return scenario
+async def operations_of_one_socket_run_one_by_one(_: Path) -> None:
+    started = Started()
+    first, second = await started.run("plugin-serial.sock", "plugin-serial.sock")
+    assert (first, second is None) == (None, False)
+    assert started.begun == ["plugin-serial.sock"]
 
 
 # ------------------------------------------------------------ reconciler, metrics and the whole manager
@@ -333,18 +325,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin": a_plugin_that_is_added_again_has_another_uuid,
     "Test_DSW_AddOrUpdatePlugin_Negative_PluginMissingInfo": a_desired_plugin_needs_a_path,
     "Test_DSW_RemovePlugin_Positive": a_removed_plugin_is_not_desired,
-    "TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin": operations_of_two_sockets_run_at_once(
-        is_short=False
-    ),
-    "TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin": operations_of_one_socket_run_one_by_one(
-        is_short=False
-    ),
-    "TestOperationExecutor_UnregisterPlugin_ConcurrentUnregisterPlugin": operations_of_two_sockets_run_at_once(
-        is_short=True
-    ),
-    "TestOperationExecutor_UnregisterPlugin_SerialUnregisterPlugin": operations_of_one_socket_run_one_by_one(
-        is_short=True
-    ),
+    "TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin": operations_of_two_sockets_run_at_once,
+    "TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin": operations_of_one_socket_run_one_by_one,
+    "TestOperationExecutor_UnregisterPlugin_ConcurrentUnregisterPlugin": operations_of_two_sockets_run_at_once,
+    "TestOperationExecutor_UnregisterPlugin_SerialUnregisterPlugin": operations_of_one_socket_run_one_by_one,
     "Test_Run_Positive_DoNothing": without_plugins_nothing_is_done,
     "Test_Run_Positive_Register": a_desired_plugin_is_registered,
     "Test_Run_Positive_RegisterThenUnregister": a_plugin_that_is_not_desired_any_more_is_unregistered,

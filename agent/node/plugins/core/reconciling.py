@@ -9,7 +9,7 @@ from agent.node.plugins.core.worlds import Worlds
 
 
 @dataclass(frozen=True, slots=True)
-class Unregister:
+class UnregisterPlugin:
     """End the registration of a plugin of the actual world. `is_lost`: its socket is still desired, but the server has gone."""
 
     plugin: PluginInfo
@@ -17,13 +17,13 @@ class Unregister:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class RegisterPlugin:
     """Register a plugin of the desired world."""
 
     plugin: PluginInfo
 
 
-Operation: TypeAlias = Unregister | Register
+Operation: TypeAlias = UnregisterPlugin | RegisterPlugin
 
 
 def plan(worlds: Worlds, lost: Collection[str]) -> tuple[Operation, ...]:
@@ -31,12 +31,12 @@ def plan(worlds: Worlds, lost: Collection[str]) -> tuple[Operation, ...]:
     that is not there with this very identity. `lost` are the UUIDs of the plugins whose server has gone."""
     wanted = {plugin.socket_path: plugin.uuid for plugin in worlds.desired.get_plugins_to_register()}
     ending = tuple(
-        Unregister(plugin, is_lost=wanted.get(plugin.socket_path) == plugin.uuid)
+        UnregisterPlugin(plugin, is_lost=wanted.get(plugin.socket_path) == plugin.uuid)
         for plugin in worlds.actual.get_registered_plugins()
         if wanted.get(plugin.socket_path) != plugin.uuid or plugin.uuid in lost
     )
     beginning = tuple(
-        Register(plugin)
+        RegisterPlugin(plugin)
         for plugin in worlds.desired.get_plugins_to_register()
         if not worlds.actual.plugin_exists_with_correct_uuid(plugin)
     )
