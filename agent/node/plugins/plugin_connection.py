@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from agent.node.plugins.core.plugin_info import RegistrationError
-from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
 from agent.node.plugins.unix_channel import UnixChannel
 
@@ -61,9 +61,11 @@ class PluginConnection:
     async def get_info(self, within_s: float) -> PluginTold:
         """Ask the plugin what it is. Raises `RegistrationError`."""
         try:
-            told = await self._stub.GetInfo(InfoRequest(), timeout=within_s)
+            told: PluginInfo | None = await self._stub.GetInfo(InfoRequest(), timeout=within_s)
         except grpc.aio.AioRpcError as error:
             raise RegistrationError(status_text(error)) from error
+        if told is None:  # so the library says it
+            raise RegistrationError("the answer is no message of the protocol")
         return PluginTold(told.type, told.name, told.endpoint, tuple(told.supported_versions))
 
     async def notify(self, error: str | None, within_s: float) -> None:
