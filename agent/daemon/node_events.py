@@ -2,8 +2,9 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final
 
+from agent.daemon.announcer import Recorder
 from agent.node.qos.core.states import PodState
 from agent.sources.kubernetes import Stores
 from hosting.kubernetes.resources import NODES, PODS, Manifest
@@ -13,15 +14,6 @@ if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
 
 STRATEGY_ACTION: Final = "Strategy"
-
-EventType = Literal["Normal", "Warning"]
-
-
-class Recorder(Protocol):
-    """Writes Events; never waits. Called in the loop."""
-
-    def record(self, regarding: Manifest, type_: EventType, reason: str, action: str, note: str) -> None:
-        """Tell of an object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from hosting.threads import in_own_thread
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import NodeSize
 from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, FlagValues, Never
+from tests.support.kube.events import events_of
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 
@@ -68,12 +69,6 @@ def with_evictor(plane: ControlPlane, call: Callable[[PodEvictor], T], told: Cal
     return asyncio.run(run())
 
 
-def events(objects: Objects, name: str) -> dict[str, str]:
-    path = f"/apis/events.k8s.io/v1/namespaces/{objects.namespace}/events"
-    found = json.loads(objects.plane.call("GET", path))["items"]
-    return {each["reason"]: each["note"] for each in found if each["regarding"]["name"] == name}
-
-
 def waiting(objects: Objects, name: str) -> PodState:
     """A pod that no node takes."""
     manifest = pod(name) | {"spec": pod(name)["spec"] | {"schedulerName": "nobody"}}
@@ -116,7 +111,7 @@ def test_the_lowest_priority_goes_unless_its_budget_forbids_it(
         return client
 
     def told() -> object:
-        return objects.shown("Events", lambda: events(objects, "guarded") and events(objects, "lowest"))
+        return objects.shown("Events", lambda: events_of(objects, "guarded") and events_of(objects, "lowest"))
 
     client = with_evictor(control_plane, round_, told)
     assert [name for name, _ in client.evicted] == ["guarded", "lowest"]
@@ -125,8 +120,8 @@ def test_the_lowest_priority_goes_unless_its_budget_forbids_it(
         "the pod is gone",
         lambda: [each["metadata"]["name"] for each in objects.list("pods")] == ["guarded", "higher"],
     )
-    assert "disruption budget" in events(objects, "guarded")["EvictionRefused"]
-    assert events(objects, "lowest")["Evicted"].startswith(
+    assert "disruption budget" in events_of(objects, "guarded")["EvictionRefused"]
+    assert events_of(objects, "lowest")["Evicted"].startswith(
         "MemoryEvict: memory in use 75.0 % (releasing until 68 %)"
     )
 
@@ -146,9 +141,9 @@ def test_a_recommendation_is_an_event_of_a_pod_that_stays(
     found = waiting(objects, "spared")
 
     def told() -> object:
-        return objects.shown("the Event", lambda: events(objects, "spared"))
+        return objects.shown("the Event", lambda: events_of(objects, "spared"))
 
     outcome = with_evictor(control_plane, lambda evictor: evictor.recommend(found, "memory"), told)
     assert outcome.result is EvictResult.RECOMMENDED
-    assert events(objects, "spared") == {"EvictionRecommended": "memory"}
+    assert events_of(objects, "spared") == {"EvictionRecommended": "memory"}
     assert objects.get("pods", "spared")["metadata"].get("deletionTimestamp") is None

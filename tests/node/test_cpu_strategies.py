@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from agent.node.qos.callbacks import Callbacks
-from agent.node.qos.client import NodePorts
+from agent.node.qos.callbacks import StateCallbacks
+from agent.node.qos.client import StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.flags import configured
@@ -37,14 +37,14 @@ async def strategy(
     name: str, objects: Objects, node: RealNode, pods: Sequence[Manifest], **flags: object
 ) -> AsyncIterator[QosManager]:
     """One strategy at work on the pods of the node, until the end, which the daemon would ask for."""
-    states = States(Callbacks(LOG, time.monotonic))
+    states = States(StateCallbacks(LOG, time.monotonic))
     states.publish_node(node_state(json.loads(objects.plane.call("GET", f"/api/v1/nodes/{node.name}"))))
     states.publish_pods([pod_state(each) for each in pods], is_healthy=True)
     states.publish_vms(())
     states.publish_policies(())
     executor, cache = ResourceExecutor(), TimeSeriesCache()
     config = configured({name: True}, {each.replace("_", "-"): value for each, value in flags.items()})
-    manager = QosManager(config, cache, states, NodePorts(executor), LOG, random.Random(0))
+    manager = QosManager(config, cache, states, StrategyPorts(executor), LOG, random.Random(0))
     collectors = Collectors(cache, executor.cgroups, states, LOG, interval_s=0.3)
     tasks = [asyncio.create_task(each.run()) for each in (manager, collectors)]
     try:
@@ -88,7 +88,7 @@ async def test_best_effort_is_held_back_while_others_are_busy_and_freed_afterwar
         load.set(cpu_milli=BUSY_MILLI)
     assert quota_us(root) is None
     async with strategy(
-        "CPUSuppress", objects, real_node, pods, cpu_suppress_group=group, cpu_suppress_interval_seconds=0.3
+        "CPUSuppress", objects, real_node, pods, cpu_suppress_group=group, cpu_suppress_interval_s=0.3
     ) as manager:
 
         async def held() -> bool:
@@ -117,7 +117,7 @@ async def test_a_throttled_pod_bursts_above_its_limit_and_gets_it_back(
         real_node,
         [found],
         cpu_burst_share_pool_percent=1000,
-        cpu_burst_interval_seconds=0.3,
+        cpu_burst_interval_s=0.3,
     ):
 
         async def grown() -> bool:

@@ -117,9 +117,8 @@ async def test_events_are_told_in_the_loop_whoever_reports_them() -> None:
     events = NodeEvents(there, QUIET)
     pod = cast("Any", SimpleNamespace(namespace="d", name="a", uid="u", full_name="d/a"))
     for about in (pod, None):
-        thread = threading.Thread(
-            target=lambda about=about: events.record(about, "Why", "so", is_warning=True)
-        )  # type: ignore[misc]
+        how = {"is_warning": True}
+        thread = threading.Thread(target=events.record, args=(about, "Why", "so"), kwargs=how)
         thread.start()
         thread.join()
     assert noted.events == [], "not in the strategy's thread"

@@ -32,6 +32,7 @@ from agent.node.qos.core.metrics import (
 )
 from agent.node.qos.core.states import VmState
 from agent.node.qos.strategies.cpu_burst import CPUBurst
+from hosting.settings import FaultsError
 from protocol.values import Resources
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor
 from tests.unit.agent_qos.strategy_worlds import (
@@ -293,5 +294,5 @@ def test_a_resize_that_is_on_its_way_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_flag_out_of_range_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cfsQuotaBurstPercent"):
+    with pytest.raises(FaultsError, match="cpu-burst-quota-percent"):
         World(tmp_path, cpu_burst_quota_percent=-5)

@@ -18,14 +18,14 @@ from agent.node.qos.core.cpu_suppress import (
     choose_count,
     choose_cpus,
     choose_quota,
-    milli,
     share_by_use,
 )
-from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE
+from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, milli
 from agent.node.qos.core.states import VmState
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.strategies.cpu_suppress import CPUSuppress
 from agent.node.qos.topology import read_topology
+from hosting.settings import FaultsError
 from protocol.values import Resources
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor, faults
 from tests.unit.agent_qos.strategy_worlds import (
@@ -285,11 +285,16 @@ def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("cpu_suppress_threshold_percent", 101), ("cpu_suppress_min_percent", -1), ("cpu_suppress_policy", "?")],
+    [
+        ("cpu_suppress_threshold_percent", 101),
+        ("cpu_suppress_min_percent", -1),
+        ("cpu_suppress_policy", "?"),
+        ("cpu_suppress_group", "../x"),
+    ],
 )
 def test_flags_out_of_range_are_refused(flag: str, value: object, tmp_path: Path) -> None:
     client = DirectClient(ResourceExecutor(tmp_path))
-    with pytest.raises(ValueError, match=flag.replace("_", "-")):
+    with pytest.raises(FaultsError, match=flag.replace("_", "-")):
         ready(CPUSuppress(), client, SetMetrics(), SetStates(), **{flag: value})
 
 

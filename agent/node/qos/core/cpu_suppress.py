@@ -98,11 +98,6 @@ class CpuPlace:
     numa_node: int
 
 
-def milli(cores: float) -> int:
-    """Cores as milli-CPUs, rounded half up; a use below zero is none."""
-    return max(0, int(cores * 1000 + 0.5))
-
-
 def best_effort_uids(pods: Sequence[PodState], vms: Sequence[VmState]) -> frozenset[str]:
     """The pods that are held back: those in the best-effort group that are no VMs."""
     of_vms = {vm.pod_uid for vm in vms}

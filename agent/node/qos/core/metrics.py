@@ -1,6 +1,7 @@
 """The kinds of metrics that the metric cache keeps, and how a window of samples becomes one number."""
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -69,3 +70,8 @@ class Aggregate:
 
 class MetricError(Exception):
     """A sample or a query that does not fit the metric's kind, or a window without samples. The text says which."""
+
+
+def milli(cpus: float) -> int:
+    """CPUs as milli-CPUs, rounded half up."""
+    return math.floor(cpus * 1000 + 0.5)

@@ -36,7 +36,7 @@ from agent.node.qos.core.cpu_burst import (
     rule_of,
     share_pool,
 )
-from agent.node.qos.core.cpu_suppress import best_effort_uids, milli
+from agent.node.qos.core.cpu_suppress import best_effort_uids
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.metrics import (
     CONTAINER_CPU_THROTTLED,
@@ -46,16 +46,43 @@ from agent.node.qos.core.metrics import (
     Aggregation,
     MetricError,
     MetricKind,
+    milli,
 )
 from agent.node.qos.core.states import ContainerState, PodState
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
 from hosting.cgroups.tree import PodGroup
 from hosting.kubernetes.names import ENABLED
+from hosting.settings import FaultsError
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 BURST: Final = CgroupResource.CPU_BURST_US
 _TOLD: Final = 5
 """So many groups are named in a message."""
+_FLAGS: Final = (
+    StrategyFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
+    StrategyFlag("window-s", 10.0, "seconds after which metrics are stale", 1, 3600),
+    StrategyFlag(
+        "policy", str(BurstPolicy.AUTO), f"one of {', '.join(BurstPolicy)}", choices=tuple(BurstPolicy)
+    ),
+    StrategyFlag("percent", 100, "of its limit a container saves; the kernel takes 100 at most", 0, 10_000),
+    StrategyFlag("quota-percent", 300, "of the limit a quota is raised to at most", 0, 10_000),
+    StrategyFlag(
+        "quota-period-s",
+        -1,
+        "seconds for which a container may use all of a raised quota; -1 for ever",
+        -1,
+        86_400,
+    ),
+    StrategyFlag(
+        "share-pool-percent",
+        50,
+        "of the node's CPUs in use: quotas are lowered from here on; never above 100",
+        1,
+        1000,
+    ),
+    StrategyFlag("include-vms", False, "whether pods that Parley scales may burst, too"),
+)
 _OFF: Final = BurstRule(BurstPolicy.NONE)
 
 
@@ -75,41 +102,27 @@ class CPUBurst:
     def __init__(self, clock: Callable[[], float] = time.monotonic, rng: random.Random | None = None) -> None:
         self._clock = clock
         self._rng = rng or random.Random()
-        self._flags: FlagSet | None = None
+        self.flags = StrategyFlags("cpu-burst-", _FLAGS)
 
     def init_flags(self, flags: FlagSet) -> None:
-        """Add the flags, whose names begin with `cpu-burst-`."""
-        self._flags = flags
-        flags.add("cpu-burst-interval-seconds", 1.0, "time between two rounds")
-        flags.add("cpu-burst-policy", str(BurstPolicy.AUTO), f"one of {', '.join(BurstPolicy)}")
-        flags.add(
-            "cpu-burst-percent", 100, "so much of its limit a container saves; the kernel takes 100 at most"
-        )
-        flags.add(
-            "cpu-burst-quota-percent", 300, "so far a quota is raised at most, in per cent of the limit"
-        )
-        flags.add(
-            "cpu-burst-quota-period-seconds",
-            -1,
-            "so long a container may use the whole raised quota; -1 for ever",
-        )
-        flags.add("cpu-burst-share-pool-percent", 50, "above this use of the node's CPUs quotas are lowered")
-        flags.add("cpu-burst-metric-seconds", 10.0, "older metrics are stale")
-        flags.add("cpu-burst-include-vms", False, "pods that Parley scales may burst, too")
+        """Add the flags."""
+        self.flags.add_to(flags)
+
+    def flag_faults(self) -> tuple[str, ...]:
+        """Everything that is wrong with the flags' values."""
+        return tuple(self.flags.faults())
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the rounds work with. Raises `ValueError` for flags out of range."""
+        """Take what the rounds work with. Raises `FaultsError` with everything that is wrong with the flags."""
+        if faults := self.flag_faults():
+            raise FaultsError(list(faults))
         self._client, self._cache, self._states = client, metric_cache, states_informer
-        given = {
-            "policy": self._flag("cpu-burst-policy"),
-            "cpuBurstPercent": self._flag("cpu-burst-percent"),
-            "cfsQuotaBurstPercent": self._flag("cpu-burst-quota-percent"),
-            "cfsQuotaBurstPeriodSeconds": self._flag("cpu-burst-quota-period-seconds"),
-        }
-        try:
-            self._rule = rule_of(given, BurstRule())
-        except ValueError as error:
-            raise ValueError(f"the flags cpu-burst-...: {error}") from error
+        self._rule = BurstRule(
+            BurstPolicy(str(self.flags.value("policy"))),
+            self.flags.whole("percent"),
+            self.flags.whole("quota-percent"),
+            self.flags.whole("quota-period-s"),
+        )
         self._budgets = BurstBudgets()
         self._touched: set[str] = set()
 
@@ -117,7 +130,7 @@ class CPUBurst:
         """One round after the other."""
         while not stop.is_set():
             self.round()
-            stop.wait(float(self._flag("cpu-burst-interval-seconds")))
+            stop.wait(self.flags.number("interval-s"))
 
     def stop(self) -> None:
         """Give each container its own limit back."""
@@ -133,11 +146,11 @@ class CPUBurst:
             self._client.decided(StrategyDecision(BurstReason.NOT_SYNCED, "node and pods were not read yet"))
             return
         pods = [pod for pod in self._states.get_all_pods() if may_burst(pod)]
-        if not self._flag("cpu-burst-include-vms"):
+        if not self.flags.value("include-vms"):
             vms = {vm.pod_uid for vm in self._states.get_all_vms()}
             pods = [pod for pod in pods if pod.uid not in vms and pod.labels.get(ENABLED) != "true"]
         used = self._used_milli()
-        pool = share_pool(used, node.capacity.vcpu_milli, int(self._flag("cpu-burst-share-pool-percent")))
+        pool = share_pool(used, node.capacity.vcpu_milli, self.flags.whole("share-pool-percent"))
         load, wrong, updates = self._load(), list[str](), list[CgroupUpdate]()
         for pod in pods:
             rule, fault = self._pod_rule(pod)
@@ -223,8 +236,8 @@ class CPUBurst:
 
     def _used_milli(self) -> int | None:
         """What all but best effort use, over a few rounds; None where that is not known."""
-        interval_s = float(self._flag("cpu-burst-interval-seconds"))
-        window_s = min(5 * interval_s, float(self._flag("cpu-burst-metric-seconds")))
+        interval_s = self.flags.number("interval-s")
+        window_s = min(5 * interval_s, self.flags.number("window-s"))
         best_effort = best_effort_uids(self._states.get_all_pods(), self._states.get_all_vms())
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.AVG)
@@ -236,7 +249,7 @@ class CPUBurst:
 
     def _load(self) -> ContainerLoad:
         def newest(kind: MetricKind) -> dict[str, float]:
-            window_s = float(self._flag("cpu-burst-metric-seconds"))
+            window_s = self.flags.number("window-s")
             try:
                 found = self._cache.query_each(kind, window_s, Aggregation.LAST)
             except MetricError:
@@ -266,11 +279,6 @@ class CPUBurst:
             parts += [f"{each.update.group} {each.update.resource}: {each.error}" for each in failed[:_TOLD]]
         figures = {**inputs, "changed": float(len(changed)), "failed": float(len(failed))}
         self._client.decided(StrategyDecision(found, "; ".join(parts), figures, is_action=bool(changed)))
-
-    def _flag(self, name: str) -> bool | float | str:
-        if self._flags is None:
-            raise RuntimeError("init_flags was not called")
-        return self._flags.get(name)
 
 
 def _group_of(container: ContainerState, pod: PodGroup) -> str | None:

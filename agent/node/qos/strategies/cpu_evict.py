@@ -15,22 +15,23 @@ from agent.node.qos.core.cpu_evict import (
     cpu_tasks,
 )
 from agent.node.qos.core.evicting import Evictable, EvictionMarks, EvictionTask
-from agent.node.qos.core.metrics import NODE_BE, NODE_CPU_USAGE, POD_CPU_USAGE, Aggregate, Aggregation
+from agent.node.qos.core.metrics import NODE_BE, NODE_CPU_USAGE, POD_CPU_USAGE, Aggregate, Aggregation, milli
 from agent.node.qos.core.states import NodeState, PodState
-from agent.node.qos.strategies.evict_flags import EvictFlag, EvictFlags, common_flags
+from agent.node.qos.strategies.evict_flags import EvictFlags, common_flags
 from agent.node.qos.strategies.evict_rounds import EvictStrategy
+from agent.node.qos.strategies.strategy_flags import StrategyFlag
 
 PREFIX: Final = "cpu-evict-"
 OWN_FLAGS: Final = (
-    EvictFlag(
+    StrategyFlag(
         "satisfaction-lower-percent",
         40,
         "best-effort pods are evicted where their limit is at most so much of their requests",
         1,
         60,
     ),
-    EvictFlag("satisfaction-upper-percent", 60, "until their limit is so much of their requests", 1, 99),
-    EvictFlag(
+    StrategyFlag("satisfaction-upper-percent", 60, "until their limit is so much of their requests", 1, 99),
+    StrategyFlag(
         "best-effort-usage-percent",
         90,
         "of their limit must be used by best-effort pods, else they are not short of CPU",
@@ -91,8 +92,3 @@ class CPUEvict(EvictStrategy):
         if found is None or found.span_s * 3 < self.window_s:
             return None
         return milli(found.value)
-
-
-def milli(cpus: float) -> int:
-    """CPUs as milli-CPU."""
-    return round(cpus * 1000)

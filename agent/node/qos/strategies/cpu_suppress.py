@@ -12,21 +12,38 @@ from agent.node.qos.core.cpu_suppress import (
     SuppressReason,
     SuppressRule,
     best_effort_uids,
-    milli,
     reserved_milli,
     share_by_requests,
     share_by_use,
     unmeasured,
 )
 from agent.node.qos.core.gates import FeatureSpec
-from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregation, MetricError
+from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregation, MetricError, milli
 from agent.node.qos.core.states import NodeState, PodState
+from agent.node.qos.group_directory import parts_of
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
 from agent.node.qos.strategies.best_effort_groups import CpusOfBestEffort, QuotaOfBestEffort
+from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
 from agent.node.qos.topology import read_topology
+from hosting.settings import FaultsError
 
 QUOTA_POLICY: Final = "cfsQuota"
 CPUSET_POLICY: Final = "cpuset"
+POLICIES: Final = (QUOTA_POLICY, CPUSET_POLICY)
+_FLAGS: Final = (
+    StrategyFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
+    StrategyFlag("window-s", 10.0, "seconds after which metrics are stale", 1, 3600),
+    StrategyFlag("freeze-s", 30.0, "seconds for which a limit stays without metrics", 0, 86_400),
+    StrategyFlag("threshold-percent", 65, "of the node's CPUs are used at most", 1, 100),
+    StrategyFlag("min-percent", 0, "of the node's CPUs are best effort's in any case", 0, 100),
+    StrategyFlag(
+        "policy",
+        QUOTA_POLICY,
+        f"{QUOTA_POLICY} (some time of all CPUs) or {CPUSET_POLICY} (all time of some CPUs)",
+        choices=POLICIES,
+    ),
+    StrategyFlag("group", "", "the best-effort group, where there are several kubelets"),
+)
 
 
 class CPUSuppress:
@@ -42,45 +59,39 @@ class CPUSuppress:
     ) -> None:
         self._clock = clock
         self._topology = topology
-        self._flags: FlagSet | None = None
+        self.flags = StrategyFlags("cpu-suppress-", _FLAGS)
         self._stale_since_s: float | None = None
         self._freed: set[str] = set()
 
     def init_flags(self, flags: FlagSet) -> None:
-        """Add the flags, whose names begin with `cpu-suppress-`."""
-        self._flags = flags
-        flags.add("cpu-suppress-interval-seconds", 1.0, "time between two rounds")
-        flags.add("cpu-suppress-threshold-percent", 65, "so much of the node's CPUs is used at most")
-        flags.add("cpu-suppress-min-percent", 0, "so much of the node's CPUs best effort has in any case")
-        flags.add(
-            "cpu-suppress-policy",
-            QUOTA_POLICY,
-            f"{QUOTA_POLICY} (time of all CPUs) or {CPUSET_POLICY} (all time of some CPUs)",
-        )
-        flags.add("cpu-suppress-metric-seconds", 10.0, "older metrics are stale")
-        flags.add("cpu-suppress-freeze-seconds", 30.0, "so long a limit stays without metrics")
-        flags.add("cpu-suppress-group", "", "the best-effort group, where there are several kubelets")
+        """Add the flags."""
+        self.flags.add_to(flags)
+
+    def flag_faults(self) -> tuple[str, ...]:
+        """Everything that is wrong with the flags' values."""
+        found = list(self.flags.faults())
+        try:
+            parts_of(self._group)
+        except ValueError as error:
+            found.append(f"cpu-suppress-group: {error}")
+        return tuple(found)
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the rounds work with. Raises `ValueError` for flags out of range."""
+        """Take what the rounds work with. Raises `FaultsError` with everything that is wrong with the flags."""
+        if faults := self.flag_faults():
+            raise FaultsError(list(faults))
         self._client, self._cache, self._states = client, metric_cache, states_informer
-        self._rule = SuppressRule(
-            self._percent("cpu-suppress-threshold-percent"), self._percent("cpu-suppress-min-percent")
-        )
-        policy = str(self._flag("cpu-suppress-policy"))
+        self._rule = SuppressRule(self.flags.whole("threshold-percent"), self.flags.whole("min-percent"))
         quota, cpus = QuotaOfBestEffort(client), CpusOfBestEffort(client, states_informer, self._topology)
-        if policy not in {QUOTA_POLICY, CPUSET_POLICY}:
-            raise ValueError(
-                f"cpu-suppress-policy must be {QUOTA_POLICY} or {CPUSET_POLICY}, found {policy!r}"
-            )
-        self._used: QuotaOfBestEffort | CpusOfBestEffort = quota if policy == QUOTA_POLICY else cpus
-        self._other: QuotaOfBestEffort | CpusOfBestEffort = cpus if policy == QUOTA_POLICY else quota
+        is_quota = self.flags.value("policy") == QUOTA_POLICY
+        self._used: QuotaOfBestEffort | CpusOfBestEffort = quota if is_quota else cpus
+        self._other: QuotaOfBestEffort | CpusOfBestEffort = cpus if is_quota else quota
         self._stale_since_s = None
         self._freed = set()
 
     def run(self, stop: StopSignal) -> None:
         """One round after the other."""
-        interval_s = float(self._flag("cpu-suppress-interval-seconds"))
+        interval_s = self.flags.number("interval-s")
         while not stop.is_set():
             self.round()
             stop.wait(interval_s)
@@ -114,7 +125,7 @@ class CPUSuppress:
             return
         now_s = self._clock()
         since_s = self._stale_since_s = now_s if self._stale_since_s is None else self._stale_since_s
-        if now_s - since_s < float(self._flag("cpu-suppress-freeze-seconds")):
+        if now_s - since_s < self.flags.number("freeze-s"):
             self._tell(SuppressReason.FROZEN, f"{missing}; the limit stays as it is")
         else:
             share = share_by_requests(node, pods, best_effort, self._rule)
@@ -138,7 +149,7 @@ class CPUSuppress:
 
     def _use(self, node: NodeState) -> tuple[NodeCpuUse | None, str]:
         """What is used now; else what is missing."""
-        window_s = float(self._flag("cpu-suppress-metric-seconds"))
+        window_s = self.flags.number("window-s")
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.LAST)
             each = self._cache.query_each(POD_CPU_USAGE, window_s, Aggregation.LAST)
@@ -148,8 +159,11 @@ class CPUSuppress:
         return NodeCpuUse(node.capacity.vcpu_milli, reserved_milli(node), milli(busy.value), pods), ""
 
     def _groups(self) -> tuple[str, ...]:
-        given = str(self._flag("cpu-suppress-group"))
-        return (given,) if given else self._client.cgroups.best_effort()
+        return (self._group,) if self._group else self._client.cgroups.best_effort()
+
+    @property
+    def _group(self) -> str:
+        return str(self.flags.value("group"))
 
     def _tell(
         self,
@@ -161,14 +175,3 @@ class CPUSuppress:
     ) -> None:
         inputs = share.inputs() if share else {}
         self._client.decided(StrategyDecision(reason, message, inputs, is_action))
-
-    def _flag(self, name: str) -> bool | float | str:
-        if self._flags is None:
-            raise RuntimeError("init_flags was not called")
-        return self._flags.get(name)
-
-    def _percent(self, name: str) -> int:
-        found = int(self._flag(name))
-        if not 0 <= found <= 100:
-            raise ValueError(f"{name} must be from 0 to 100, found {found}")
-        return found

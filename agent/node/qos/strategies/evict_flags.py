@@ -1,77 +1,67 @@
 """The flags that `MemoryEvict` and `CPUEvict` have in common, and what can be wrong with them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds
 from agent.node.qos.core.evicting import EvictionLimits
-from agent.node.qos.ports import FlagSet
+from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
 
 HIGHEST_PRIORITY: Final = 1_000_000_000
 """The highest priority that a user's PriorityClass may have; those above are the system's. Source: scheduling.k8s.io/v1."""
 HYSTERESIS_PERCENT: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class EvictFlag:
-    """A flag. `suffix` follows the strategy's prefix; `least` and `most` bound numbers."""
-
-    suffix: str
-    default: float | str
-    help_text: str
-    least: float = 0
-    most: float = 0
-
-
 def common_flags(
     tasks: tuple[str, ...], default_tasks: str, cooldown_s: float, window_s: float
-) -> tuple[EvictFlag, ...]:
+) -> tuple[StrategyFlag, ...]:
     """The flags with a strategy's own defaults. `tasks` are those that it has."""
     known = ", ".join(tasks)
     return (
-        EvictFlag("tasks", default_tasks, f"who is evicted and why, in this order: any of {known}"),
-        EvictFlag("threshold-percent", 70, "of the capacity in use: from here on pods are evicted", 1, 100),
-        EvictFlag(
+        StrategyFlag("tasks", default_tasks, f"who is evicted and why, in this order: any of {known}"),
+        StrategyFlag(
+            "threshold-percent", 70, "of the capacity in use: from here on pods are evicted", 1, 100
+        ),
+        StrategyFlag(
             "lower-percent",
             -1,
             f"of the capacity in use: down to here; -1 for the threshold less {HYSTERESIS_PERCENT}",
             -1,
             99,
         ),
-        EvictFlag(
+        StrategyFlag(
             "allocatable-threshold-percent",
             100,
             "of the allocatable requested by pods that count: above it pods are evicted",
             1,
             1000,
         ),
-        EvictFlag(
+        StrategyFlag(
             "allocatable-lower-percent",
             -1,
             f"of the allocatable: down to here; -1 for the threshold less {HYSTERESIS_PERCENT}",
             -1,
             999,
         ),
-        EvictFlag(
+        StrategyFlag(
             "max-priority",
             HIGHEST_PRIORITY,
             "pods above this priority are never evicted for what they use",
             -(2**31),
             2**31 - 1,
         ),
-        EvictFlag(
+        StrategyFlag(
             "allocatable-max-priority",
             0,
             "pods above this priority neither count as requested nor are evicted for it",
             -(2**31),
             2**31 - 1,
         ),
-        EvictFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
-        EvictFlag("window-s", window_s, "seconds that are averaged", 1, 3600),
-        EvictFlag("cooldown-s", cooldown_s, "seconds without evictions after an eviction", 0, 86_400),
-        EvictFlag("max-victims", 5, "pods of which the API server is asked in one round at most", 1, 1000),
-        EvictFlag(
+        StrategyFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
+        StrategyFlag("window-s", window_s, "seconds that are averaged", 1, 3600),
+        StrategyFlag("cooldown-s", cooldown_s, "seconds without evictions after an eviction", 0, 86_400),
+        StrategyFlag("max-victims", 5, "pods of which the API server is asked in one round at most", 1, 1000),
+        StrategyFlag(
             "lost-after-s",
             120.0,
             "seconds after which a pod that was evicted and is still there does not count as released any more",
@@ -81,35 +71,17 @@ def common_flags(
     )
 
 
-class EvictFlags:
-    """Reads the flags of a strategy; `prefix` begins their names."""
+class EvictFlags(StrategyFlags):
+    """Reads the flags of a strategy that evicts."""
 
-    def __init__(self, prefix: str, flags: tuple[EvictFlag, ...], known_tasks: tuple[str, ...]) -> None:
-        self._prefix, self._flags, self._known_tasks = prefix, flags, known_tasks
-        self._values: FlagSet | None = None
-
-    def add_to(self, flags: FlagSet) -> None:
-        """Add every flag."""
-        self._values = flags
-        for each in self._flags:
-            flags.add(f"{self._prefix}{each.suffix}", each.default, each.help_text)
-
-    def number(self, suffix: str) -> float:
-        """The value of a flag that is a number."""
-        return float(self._value(suffix))
-
-    def whole(self, suffix: str) -> int:
-        """The value of a flag that is a whole number."""
-        return int(self._value(suffix))
-
-    def _value(self, suffix: str) -> bool | float | str:
-        assert self._values is not None, "init_flags comes first"
-        return self._values.get(f"{self._prefix}{suffix}")
+    def __init__(self, prefix: str, flags: tuple[StrategyFlag, ...], known_tasks: tuple[str, ...]) -> None:
+        super().__init__(prefix, flags)
+        self._known_tasks = known_tasks
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks in their order, known or not."""
-        return tuple(each.strip() for each in str(self._value("tasks")).split(",") if each.strip())
+        return tuple(each.strip() for each in str(self.value("tasks")).split(",") if each.strip())
 
     def thresholds(self, kind: str = "") -> EvictThresholds:
         """Those of use, or of `allocatable-`."""
@@ -136,20 +108,11 @@ class EvictFlags:
         )
 
     def faults(self) -> Iterator[str]:
-        """Everything that is wrong, each with the flag's name, what was found and what would be right."""
-        yield from self._ranges()
+        """As for any strategy, and what is wrong with tasks and thresholds."""
+        yield from super().faults()
         yield from self._task_faults(self.tasks)
         yield from self.thresholds().faults(self._prefix)
         yield from self.thresholds("allocatable-").faults(f"{self._prefix}allocatable-")
-
-    def _ranges(self) -> Iterator[str]:
-        for each in self._flags:
-            if isinstance(each.default, str):
-                continue
-            value = self.number(each.suffix)
-            if not each.least <= value <= each.most:
-                bounds = f"{each.least:g} to {each.most:g}"
-                yield f"{self._prefix}{each.suffix}: must be from {bounds} (found {value:g})"
 
     def _task_faults(self, tasks: Iterable[str]) -> Iterator[str]:
         seen: set[str] = set()
