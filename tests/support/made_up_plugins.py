@@ -64,21 +64,22 @@ class MadeUpConnection:
         MadeUpConnection.open += 1
 
     @classmethod
-    async def dial(cls, path: str, within_s: float) -> "MadeUpConnection":
-        """Connect to whoever listens at the path, trying again."""
-        try:
-            async with asyncio.timeout(within_s):
-                return await cls._next_try(path)
-        except TimeoutError:
-            raise RegistrationError("nobody listens") from None
+    async def listened(cls, path: str) -> None:
+        """Return when somebody listens at the path."""
+        server = cls.servers.get(path)
+        if server is None or server.is_dead.is_set():
+            await asyncio.sleep(0.2)
+            await cls.listened(path)
 
     @classmethod
-    async def _next_try(cls, path: str) -> "MadeUpConnection":
+    async def dial(cls, path: str, within_s: float) -> "MadeUpConnection":
+        """Connect to whoever listens at the path, which takes a moment."""
+        await asyncio.sleep(0.001)
         server = cls.servers.get(path)
-        if server is not None and not server.is_dead.is_set():
-            return cls(server)
-        await asyncio.sleep(0.2)
-        return await cls._next_try(path)
+        if server is None or server.is_dead.is_set():
+            await asyncio.sleep(within_s)
+            raise RegistrationError("nobody listens")
+        return cls(server)
 
     async def get_info(self, within_s: float) -> PluginTold:
         await self._limited("get_info", within_s)
