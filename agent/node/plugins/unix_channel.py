@@ -22,6 +22,8 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A server that accepts and says nothing: its connection is given up after so long, also when nobody waits for it any more.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
     # No answer of a plugin needs more, and no plugin may fill our memory.
     ("grpc.max_receive_message_length", 2**20),
