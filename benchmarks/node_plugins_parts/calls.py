@@ -22,7 +22,7 @@ import uvloop
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.policies.values import Load, Sizing
-from agent.node.plugins.manager import PluginManager
+from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.ports import PluginError
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import METRICS_SOURCE, POLICY, Catalogue
@@ -144,7 +144,7 @@ async def measure(directory: Path, port: int, informant: psutil.Process, seconds
     with plugins(directory / "registry", os.sched_getaffinity(informant.pid)) as running:
         async with HttpClient() as client, asyncio.timeout(PATIENCE_S + 8 * seconds):
             catalogue = Catalogue(PluginLimits(call_deadline_s=DEADLINE_S))
-            manager = PluginManager(
+            manager = NodePluginManager(
                 directory / "registry", catalogue.handlers(), log=log, rng=rng, clock=time.monotonic
             )
             managing = asyncio.create_task(manager.run())

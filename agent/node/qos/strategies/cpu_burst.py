@@ -214,7 +214,8 @@ class CPUBurst:
         whole = pod_setting(pod.limits.vcpu_milli, current, limits)
         found = list[CgroupUpdate]()
         reason = f"CPU burst of {pod.full_name}"
-        for path, quota, setting, *_ in ((group, current, whole), *inside):
+        groups = ((group, current, whole), *((path, quota, setting) for path, quota, setting, _ in inside))
+        for path, quota, setting in groups:
             if setting.quota_us not in {None, quota}:
                 found.append(CgroupUpdate(path, QUOTA, setting.quota_us or 0, reason))
             if self._bursts.get(path) != setting.burst_us:

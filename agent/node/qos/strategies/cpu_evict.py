@@ -14,7 +14,6 @@ from agent.node.qos.core.cpu_evict import (
     SatisfactionRules,
     cpu_tasks,
 )
-from agent.node.qos.core.cpu_suppress import milli
 from agent.node.qos.core.evicting import Evictable, EvictionMarks, EvictionTask
 from agent.node.qos.core.metrics import NODE_BE, NODE_CPU_USAGE, POD_CPU_USAGE, Aggregate, Aggregation, milli
 from agent.node.qos.core.states import NodeState, PodState
