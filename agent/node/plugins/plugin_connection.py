@@ -10,7 +10,7 @@ import grpc.aio
 from agent.node.plugins.core.plugin_info import RegistrationError
 from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
-from agent.node.plugins.unix_channel import UnixChannel
+from agent.node.plugins.unix_channel import UnixChannel, listened
 
 _CONFIRM_S: Final = 1.0
 """A connection that ended has this long to come back, before the server counts as gone."""
@@ -39,6 +39,8 @@ class PluginConnection:
     def __init__(self, opened: UnixChannel) -> None:
         self._opened = opened
         self._stub = RegistrationStub(opened.channel)
+
+    listened = staticmethod(listened)
 
     @classmethod
     async def dial(cls, path: str, within_s: float) -> "PluginConnection":
