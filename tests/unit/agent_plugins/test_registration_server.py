@@ -20,4 +20,8 @@ async def test_a_plugin_that_is_told_to_end_while_it_starts_ends(turns: int, tmp
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert list(tmp_path.iterdir()) == []
+    assert _left(tmp_path) == []
+
+
+def _left(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
