@@ -144,7 +144,7 @@ class RegistrationServer:
             server.add_insecure_port(f"unix://{quote(os.fsencode(hidden.absolute()))}")
         finally:
             os.umask(before)
-        await server.start()
+        await _started(server)
         self._ours = _identity(hidden)
         hidden.rename(self._socket)
 
@@ -164,6 +164,16 @@ class RegistrationServer:
         else:
             self._log.warning("not registered", error=error)
         self._on_status(error)
+
+
+async def _started(server: grpc.aio.Server) -> None:
+    """Start the server, which takes a moment. The library does not bear to be cancelled there: such a server never stops."""
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])
+        raise
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
