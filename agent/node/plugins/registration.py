@@ -110,7 +110,7 @@ class Registrar:
             self._actual.remove_plugin(path)
             self.lost.discard(plugin.uuid)
             if registration.state is PluginState.REGISTERED:
-                self._step(registration, RegistrationEvent.ENDED)
+                self._step(registration, RegistrationEvent.ENDED, error)
                 error = await self._deregistered(registration, plugin) or error
                 after = RegistrationEvent.FAILED if error else RegistrationEvent.DEREGISTERED
                 self._step(registration, after, error)

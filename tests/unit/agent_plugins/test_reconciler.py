@@ -52,6 +52,7 @@ class Scene:
         self.handler = MoodyHandler()
         self.servers: dict[str, MadeUpServer] = {}
         self.heard: list[PluginState] = []
+        self.why: dict[PluginState, str] = {}
         self.is_deaf = False
         uuids = count(1)
         self.desired = DesiredStateOfWorld(lambda: 1, lambda: f"U{next(uuids)}")
@@ -68,6 +69,7 @@ class Scene:
         if self.is_deaf:
             raise RuntimeError("not today")
         self.heard.append(status.state)
+        self.why[status.state] = status.last_error
 
     def come(self, path: str, **moods: str) -> MadeUpServer:
         """A plugin appears."""
@@ -114,6 +116,26 @@ async def test_a_plugin_is_registered_at_once_and_each_state_is_heard() -> None:
         ]
         assert made.status().since_s > 0
         assert made.status().retry_in_s is None
+
+
+@virtually
+async def test_why_a_plugin_is_deregistered_is_heard_before_its_handler_is_asked() -> None:
+    async with scene() as made:
+        server = made.come("/p/a")
+        await asyncio.sleep(0.1)
+        server.is_dead.set()
+        await asyncio.sleep(0.1)
+        assert made.heard[-2:] == ["deregistering", "failed"]
+        gone = "the plugin's server has gone, its socket is still there"
+        assert made.why[PluginState.DEREGISTERING] == made.why[PluginState.FAILED] == gone
+        made.desired.remove_plugin("/p/a")
+        made.come("/p/a")
+        await asyncio.sleep(1.0)
+        assert made.status().state is PluginState.REGISTERED
+        made.desired.remove_plugin("/p/a")
+        await asyncio.sleep(0.1)
+        assert made.why[PluginState.DEREGISTERING] == ""
+        assert made.reconciler.statuses() == ()
 
 
 @virtually
