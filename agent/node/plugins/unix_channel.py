@@ -15,6 +15,8 @@ import grpc.aio
 _LONGEST: Final = 107
 """How many bytes the path of a socket may have."""
 
+MAX_PATH_BYTES: Final = 107
+"""The longest path that a Unix socket has on Linux."""
 _OPTIONS: Final = (
     # The socket's name is no authority: plugins in other languages refuse what is no host name.
     ("grpc.default_authority", "localhost"),

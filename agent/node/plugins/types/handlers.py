@@ -12,12 +12,10 @@ from agent.node.plugins.ports import PluginError
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.types.answers import AnswerCheck, AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink, message, status_text
-from agent.node.plugins.unix_channel import UnixChannel
+from agent.node.plugins.unix_channel import MAX_PATH_BYTES, UnixChannel
 
 VERSION: Final = "v1"
 MAX_VERSIONS: Final = 16
-MAX_PATH_BYTES: Final = 107
-"""The longest path that a Unix socket has on Linux."""
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
 S = TypeVar("S")
 
