@@ -20,6 +20,7 @@ from agent.node.plugins.proto.pluginregistration_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
+from agent.node.plugins.unix_channel import MAX_PATH_BYTES
 from hosting.logs import Logger, logger
 
 LOOK_S: Final = 0.5
@@ -86,6 +87,10 @@ class RegistrationServer:
         on_status: Callable[[str | None], None] = lambda _: None,
         log: Logger | None = None,
     ) -> None:
+        """Raises `ValueError` for a path that no socket can have."""
+        if (length := len(os.fsencode(socket.absolute()))) > MAX_PATH_BYTES or "," in str(socket.parent):
+            rule = f"must have at most {MAX_PATH_BYTES} bytes, and no comma in the folder"
+            raise ValueError(f"socket: the path {rule}, not {length} bytes: {socket}")
         self._offer = offer
         self._socket = socket
         self._services = services
