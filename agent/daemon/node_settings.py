@@ -1,5 +1,6 @@
 """The parts `plugins` and `qos` of the agent's settings file: plugins of the node, and strategies."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -63,6 +64,21 @@ class PluginSettings(Settings):
                     yield name, "needs plugins.directory, where the plugin registers"
 
 
+@functools.lru_cache(maxsize=4)
+def _faults(
+    gates: tuple[tuple[str, bool], ...],
+    flags: tuple[tuple[str, bool | int | float | str], ...],
+    named: tuple[str, ...],
+) -> tuple[str, ...]:
+    if not (gates or flags or named):
+        return ()
+    try:
+        configured(dict(gates), dict(flags), recommend_only=named)
+    except FaultsError as error:
+        return tuple(error.faults)
+    return ()
+
+
 class QosSettings(Settings):
     """Strategies on the node, each behind its feature gate."""
 
@@ -82,13 +98,10 @@ class QosSettings(Settings):
         """Every gate, strategy and flag is known, and each flag has a value of its type."""
         gates, flags = found.get("feature_gates", {}), found.get("flags", {})
         named = found.get("recommend_only", [])
-        if gates or flags or named:
-            try:
-                configured(gates, flags, recommend_only=named)
-            except FaultsError as error:
-                for fault in error.faults:
-                    where, _, text = fault.partition(": ")
-                    yield where, text
+        # The file is read again and again; plugins are asked anew only where something of this has changed.
+        for fault in _faults(tuple(gates.items()), tuple(flags.items()), tuple(named)):
+            where, _, text = fault.partition(": ")
+            yield where.removeprefix("qos."), text
 
     def config(self, extension_plugins: str = "") -> QOSExtensionConfig:
         """The gates and flags together with `--qos-extension-plugins`. Raises `FaultsError` with every fault."""

@@ -56,6 +56,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
             "memoryUsed": load.memory_used(),
         },
         "metricsAgeSeconds": age_s,
+        "metricsPlugin": state.metrics.source or None,
         "informant": state.informant.phase.value,
         "reason": str(binding) if binding is not None else why,
         "reasonCode": binding.code.value if binding is not None else None,

@@ -1,7 +1,8 @@
 """gRPC channels to Unix sockets whose paths are taken as they are: no character in a name means anything.
 
 gRPC reads a target as a URL, so every byte of the path that could mean something is percent-encoded. One is left: the library splits
-the decoded path at commas. Such a socket is dialled through a descriptor of the file, under a name without commas.
+the decoded path at commas. Such a socket is dialled through a descriptor of the file, under a name without commas; and so is a socket
+whose path is longer than the kernel takes, as it may be outside of the container where the plugin made it.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
+_LONGEST: Final = 107
+"""How many bytes the path of a socket may have."""
+
 _OPTIONS: Final = (
     # The socket's name is no authority: plugins in other languages refuse what is no host name.
     ("grpc.default_authority", "localhost"),
@@ -21,6 +25,8 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A server that accepts and says nothing: its connection is given up after so long, also when nobody waits for it any more.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
     # No answer of a plugin needs more, and no plugin may fill our memory.
     ("grpc.max_receive_message_length", 2**20),
@@ -55,9 +61,9 @@ class UnixChannel:
     """A channel to the socket at a path. `close` must be called in the end."""
 
     def __init__(self, path: str) -> None:
-        """Open the channel; nothing is dialled yet. Raises `OSError` where the name has a comma and there is no such file."""
+        """Open the channel; nothing is dialled yet. Raises `OSError` where a descriptor is needed and there is no such file."""
         self._descriptor: int | None = None
-        if "," in path:
+        if "," in path or len(os.fsencode(path)) > _LONGEST:
             self._descriptor = os.open(path, os.O_PATH)
             path = f"/proc/self/fd/{self._descriptor}"
         scheme = "unix://" if path.startswith("/") else "unix:"

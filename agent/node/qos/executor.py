@@ -57,6 +57,15 @@ class LastWrite:
     writer: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a file says, the value that it means, and the period of the group."""
+
+    text: str
+    value: int | str | None
+    period_us: int
+
+
 @dataclass(slots=True)
 class _Target:
     """An update on its way: what it means here, and what became of it."""
@@ -77,6 +86,7 @@ class ResourceExecutor:
     def __init__(self, root: Path = ROOT) -> None:
         self.cgroups = CgroupTree(root)
         self._lock = threading.Lock()
+        self._hierarchies: dict[str, Path] = {}
         self._writers: dict[tuple[str, CgroupResource], LastWrite] = {}
 
     @property
@@ -90,7 +100,7 @@ class ResourceExecutor:
         parts = parts_of(group)
         with self._lock:
             try:
-                return self._read(parts, resource)[0]
+                return self._read(parts, resource).value
             except (GroupGoneError, NoSuchFileError, OSError):
                 return None
 
@@ -120,15 +130,18 @@ class ResourceExecutor:
 
     def _hierarchy(self, controller: str) -> Path:
         """The directory of a controller, which may be a link, but not to what lies outside the root."""
+        if controller in self._hierarchies:
+            return self._hierarchies[controller]
         found = self.cgroups.hierarchy(controller).resolve()
         if not found.is_relative_to(self.cgroups.root.resolve()):
             raise OSError(errno.ELOOP, f"{found} is outside {self.cgroups.root}")
         if not found.is_dir():
             raise NoSuchFileError(controller)
+        self._hierarchies[controller] = found
         return found
 
-    def _read(self, parts: tuple[str, ...], resource: CgroupResource) -> tuple[int | str | None, int]:
-        """The value of a group, and its period."""
+    def _read(self, parts: tuple[str, ...], resource: CgroupResource) -> _Reading:
+        """What the file of a group says."""
         file = self._file(resource)
         with group_directory(self._hierarchy(file.controller), parts) as directory:
             text = read_file(directory, file.name)
@@ -136,17 +149,13 @@ class ResourceExecutor:
             if resource in {CgroupResource.CPU_QUOTA_US, CgroupResource.CPU_BURST_US}:
                 with contextlib.suppress(NoSuchFileError):
                     period_us = period_of(read_file(directory, PERIOD_FILE[self.is_v2].name))
+            meant = text
             if not text and resource is CgroupResource.CPUSET_CPUS and self.is_v2:
-                text = read_file(directory, "cpuset.cpus.effective")
-        return value_of(resource, text, is_v2=self.is_v2, period_us=period_us), period_us
+                meant = read_file(directory, "cpuset.cpus.effective")
+        return _Reading(text, value_of(resource, meant, is_v2=self.is_v2, period_us=period_us), period_us)
 
-    def _text(self, target: _Target) -> str:
-        with group_directory(self._hierarchy(target.file.controller), target.parts) as directory:
-            return read_file(directory, target.file.name)
-
-    def _write(self, target: _Target, text: str) -> None:
-        with group_directory(self._hierarchy(target.file.controller), target.parts) as directory:
-            write_file(directory, target.file.name, text)
+    def _write(self, target: _Target, directory: int, text: str) -> None:
+        write_file(directory, target.file.name, text)
 
     # ------------------------------------------------------------ many values
 
@@ -157,10 +166,13 @@ class ResourceExecutor:
             if not parts:
                 raise ValueError("the root of all groups is never written")
             value = checked(update.resource, update.value)
-            before, period_us = self._read(parts, update.resource)
-            return _Target(update, parts, self._file(update.resource), value, period_us, before)
+            found = self._read(parts, update.resource)
+            target = _Target(update, parts, self._file(update.resource), value, found.period_us, found.value)
         except (ValueError, GroupGoneError, NoSuchFileError, OSError) as error:
             return _failed(update, error)
+        if value != "" and _means(target, found.text, self._text_of(target, value)):
+            target.outcome = WriteOutcome(update, WriteResult.UNCHANGED, found.text)
+        return target
 
     @staticmethod
     def _without_earlier(found: list[_Target | WriteOutcome]) -> list[_Target]:
@@ -183,7 +195,9 @@ class ResourceExecutor:
             if each.value == "":
                 around = wanted.get(parts[:-1])
                 try:
-                    found = around.value if around else self._read(parts[:-1], CgroupResource.CPUSET_CPUS)[0]
+                    found = (
+                        around.value if around else self._read(parts[:-1], CgroupResource.CPUSET_CPUS).value
+                    )
                 except (GroupGoneError, NoSuchFileError, OSError) as error:
                     each.outcome = _failed(each.update, error)
                 else:
@@ -218,17 +232,18 @@ class ResourceExecutor:
         value = target.value if step.union is None else cpu_list(step.union)
         is_inherited = self.is_v2 and step.union is None and target.update.value == ""
         text = "" if is_inherited else self._text_of(target, value)
+        result = WriteResult.UNCHANGED
         try:
-            if self._means(target, self._text(target), text):
-                result = WriteResult.UNCHANGED
-            else:
-                self._write(target, text)
-                result = WriteResult.WRITTEN
-            found = self._text(target)
+            with group_directory(self._hierarchy(target.file.controller), target.parts) as directory:
+                found = read_file(directory, target.file.name)
+                if not _means(target, found, text):
+                    self._write(target, directory, text)
+                    result = WriteResult.WRITTEN
+                    found = read_file(directory, target.file.name)
         except (GroupGoneError, NoSuchFileError, OSError) as error:
             target.outcome = _failed(target.update, error)
             return
-        if not self._means(target, found, text):
+        if not _means(target, found, text):
             error_text = f"{target.file.name} says {found!r} after {text!r} was written"
             target.outcome = WriteOutcome(target.update, WriteResult.FAILED, found, error_text)
         elif step.union is None:
@@ -237,15 +252,6 @@ class ResourceExecutor:
     def _text_of(self, target: _Target, value: int | str) -> str:
         resource = target.update.resource
         return text_of(resource, value, is_v2=self.is_v2, period_us=target.period_us, page_bytes=_PAGE_BYTES)
-
-    def _means(self, target: _Target, found: str, text: str) -> bool:
-        """Whether two texts of a file mean the same."""
-        if target.update.resource is not CgroupResource.CPUSET_CPUS:
-            return found.split() == text.split()
-        try:
-            return cpus_of(found) == cpus_of(text)
-        except CgroupValueError:
-            return False
 
     def _noted(self, outcome: WriteOutcome, writer: str) -> WriteOutcome:
         """Remember who has set the value; the outcome names whose value was replaced."""
@@ -262,6 +268,16 @@ class ResourceExecutor:
         if before is None or before.writer == writer or before.value == update.value:
             return outcome
         return replace(outcome, displaced=before.writer)
+
+
+def _means(target: _Target, found: str, text: str) -> bool:
+    """Whether two texts of a file mean the same."""
+    if target.update.resource is not CgroupResource.CPUSET_CPUS:
+        return found.split() == text.split()
+    try:
+        return cpus_of(found) == cpus_of(text)
+    except CgroupValueError:
+        return False
 
 
 def _outcome(target: _Target) -> WriteOutcome:

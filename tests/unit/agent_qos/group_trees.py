@@ -74,13 +74,13 @@ class RefusingExecutor(executor.ResourceExecutor):
         self.broken: set[str] = set()
         self.tried: list[str] = []
 
-    def _write(self, target: executor._Target, text: str) -> None:
+    def _write(self, target: executor._Target, directory: int, text: str) -> None:
         group, name = "/".join(target.parts), target.file.name
         self.tried.append(group)
         if group in self.broken:
             raise OSError(errno.EIO, "broken")
         before = self._files.text(group, name)
-        super()._write(target, text)
+        super()._write(target, directory, text)
         if faults(self._files):
             self._files.set(group, name, before)
             raise OSError(errno.EBUSY if name == "cpuset.cpus" else errno.EINVAL, "refused")

@@ -28,7 +28,7 @@ from protocol.values import Resources
 
 
 class DirectClient:
-    """Does what a strategy asks, and keeps what was decided."""
+    """Does what a strategy asks, and keeps what was decided and reported."""
 
     recommends_only = False
 
@@ -36,6 +36,7 @@ class DirectClient:
         self._executor = executor
         self.cgroups = executor.cgroups
         self.decisions: list[StrategyDecision] = []
+        self.events: list[tuple[str, str]] = []
 
     @property
     def last(self) -> StrategyDecision:
@@ -52,7 +53,7 @@ class DirectClient:
         return EvictOutcome(EvictResult.UNAVAILABLE)
 
     def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
-        raise AssertionError("CPU strategies record no Events")
+        self.events.append((reason, message))
 
     def decided(self, decision: StrategyDecision) -> None:
         self.decisions.append(decision)

@@ -8,7 +8,6 @@ import pytest
 
 from agent.node.qos.core.actions import UNLIMITED
 from agent.node.qos.core.cpu_burst import (
-    BURST_ANNOTATION,
     BurstBudgets,
     BurstOperation,
     BurstPolicy,
@@ -267,22 +266,51 @@ def test_vms_are_left_alone_unless_they_are_included(tmp_path: Path, by: str) ->
         assert world.round()[1] == (120_000 if included else 100_000)
 
 
+OURS, PUBLISHED = "parley.dev/cpu-burst", "koordinator.sh/cpuBurst"
+
+
 @pytest.mark.parametrize(
-    ("annotation", "quota", "told"),
+    ("annotations", "quota", "told"),
     [
-        (json.dumps({"policy": "none"}), 100_000, False),
-        (json.dumps({"cfsQuotaBurstPercent": 110}), 110_000, False),
-        ("nonsense", 120_000, True),
-        (json.dumps({"policy": "?"}), 120_000, True),
+        ({OURS: json.dumps({"policy": "none"})}, 100_000, ""),
+        ({PUBLISHED: json.dumps({"cfsQuotaBurstPercent": 110})}, 110_000, ""),
+        ({PUBLISHED: "nonsense", OURS: json.dumps({"cfsQuotaBurstPercent": 110})}, 110_000, ""),
+        ({OURS: "nonsense"}, 120_000, f"annotation {OURS} is ignored"),
+        ({PUBLISHED: json.dumps({"policy": "?"})}, 120_000, f"annotation {PUBLISHED} is ignored"),
     ],
 )
-def test_a_pod_may_have_its_own_rule(tmp_path: Path, annotation: str, quota: int, told: bool) -> None:
+def test_a_pod_may_have_its_own_rule_and_a_wrong_one_is_told_once(
+    tmp_path: Path, annotations: dict[str, str], quota: int, told: str
+) -> None:
     world = World(tmp_path)
     found = world.states.pods[0]
-    world.states.pods = (pod(UID, "Burstable", found.containers, annotations={BURST_ANNOTATION: annotation}),)
+    world.states.pods = (pod(UID, "Burstable", found.containers, annotations=annotations),)
     world.see(1, 0.5)
     assert world.round()[1] == quota
-    assert (f"{found.full_name}: annotation {BURST_ANNOTATION}" in world.client.last.message) is told
+    world.round()
+    assert [message.partition(":")[0] for _, message in world.client.events] == ([told] if told else [])
+
+
+def test_a_pod_that_becomes_a_vm_gets_its_limit_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.see(1, 0.5)
+    world.round()
+    found = world.states.pods[0]
+    labels = {"parley.dev/enabled": "true"}
+    world.states.pods = (pod(UID, "Burstable", found.containers, labels=labels),)
+    assert (world.round(), world.bursts) == ((150_000, 100_000, 50_000), (0, 0, 0))
+    world.tree.set(world.group, "cpu.cfs_quota_us", "160000")
+    assert world.round()[0] == 160_000
+
+
+def test_a_burst_that_somebody_else_has_changed_is_set_again_after_a_while(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.see(1, 0)
+    world.round()
+    world.tree.set(world.paths[1], "cpu.cfs_burst_us", "7")
+    for world.now_s, burst in ((29.0, 7), (30.0, 7), (31.0, 100_000)):
+        world.round()
+        assert world.bursts[1] == burst
 
 
 def test_a_resize_that_is_on_its_way_is_waited_for(tmp_path: Path) -> None:

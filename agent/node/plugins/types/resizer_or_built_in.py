@@ -25,6 +25,8 @@ FAILURES: Final = 3
 RETRY: Final = Backoff(base_s=10.0, cap_s=300.0)
 """When the plugin is looked at again afterwards."""
 
+_GIVEN_UP: Final = ResizerFailedError("the caller gave the call up")
+
 
 class Side(enum.StrEnum):
     """Who resizes a VM."""
@@ -97,7 +99,8 @@ class ResizerOrBuiltIn:
         sides = self._vms.of(vm.name)
         async with sides.lock:
             sides.generation = 0  # a fence that fails leaves nobody who may command
-            side, fencings = self._wanted(sides), {}
+            side = self._wanted(sides)
+            fencings: dict[Side, Fencing] = {}
             if side is Side.PLUGIN:
                 try:
                     fencings[side] = await self._backends[side].fence(vm)
@@ -121,6 +124,9 @@ class ResizerOrBuiltIn:
                 seen = await self._backends[Side.PLUGIN].observe(vm)
             except (ResizerAwayError, ResizerFailedError) as error:
                 self._fails(vm, sides, error)
+            except asyncio.CancelledError:
+                self._fails(vm, sides, _GIVEN_UP)
+                raise
             else:
                 self._works(sides)
                 return seen
@@ -145,6 +151,10 @@ class ResizerOrBuiltIn:
                 await backend.resize(vm, target, sides.fencings[side], seen=seen, not_after_s=not_after_s)
             except (ResizerAwayError, ResizerFailedError) as error:
                 self._fails(vm, sides, error)
+                raise
+            except asyncio.CancelledError:
+                if side is Side.PLUGIN:
+                    self._fails(vm, sides, _GIVEN_UP)
                 raise
             finally:
                 sides.quiet_at_s[side] = self._clock() + backend.capabilities.command_deadline_s

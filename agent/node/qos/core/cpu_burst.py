@@ -16,8 +16,6 @@ from agent.node.qos.core.states import PodState, QosClass
 
 US_OF_LIMIT_MILLI: Final = 100
 """A milli-CPU for each period of 100 ms."""
-BURST_ANNOTATION: Final = "parley.dev/cpu-burst"
-"""JSON of the pod's own rule: `policy`, `cpuBurstPercent`, `cfsQuotaBurstPercent`, `cfsQuotaBurstPeriodSeconds`, as published."""
 SAVING_PERCENT: Final = 60
 """A container that uses less of its limit saves."""
 
@@ -112,7 +110,7 @@ _RANGES: Final = {"burst_percent": (0, 10_000), "quota_percent": (0, 10_000), "p
 
 
 def rule_of(given: Any, default: BurstRule) -> BurstRule:
-    """The rule of a pod: its own, decoded annotation over the node's. Raises `ValueError` with every fault."""
+    """The rule of a pod: its own, decoded annotation, with the published names, over the node's. Raises `ValueError` with every fault."""
     if not isinstance(given, Mapping):
         raise ValueError(f"must be an object with some of {', '.join(_KEYS)}, found {given!r}")
     faults, values = [], dict[str, Any]()

@@ -19,7 +19,7 @@ from agent.node.qos.core.actions import (
     WriteResult,
 )
 from agent.node.qos.core.cpu_burst import (
-    BURST_ANNOTATION,
+    SAVING_PERCENT,
     US_OF_LIMIT_MILLI,
     BurstBudgets,
     BurstOperation,
@@ -52,11 +52,12 @@ from agent.node.qos.core.states import ContainerState, PodState
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
 from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
 from hosting.cgroups.tree import PodGroup
-from hosting.kubernetes.names import ENABLED
+from hosting.kubernetes import names
 from hosting.settings import FaultsError
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 BURST: Final = CgroupResource.CPU_BURST_US
+CHECK_S: Final = 30.0
 _TOLD: Final = 5
 """So many groups are named in a message."""
 _FLAGS: Final = (
@@ -125,6 +126,9 @@ class CPUBurst:
         )
         self._budgets = BurstBudgets()
         self._touched: set[str] = set()
+        self._bursts: dict[str, int | str] = {}
+        self._checked_s = self._clock()
+        self._told: dict[str, str] = {}
 
     def run(self, stop: StopSignal) -> None:
         """One round after the other."""
@@ -145,31 +149,44 @@ class CPUBurst:
         if node is None or not self._states.has_synced():
             self._client.decided(StrategyDecision(BurstReason.NOT_SYNCED, "node and pods were not read yet"))
             return
-        pods = [pod for pod in self._states.get_all_pods() if may_burst(pod)]
-        if not self.flags.value("include-vms"):
-            vms = {vm.pod_uid for vm in self._states.get_all_vms()}
-            pods = [pod for pod in pods if pod.uid not in vms and pod.labels.get(ENABLED) != "true"]
+        everybody = self._states.get_all_pods()
+        pods = self._eligible(everybody)
         used = self._used_milli()
         pool = share_pool(used, node.capacity.vcpu_milli, self.flags.whole("share-pool-percent"))
-        load, wrong, updates = self._load(), list[str](), list[CgroupUpdate]()
+        load, updates = self._load(), list[CgroupUpdate]()
         for pod in pods:
-            rule, fault = self._pod_rule(pod)
-            wrong += [fault] if fault else []
-            found = self._updates(pod, rule, pool, load)
-            updates += found
-            if rule.policy is BurstPolicy.NONE:
-                self._touched.discard(pod.uid)
-            elif found:
-                self._touched.add(pod.uid)
-        self._budgets.forget(self._clock())
-        self._touched &= {pod.uid for pod in self._states.get_all_pods()}
+            rule = self._pod_rule(pod)
+            updates += self._updates(pod, rule, pool, load)
+        eligible = {pod.uid for pod in pods}
+        for pod in everybody:
+            if pod.uid in self._touched - eligible:
+                updates += self._updates(pod, _OFF, pool, None)
+        self._touched = eligible
+        self._told = {uid: fault for uid, fault in self._told.items() if uid in eligible}
+        outcomes = self._client.write(updates)
+        self._remember(outcomes)
         inputs = {"pods": len(pods), "shared_milli": used or 0, "capacity_milli": node.capacity.vcpu_milli}
-        message = (
-            f"the node's shared CPUs are {pool}"
-            if used is not None
-            else "nothing is known of the node's CPUs"
-        )
-        self._tell(None, "; ".join((message, *wrong[:_TOLD])), self._client.write(updates), inputs)
+        known = f"the node's shared CPUs are {pool}"
+        message = known if used is not None else "nothing is known of the node's CPUs"
+        self._tell(None, message, outcomes, inputs)
+
+    def _eligible(self, pods: Sequence[PodState]) -> list[PodState]:
+        """The pods that may burst."""
+        found = [pod for pod in pods if may_burst(pod)]
+        if self.flags.value("include-vms"):
+            return found
+        vms = {vm.pod_uid for vm in self._states.get_all_vms()}
+        return [pod for pod in found if pod.uid not in vms and pod.labels.get(names.ENABLED) != "true"]
+
+    def _remember(self, outcomes: Sequence[WriteOutcome]) -> None:
+        """Keep the bursts that are set: they are looked at again after a while only, for nobody else sets them."""
+        now_s = self._clock()
+        self._budgets.forget(now_s)
+        if now_s - self._checked_s >= CHECK_S:
+            self._bursts, self._checked_s = {}, now_s
+        for each in outcomes:
+            if each.update.resource is BURST and each.result is not WriteResult.FAILED:
+                self._bursts[each.update.group] = each.update.value
 
     # ------------------------------------------------------------ one pod
 
@@ -184,26 +201,31 @@ class CPUBurst:
         current = self._quota(group)
         if current is None or UNLIMITED < current < pod.limits.vcpu_milli * US_OF_LIMIT_MILLI:
             return []
-        settings = []
+        inside = []
         for container in pod.containers:
             name = _group_of(container, at)
             if name and container.limits.vcpu_milli > 0:
-                setting = self._setting(container, f"{group}/{name}", rule, pool, load)
-                settings.append((f"{group}/{name}", container.limits.vcpu_milli, setting))
-        if not settings:
+                path = f"{group}/{name}"
+                quota = self._quota(path)
+                inside.append((path, quota, self._setting(container, quota, rule, pool, load), container))
+        if not inside:
             return []
-        whole = pod_setting(pod.limits.vcpu_milli, current, ((limit, each) for _, limit, each in settings))
-        return [
-            CgroupUpdate(path, resource, value, f"CPU burst of {pod.full_name}")
-            for path, setting in ((group, whole), *((path, each) for path, _, each in settings))
-            for resource, value in ((QUOTA, setting.quota_us), (BURST, setting.burst_us))
-            if value is not None
-        ]
+        limits = ((container.limits.vcpu_milli, setting) for _, _, setting, container in inside)
+        whole = pod_setting(pod.limits.vcpu_milli, current, limits)
+        found = list[CgroupUpdate]()
+        reason = f"CPU burst of {pod.full_name}"
+        groups = ((group, current, whole), *((path, quota, setting) for path, quota, setting, _ in inside))
+        for path, quota, setting in groups:
+            if setting.quota_us not in {None, quota}:
+                found.append(CgroupUpdate(path, QUOTA, setting.quota_us or 0, reason))
+            if self._bursts.get(path) != setting.burst_us:
+                found.append(CgroupUpdate(path, BURST, setting.burst_us, reason))
+        return found
 
     def _setting(
         self,
         container: ContainerState,
-        group: str,
+        current_us: int | None,
         rule: BurstRule,
         pool: SharePool,
         load: ContainerLoad | None,
@@ -211,26 +233,32 @@ class CPUBurst:
         limit = container.limits.vcpu_milli
         operation = BurstOperation.RESET
         if load is not None:
-            percent = load.used_milli.get(container.id, 0) * 100 // limit
+            used = load.used_milli.get(container.id)
+            percent = SAVING_PERCENT if used is None else used * 100 // limit
             is_allowed = self._budgets.spend(container.id, rule, percent, self._clock(), self._rng)
             is_throttled = load.throttled.get(container.id, 0.0) > 0
             operation = choose_operation(rule, pool, is_throttled=is_throttled, is_allowed=is_allowed)
-        quota = next_quota(operation, limit, self._quota(group), rule)
+        quota = next_quota(operation, limit, current_us, rule)
         return BurstSetting(quota, burst_us(limit, rule))
 
     def _quota(self, group: str) -> int | None:
         found = self._client.read(group, QUOTA)
         return found if isinstance(found, int) else None
 
-    def _pod_rule(self, pod: PodState) -> tuple[BurstRule, str]:
-        """The rule of a pod, and what is wrong with its annotation; then the node's rule holds."""
-        text = pod.annotations.get(BURST_ANNOTATION)
+    def _pod_rule(self, pod: PodState) -> BurstRule:
+        """The rule of a pod. Where its annotation is wrong, the node's rule holds, and an Event says so once."""
+        name = names.CPU_BURST if names.CPU_BURST in pod.annotations else names.PUBLISHED_CPU_BURST
+        text = pod.annotations.get(name)
         if text is None:
-            return self._rule, ""
+            return self._rule
         try:
-            return rule_of(json.loads(text), self._rule), ""
+            return rule_of(json.loads(text), self._rule)
         except ValueError as error:
-            return self._rule, f"{pod.full_name}: annotation {BURST_ANNOTATION}: {error}"
+            fault = f"annotation {name} is ignored: {error}"
+        if self._told.get(pod.uid) != fault:
+            self._told[pod.uid] = fault
+            self._client.record(pod, "WrongAnnotation", fault, is_warning=True)
+        return self._rule
 
     # ------------------------------------------------------------ the node
 
