@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.load import cluster, figures, guests, http, program
+from benchmarks.load import changes, cluster, figures, guests, http, program
 from hosting import logs
 from protocol import codec, wire
 
@@ -111,23 +112,34 @@ class Look:
 
 
 class Node:
-    """One agent over its VMs, with its scheduler and its guests."""
+    """One agent over its VMs, with its scheduler and its guests. `more` are further settings, `paths` where the agent finds more
+    distributions."""
 
-    def __init__(self, vms: int, directory: Path, rng: random.Random, faults: figures.Faults) -> None:
+    def __init__(
+        self,
+        vms: int,
+        directory: Path,
+        rng: random.Random,
+        faults: figures.Faults,
+        *,
+        more: Sequence[str] = (f"periods: {PERIODS}",),
+        paths: tuple[Path, ...] = (),
+    ) -> None:
         self.vms = vms
+        self._more = more
         self._directory = directory
         self._faults = faults
         self._open = AsyncExitStack()
         cluster_path = cluster.write(directory / "cluster.yaml", cluster.Shape(vms, 1))
         self.scheduler = program.Program.scheduler(program.free_port(), cluster_path)
-        self.agent = program.Program.agent(program.free_port(), directory / "agent.yaml")
+        self.agent = program.Program.agent(program.free_port(), directory / "agent.yaml", paths)
         self.guests = guests.Guests(vms, lambda index: _guest(units_of(index)), rng)
 
     async def __aenter__(self) -> Self:
         await self._open.enter_async_context(self.guests)
         self._open.enter_context(self.scheduler)
         await self.scheduler.ready()
-        _settings(self._directory, self.vms, self.scheduler.port, self.guests)
+        _settings(self._directory, self.vms, self.scheduler.port, self.guests, self._more)
         self._open.enter_context(self.agent)
         # Nobody would answer its good-byes: the guests live in this loop, which its end blocks.
         self._open.callback(self.agent.kill)
@@ -181,7 +193,9 @@ def _guest(units: int) -> guests.Guest:
     return guests.Guest(units, DEMAND_CPUS[units])
 
 
-def _settings(directory: Path, vms: int, scheduler_port: int, found: guests.Guests) -> None:
+def _settings(
+    directory: Path, vms: int, scheduler_port: int, found: guests.Guests, more: Sequence[str]
+) -> None:
     """Write the agent's settings file."""
 
     def amount(units: int) -> str:
@@ -191,8 +205,8 @@ def _settings(directory: Path, vms: int, scheduler_port: int, found: guests.Gues
         "node: node-0000",
         f"scheduler: http://127.0.0.1:{scheduler_port}/",
         f"stateDirectory: {directory / 'state'}",
-        f"periods: {PERIODS}",
         f"policies: [{POLICY}]",
+        *more,
         "vms:",
     ]
     (directory / "state").mkdir()
@@ -311,19 +325,9 @@ class Wishes:
     def lost(self, connection: http.Connection) -> None:
         """Its end; an answer that is missing shows as a missing permit."""
 
-    def permitted_s(self, lines: list[str]) -> list[float]:
+    def permitted_s(self, lines: Sequence[str]) -> list[float]:
         """For each wish the seconds until the agent had more, by its change log."""
-        held: dict[str, int] = {}
-        found: dict[str, float] = {}
-        for line in lines:
-            change = json.loads(line)
-            if change["kind"] != "held":
-                continue
-            vm, milli, at_s = change["vm"], change["cpu"], change["at_s"]
-            sent_s = self.sent_s.get(vm)
-            if sent_s is not None and vm not in found and at_s > sent_s and milli > held.get(vm, 0):
-                found[vm] = at_s - sent_s
-            held[vm] = milli
+        found = changes.grown_s(lines, "held", self.sent_s)
         for vm in self.sent_s.keys() - found.keys():
             self.faults.add(f"the wish of {vm} came to no permit")
         return [found[vm] for vm in self.sent_s if vm in found]

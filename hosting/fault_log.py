@@ -1,5 +1,6 @@
 """Faults that last: a file that cannot be read for an hour is one line when that begins, and one when it is over."""
 
+from collections.abc import Collection
 from typing import Any
 
 from hosting.logs import Logger
@@ -26,6 +27,11 @@ class FaultLog:
     def worked(self, about: str = "", **fields: Any) -> None:
         if self._present.pop(about, None) is not None:
             self._info(self._over, **fields)
+
+    def forget_all_but(self, abouts: Collection[str]) -> None:
+        """Say nothing more of objects that are gone; `abouts` are those that are still there."""
+        for about in self._present.keys() - set(abouts):
+            del self._present[about]
 
     @property
     def is_present(self) -> bool:

@@ -20,11 +20,10 @@ from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.node_events import ClusterNode
-from agent.daemon.node_extensions import NodeExtensions
+from agent.daemon.node_extensions import NodeExtensions, StrategyOptions
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
-from agent.node.qos.flags import QOSExtensionConfig
 from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
@@ -47,14 +46,14 @@ MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
     """What an agent works with: where it learns of its VMs, whom it may ask, what its back end has on Kubernetes, what
-    tells the owners of the VMs, the node in its cluster, and the gates of strategies where any are wanted."""
+    tells the owners of the VMs, the node in its cluster, and the strategies where any are wanted."""
 
     source: VmSource
     candidates: Candidates
     kubernetes: OnKubernetes | None = None
     announcer: Announcer | None = None
     cluster: ClusterNode | None = None
-    gates: QOSExtensionConfig | None = None
+    strategies: StrategyOptions | None = None
 
 
 class Daemon:
@@ -86,7 +85,7 @@ class Daemon:
         self._scheduler: SchedulerLink | None = None
         self._supervisor = Supervisor(self._log, self._rng)
         self._extensions = NodeExtensions(
-            settings, parts.gates, parts.cluster, change_log, self._log, self._rng
+            settings, parts.strategies, parts.cluster, change_log, self._log, self._rng
         )
         self._server = AgentServer(
             server_settings,
@@ -257,7 +256,9 @@ class Daemon:
             if self._announcer is not None
             else status.NOTHING_BESIDE
         )
-        page = status.document(self._settings.node, self._identity, self._runners(), beside)
+        runners = self._runners()
+        beside = beside.with_warnings(self._extensions.warnings(runners))
+        page = status.document(self._settings.node, self._identity, runners, beside)
         return server.Reply(200, page)
 
     def _families(self) -> list[metrics.AnyFamily]:

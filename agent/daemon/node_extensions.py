@@ -1,7 +1,9 @@
 """Node plugins and strategies of a daemon: each part is there where the settings name it, and loaded only then."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.backends.change_log import ChangeLog
@@ -22,13 +24,23 @@ if TYPE_CHECKING:  # gRPC is an extra, and strategies are loaded only where they
     from agent.daemon.qos import NodeStrategies
 
 
+@dataclass(frozen=True, slots=True)
+class StrategyOptions:
+    """The strategies that are wanted: their configuration, the settings file, whose gates may change, and the gates that the command line has
+    `given`, which win."""
+
+    config: QOSExtensionConfig
+    file: Path
+    given: Mapping[str, bool]
+
+
 class NodeExtensions:
-    """What runs beside the runners of a node. `gates` is None where no strategy is wanted."""
+    """What runs beside the runners of a node. `strategies` is None where no strategy is wanted."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        gates: QOSExtensionConfig | None,
+        strategies: StrategyOptions | None,
         cluster: ClusterNode | None,
         change_log: ChangeLog,
         log: Logger,
@@ -40,7 +52,7 @@ class NodeExtensions:
         """Shared by the built-in back end and resizers."""
         self._plugins = _plugins(settings, events, self.sizes, log, rng)
         self._strategies = (
-            _strategies(settings, gates, cluster, events, log, rng) if gates is not None else None
+            _strategies(settings, strategies, cluster, events, log, rng) if strategies is not None else None
         )
 
     @property
@@ -54,6 +66,10 @@ class NodeExtensions:
         if self._plugins is None or name is None:
             return built_in
         return InstalledBackend(self._plugins.resizer(name, built_in.backend), built_in.prepare)
+
+    def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
+        """What is to be said of VMs by name: those that the built-in back end resizes in the place of a resizer."""
+        return self._plugins.warnings(runners) if self._plugins is not None else {}
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon."""
@@ -105,7 +121,7 @@ def _plugins(
 
 def _strategies(
     settings: AgentSettings,
-    gates: QOSExtensionConfig,
+    options: StrategyOptions,
     cluster: ClusterNode | None,
     events: NodeEvents,
     log: Logger,
@@ -113,4 +129,4 @@ def _strategies(
 ) -> "NodeStrategies":
     from agent.daemon.qos import NodeStrategies  # noqa: PLC0415 - nothing of it is needed without strategies
 
-    return NodeStrategies(settings, gates, cluster, events, log, rng)
+    return NodeStrategies(settings, options, cluster, events, log, rng)

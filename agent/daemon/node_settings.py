@@ -1,15 +1,15 @@
 """The parts `plugins` and `qos` of the agent's settings file: plugins of the node, and strategies."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
 from agent.node.qos.flags import QOSExtensionConfig, configured
 from hosting.settings import FaultsError, Settings
-
-MAX_PLUGIN_NAME: Final = 253
 
 
 def path(value: object) -> Path:
@@ -29,10 +29,8 @@ def _absolute(value: Path) -> Path:
 
 def plugin_name(value: str) -> str:
     """The name that a plugin registers under. Raises `ValueError` for what no plugin can be called."""
-    if not 1 <= len(value) <= MAX_PLUGIN_NAME or not value.isprintable() or " " in value:
-        raise ValueError(
-            f"must be the name of a plugin: 1 to {MAX_PLUGIN_NAME} printable characters without blanks"
-        )
+    if not is_plugin_name(value):
+        raise ValueError(NAME_RULE)
     return value
 
 
@@ -63,6 +61,21 @@ class PluginSettings(Settings):
                     yield name, "needs plugins.directory, where the plugin registers"
 
 
+@functools.lru_cache(maxsize=4)
+def _faults(
+    gates: tuple[tuple[str, bool], ...],
+    flags: tuple[tuple[str, bool | int | float | str], ...],
+    named: tuple[str, ...],
+) -> tuple[str, ...]:
+    if not (gates or flags or named):
+        return ()
+    try:
+        configured(dict(gates), dict(flags), recommend_only=named)
+    except FaultsError as error:
+        return tuple(error.faults)
+    return ()
+
+
 class QosSettings(Settings):
     """Strategies on the node, each behind its feature gate."""
 
@@ -82,13 +95,10 @@ class QosSettings(Settings):
         """Every gate, strategy and flag is known, and each flag has a value of its type."""
         gates, flags = found.get("feature_gates", {}), found.get("flags", {})
         named = found.get("recommend_only", [])
-        if gates or flags or named:
-            try:
-                configured(gates, flags, recommend_only=named)
-            except FaultsError as error:
-                for fault in error.faults:
-                    where, _, text = fault.partition(": ")
-                    yield where, text
+        # The file is read again and again; plugins are asked anew only where something of this has changed.
+        for fault in _faults(tuple(gates.items()), tuple(flags.items()), tuple(named)):
+            where, _, text = fault.partition(": ")
+            yield where.removeprefix("qos."), text
 
     def config(self, extension_plugins: str = "") -> QOSExtensionConfig:
         """The gates and flags together with `--qos-extension-plugins`. Raises `FaultsError` with every fault."""

@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from agent.daemon import qos_page
+from agent.daemon.gates_file import GatesFile
 from agent.daemon.node_events import ClusterNode, NodeEvents
+from agent.daemon.node_extensions import StrategyOptions
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.settings import AgentSettings
 from agent.daemon.states_feed import StatesFeed
@@ -14,7 +16,6 @@ from agent.node.qos.client import StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.flags import QOSExtensionConfig
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.states_informer import States
@@ -25,12 +26,12 @@ from hosting.supervisor import Supervisor
 
 
 class NodeStrategies:
-    """The strategies of `gates`. Made in the daemon's loop."""
+    """The strategies of `options`. Made in the daemon's loop."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        gates: QOSExtensionConfig,
+        options: StrategyOptions,
         cluster: ClusterNode | None,
         events: NodeEvents,
         log: Logger,
@@ -40,6 +41,7 @@ class NodeStrategies:
         self._node = settings.node
         self._cluster = cluster
         self._log = log
+        self._options = options
         cache = TimeSeriesCache(clock=time.monotonic)
         self._states = States(StateCallbacks(log, time.monotonic))
         self._executor = ResourceExecutor(qos.cgroup_root)
@@ -50,7 +52,7 @@ class NodeStrategies:
         recorder = cluster.recorder if cluster is not None else None
         evictor = PodEvictor(api, recorder, clock=time.monotonic, log=log)
         ports = StrategyPorts(self._executor, evictor, events)
-        self._manager = QosManager(gates, cache, self._states, ports, log, rng)
+        self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon. What strategies have changed is put back when the manager ends."""
@@ -58,6 +60,8 @@ class NodeStrategies:
         supervisor.start("states of strategies", feed.run)
         supervisor.start("collectors of strategies", self._collectors.run)
         supervisor.start("strategies", self._manager.run)
+        options, switch = self._options, self._manager.set_feature_gates
+        supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
     def document(self) -> bytes:
         """The whole of `/v1/qos`."""

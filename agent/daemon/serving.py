@@ -15,10 +15,11 @@ import click
 from agent.backends.change_log import ChangeLog
 from agent.core.ports import BackendError
 from agent.daemon.daemon import Daemon, DaemonParts
+from agent.daemon.node_extensions import StrategyOptions
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.server import ServerSettings
 from agent.daemon.settings import AgentSettings
-from agent.node.qos.flags import QOSExtensionConfig
+from agent.node.qos.core.gates import parsed
 from agent.peers.candidates import Candidates
 from agent.sources.file import FileSource
 from hosting import lifecycle, logs
@@ -48,7 +49,7 @@ class CommandLine:
 async def _main(
     stop: lifecycle.Stop,
     settings: AgentSettings,
-    gates: QOSExtensionConfig | None,
+    strategies: StrategyOptions | None,
     config: Path,
     server: ServerSettings,
 ) -> int:
@@ -66,7 +67,7 @@ async def _main(
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
             async with _parts(settings, config, log) as found:
-                parts = replace(found, gates=gates)
+                parts = replace(found, strategies=strategies)
                 return await Daemon(settings, parts, change_log, lock, server).run(stop)
 
 
@@ -91,11 +92,12 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _gates(settings: AgentSettings, extension_plugins: str) -> QOSExtensionConfig | None:
+def _strategies(settings: AgentSettings, given: CommandLine) -> StrategyOptions | None:
     """The strategies of settings and command line; None where neither names any. Raises `FaultsError`."""
-    if settings.qos is None and not extension_plugins:
+    if settings.qos is None and not given.extension_plugins:
         return None
-    return (settings.qos or QosSettings()).config(extension_plugins)
+    config = (settings.qos or QosSettings()).config(given.extension_plugins)
+    return StrategyOptions(config, given.config, parsed(given.extension_plugins)[0])
 
 
 def _has_extra() -> bool:
@@ -108,7 +110,7 @@ def run(given: CommandLine) -> int:
     _raise_file_limit()
     try:
         settings = load(given.config, AgentSettings)
-        gates = _gates(settings, given.extension_plugins)
+        strategies = _strategies(settings, given)
         address = advertised(given.advertise or settings.advertise, given.host)
         tls = Tls(settings.tls.files())
         tls.load()
@@ -120,7 +122,7 @@ def run(given: CommandLine) -> int:
         return 1
     server = ServerSettings(given.host, given.port, address, given.token, tls, settings.tls.port)
     try:
-        return lifecycle.run(lambda stop: _main(stop, settings, gates, given.config, server))
+        return lifecycle.run_to_exit(lambda stop: _main(stop, settings, strategies, given.config, server))
     except KubernetesError as error:
         click.echo(str(error), err=True)
     except BackendError as error:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -188,6 +188,11 @@ class AgentSettings(VmList):
         if "windows" in data:
             faults += windows.faults_of(data["windows"])
         return faults + super().cross_faults(data)
+
+    def fixed(self) -> Self:
+        """The settings that hold from start to end."""
+        qos = self.qos.model_copy(update={"feature_gates": {}}) if self.qos is not None else None
+        return super().fixed().model_copy(update={"qos": qos})
 
     @property
     def schedulers(self) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
             "memoryUsed": load.memory_used(),
         },
         "metricsAgeSeconds": age_s,
+        "metricsPlugin": state.metrics.source or None,
         "informant": state.informant.phase.value,
         "reason": str(binding) if binding is not None else why,
         "reasonCode": binding.code.value if binding is not None else None,
@@ -81,6 +82,11 @@ class Beside:
 
     warnings: Mapping[str, tuple[str, ...]]
     not_scaled: Mapping[str, tuple[str, ...]]
+
+    def with_warnings(self, more: Mapping[str, str]) -> "Beside":
+        """The same with one more warning for some VMs."""
+        added = {name: (*self.warnings.get(name, ()), text) for name, text in more.items()}
+        return Beside({**self.warnings, **added}, self.not_scaled)
 
 
 NOTHING_BESIDE: Final = Beside({}, {})

@@ -6,7 +6,7 @@ A new file with faults is reported with all of them, and the VMs of the old one 
 import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -85,6 +85,10 @@ class VmList(Settings):
                 seen.add(name)
         return faults
 
+    def fixed(self) -> Self:
+        """The settings that hold from start to end."""
+        return self.model_copy(update={"vms": []})
+
 
 M = TypeVar("M", bound=VmList)
 
@@ -113,8 +117,10 @@ class FileSource(Generic[M]):
                 self._is_faulty = True
                 raise VmSourceError(str(error)) from None
             was_faulty, self._is_faulty = self._is_faulty, False
-            if read is not None and _others(read) != _others(self._first):
-                self._log.warning("only the VMs of the settings file are taken up without a restart")
+            if read is not None and read.fixed() != self._first.fixed():
+                self._log.warning(
+                    "of the settings file, only VMs and feature gates are taken up without a restart"
+                )
             news = self._news(read) if read is not None else ()
             if news or was_faulty:
                 return news
@@ -124,8 +130,3 @@ class FileSource(Generic[M]):
         before, now = self._told or {}, {spec.vm.name: spec for spec in (entry.spec() for entry in read.vms)}
         self._told = now
         return tuple(changes_between(before, now))
-
-
-def _others(read: VmList) -> VmList:
-    """All settings but the VMs."""
-    return read.model_copy(update={"vms": []})

@@ -61,9 +61,10 @@ class Program:
         return cls(port, output, *command, paths=paths)
 
     @classmethod
-    def agent(cls, port: int, config: Path) -> Self:
-        """The agent of one node, with this settings file."""
-        return cls(port, config.with_name("agent.log"), "agent", "--config", str(config), "--port", str(port))
+    def agent(cls, port: int, config: Path, paths: tuple[Path, ...] = ()) -> Self:
+        """The agent of one node, with this settings file; `paths` are where it finds more distributions."""
+        command = ("agent", "--config", str(config), "--port", str(port))
+        return cls(port, config.with_name("agent.log"), *command, paths=paths)
 
     @classmethod
     def informant(cls, port: int, config: Path) -> Self:
@@ -112,6 +113,12 @@ class Program:
 
     def _last_words(self) -> str:
         return "\n".join(self._output.read_text(errors="replace").splitlines()[-10:])[-2000:]
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
 
     def resident_mb(self) -> float:
         """Its resident memory in megabytes (10^6)."""

@@ -16,12 +16,12 @@ from typing import Any, Final
 import psutil
 import uvloop
 
+from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.core import metrics
 from agent.node.qos.core.metrics import Aggregation, MetricSample
 from agent.node.qos.core.states import NodeState
 from agent.node.qos.metric_cache import TimeSeriesCache
-from agent.node.qos.callbacks import Callbacks
 from agent.node.qos.states_informer import States
 from benchmarks.load.figures import in_ms, percentile
 from benchmarks.node_plugins_parts.groups import CONTAINERS, PODS, uid_of
@@ -113,7 +113,7 @@ async def _late(seconds: float) -> list[float]:
 async def collector_figures(root: Path, seconds: float) -> dict[str, float | None]:
     """CPU of the collectors at 1 Hz, and how late the event loop of their process is without and with them."""
     log = logs.logger("collectors")
-    states = States(Callbacks(log, time.monotonic))
+    states = States(StateCallbacks(log, time.monotonic))
     states.publish_node(NodeState("node", Resources(2000, 2**32), Resources(2000, 2**32)))
     states.publish_pods((), is_healthy=True)
     states.publish_vms(())

@@ -208,12 +208,12 @@ class PodsApi(KubernetesApi):
             store.update(PODS, KEY, change, path.removeprefix(PODS.path(*KEY)).removeprefix("/"))
 
 
-class _UseLog(ChangeLog):
+class UseLog(ChangeLog):
     """A change log that is compared with the truth at every line: max(size, target) is never above it."""
 
-    def __init__(self, directory: Path, world: PodWorld) -> None:
+    def __init__(self, directory: Path, look: Callable[[], Observation]) -> None:
         super().__init__(directory, "node-a")
-        self._world = world
+        self._look = look
         self.shown = {"size": ZERO, "target": ZERO}
         self.faults: list[str] = []
 
@@ -228,7 +228,7 @@ class _UseLog(ChangeLog):
         self.compare(f"after target {amount}")
 
     def compare(self, moment: str) -> None:
-        truth, shown = self._world.truth(), self.shown["size"].max(self.shown["target"])
+        truth, shown = self._look(), self.shown["size"].max(self.shown["target"])
         if ZERO not in self.shown.values() and not truth.use.fits_in(shown):
             self.faults.append(f"{moment}: {truth.size} to {truth.target}, logged {self.shown}")
 
@@ -241,7 +241,7 @@ def planted(
     virtual, rng = Virtual(), random.Random(seed)
     directory.mkdir(exist_ok=True)
     world = PodWorld(virtual, profile, rng, cu(2))
-    with _UseLog(directory, world) as log:
+    with UseLog(directory, world.truth) as log:
 
         def opened() -> VmBackend:
             now_s = virtual.clock().now_s

@@ -74,9 +74,9 @@ def test_a_node_that_is_short_of_memory_loses_its_lowest_priority(
     loads = CgroupLoads(root, lambda: objects.list("pods"), dict, cpus=0.1, memory_bytes=GIB // 4)
     flags = {
         "memory-evict-max-victims": 1,
-        "memory-evict-cooldown-s": 3600,
-        "memory-evict-window-s": 2,
-        "memory-evict-interval-s": 0.2,
+        "memory-evict-cool-time-seconds": 3600,
+        "memory-evict-window-seconds": 2,
+        "memory-evict-interval-seconds": 0.2,
     }
     qos = {"featureGates": {"MemoryEvict": True}, "cgroupRoot": str(root), "interval": 0.2, "flags": flags}
     with cgroup_loads(loads):

@@ -7,7 +7,6 @@ nothing is deregistered but what is registered.
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 from unittest import mock
@@ -15,16 +14,14 @@ from unittest import mock
 from structlog.testing import capture_logs
 
 from agent.node.plugins import reconciler, registration
-from agent.node.plugins.core.plugin_info import RegistrationError
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
-from agent.node.plugins.plugin_connection import PluginTold
 from agent.node.plugins.status import PluginState, PluginStatus
 from hosting import logs
+from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave
 from tests.support.virtual_time import VirtualLoop, turns
 
 PATHS: Final = ("/p/a.sock", "/p/b.sock", "/p/c.sock", "/p/d.sock")
 NAMES: Final = ("one", "one", "one", "two")
-TYPE: Final = "MetricsSource"
 MOODS: Final = ("fine", "fine", "fine", "slow", "fails", "hangs")
 CALM_S: Final = 600.0
 """The longest back-off, a dial, and every limit of a turn are over by then."""
@@ -38,95 +35,6 @@ def law(holds: object, text: str) -> None:
     """Raises `LawBrokenError` where a law does not hold."""
     if not holds:
         raise LawBrokenError(text)
-
-
-async def behave(mood: str) -> None:
-    """Take the time that belongs to a mood, or fail."""
-    if mood == "slow":
-        await asyncio.sleep(0.4)
-    if mood == "hangs":
-        await asyncio.Event().wait()
-    if mood == "fails":
-        raise RegistrationError("not in the mood")
-
-
-@dataclass(eq=False)
-class MadeUpServer:
-    """A plugin behind a socket. `born` orders the servers of all sockets."""
-
-    path: str
-    name: str
-    born: int
-    moods: dict[str, str]
-    is_dead: asyncio.Event = field(default_factory=asyncio.Event)
-    is_registered: bool = False
-
-    @property
-    def endpoint(self) -> str:
-        """Where the plugin serves; each server has a place of its own."""
-        return f"{self.path}-{self.born}"
-
-    async def answer(self, call: str) -> None:
-        """Behave as told in the call. Fails like a broken connection once the server is dead."""
-        mood = asyncio.ensure_future(behave(self.moods[call]))
-        death = asyncio.ensure_future(self.is_dead.wait())
-        try:
-            await asyncio.wait([mood, death], return_when=asyncio.FIRST_COMPLETED)
-            if self.is_dead.is_set():
-                raise RegistrationError("rpc error: code = Unavailable desc = gone")
-            await mood
-        finally:
-            mood.cancel()
-            death.cancel()
-
-
-class MadeUpConnection:
-    """In the place of a gRPC connection."""
-
-    open = 0
-    servers: dict[str, MadeUpServer]
-
-    def __init__(self, server: MadeUpServer) -> None:
-        self._server = server
-        MadeUpConnection.open += 1
-
-    @classmethod
-    async def dial(cls, path: str, within_s: float) -> "MadeUpConnection":
-        """Connect to whoever listens at the path, trying again."""
-        try:
-            async with asyncio.timeout(within_s):
-                return await cls._next_try(path)
-        except TimeoutError:
-            raise RegistrationError("nobody listens") from None
-
-    @classmethod
-    async def _next_try(cls, path: str) -> "MadeUpConnection":
-        server = cls.servers.get(path)
-        if server is not None and not server.is_dead.is_set():
-            return cls(server)
-        await asyncio.sleep(0.2)
-        return await cls._next_try(path)
-
-    async def get_info(self, within_s: float) -> PluginTold:
-        await self._limited("get_info", within_s)
-        return PluginTold(TYPE, self._server.name, self._server.endpoint, ("v1",))
-
-    async def notify(self, error: str | None, within_s: float) -> None:
-        await self._limited("notify", within_s)
-        self._server.is_registered = error is None
-
-    async def lost(self) -> None:
-        await self._server.is_dead.wait()
-
-    async def close(self) -> None:
-        MadeUpConnection.open -= 1
-
-    async def _limited(self, call: str, within_s: float) -> None:
-        try:
-            async with asyncio.timeout(within_s):
-                await self._server.answer(call)
-        except TimeoutError:
-            raise RegistrationError("rpc error: code = DeadlineExceeded desc = late") from None
 
 
 class CheckingHandler:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ def strategies(port: int) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in json.loads(fetch(port, "/v1/qos"))["strategies"]}
 
 
+def _begins(file: Path, text: str) -> bool:
+    return file.read_text().startswith(text)
+
+
 def test_no_strategy_holds_a_resize_or_the_end_up(tmp_path: Path) -> None:
     scheduler, informant, port = free_port(), free_port(), free_port()
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
@@ -56,7 +61,7 @@ def test_no_strategy_holds_a_resize_or_the_end_up(tmp_path: Path) -> None:
         )
         asking = ("--config", str(settings), "--port", str(port), "--qos-extension-plugins", ON)
         agent = start(running("-c", RUN, str(STRATEGIES), *asking, output=tmp_path / "agent.log"))
-        shown_blocking("the strategy's write", lambda: quota.read_text().startswith("50000"))
+        shown_blocking("the strategy's write", partial(_begins, quota, "50000"))
         shown_blocking("the strategy that fails", lambda: strategies(port)["Raises"]["restarts"])
         shown_blocking(
             "growth beside them", lambda: vms(port)["d/a"]["size"] == {"cpu": "4", "memory": "4Gi"}
@@ -75,5 +80,9 @@ def test_no_strategy_holds_a_resize_or_the_end_up(tmp_path: Path) -> None:
         assert "held-back: beside 1 VMs" in lines["Works"]
         assert "a fault of the strategy" in lines["Raises"]
         assert lines["CPUSuppress"].split()[1] == "off"
+        for is_on, written in ((False, "max 100000"), (True, "50000 100000")):
+            content["qos"]["featureGates"]["Works"] = is_on
+            write_json(settings, content)
+            shown_blocking("the gate", partial(_begins, quota, written))
         assert agent.end() == 0
     assert quota.read_text() == "max 100000\n", "what was changed is put back"

@@ -192,6 +192,11 @@ def test_the_law_catches_a_change_that_does_not_wait() -> None:
     assert all(walk(steps, seed, ResizerOrBuiltIn)[-1].side is Side.BUILT_IN for seed in range(5))
 
 
+def test_a_plugin_that_hangs_for_longer_than_its_callers_wait_is_left_as_well() -> None:
+    steps = [("resize", 30.0), ("hangs", 1.0), *[("observe", 1.0)] * 3, ("resize", 30.0)]
+    assert [each.side for each in walk(steps, 1, ResizerOrBuiltIn)] == [Side.BUILT_IN]
+
+
 @pytest.mark.parametrize(
     ("steps", "sides"),
     [

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+from agent.node.plugins.core.plugin_state import TABLE as REGISTRATIONS
+from agent.node.plugins.core.plugin_state import PluginState
 from informant.core.sessions import TABLE as SESSIONS
 from informant.core.sessions import SessionPhase
 from scheduler.framework.core.waiting import TABLE as WAITS
@@ -38,6 +40,7 @@ def drawn(text: str, name: str, picture: str) -> str:
 
 PAGES: Final = {
     ROOT / "docs" / "informant.md": ("sessions", diagram(SESSIONS, SessionPhase.CHECKING)),
+    ROOT / "docs" / "node-plugins.md": ("registrations", diagram(REGISTRATIONS, PluginState.DISCOVERED)),
     ROOT / "docs" / "scheduling-plugins.md": ("waits", diagram(WAITS, WaitPhase.WAITING)),
 }
 """The name and the diagram of each page that has one."""

@@ -40,7 +40,7 @@ class OperationExecutor:
             task.add_done_callback(partial(self._forget, socket_path))
         return refusal
 
-    async def drain(self, idle: Collection[str], within_s: float) -> None:
+    async def drain(self, within_s: float, idle: Collection[str] = ()) -> None:
         """End every operation: at once those at the paths in `idle`, the others when they have had `within_s` to end themselves."""
         tasks = dict(self._tasks)
         for path in tasks.keys() & idle:

@@ -106,6 +106,7 @@ class PluginReconciler:
         desired = self._worlds.desired.get_plugins_to_register()
         for entered in self._registrations.follow(desired, now_s):
             self._stepped(entered)
+        self._faults.forget_all_but([each.plugin.socket_path for each in self._registrations.all()])
         self._operations.forget({plugin.socket_path for plugin in desired}, now_s)
         return tuple(
             AskedOperation(operation, self._start(operation))
@@ -116,7 +117,7 @@ class PluginReconciler:
         """End what is under way, and close every connection; what a handler does has `within_s` to end itself. The plugins are
         still there, so none is deregistered."""
         idle = {each.plugin.socket_path for each in self._registrations.all() if each.state not in HANDLED}
-        await self._executor.drain(idle, within_s)
+        await self._executor.drain(within_s, idle)
         await self.registrar.close()
 
     def statuses(self) -> tuple[PluginStatus, ...]:

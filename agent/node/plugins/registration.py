@@ -17,7 +17,6 @@ from agent.node.plugins.core.plugin_state import PluginState, RegistrationEvent
 from agent.node.plugins.core.registrations import PluginKey, Registration, Registrations
 from agent.node.plugins.core.worlds import ActualStateOfWorld
 from agent.node.plugins.plugin_connection import PluginConnection, PluginTold
-from agent.node.plugins.unix_channel import listened
 
 DIALS: Final = 32
 """How many plugins are dialled at once. A server that says nothing takes all its ten seconds."""
@@ -131,7 +130,7 @@ class Registrar:
         """A connection to the plugin. Only sockets where somebody listens are dialled, a bounded number at once."""
         try:
             async with asyncio.timeout(self._limits.dial_s) as limit:
-                await listened(path)
+                await PluginConnection.listened(path)
                 left_s = (limit.when() or 0.0) - asyncio.get_running_loop().time()
             async with self._dials:
                 return await PluginConnection.dial(path, left_s)
@@ -236,6 +235,7 @@ class Registrar:
         if revived is not None:
             self._actual.remove_plugin(revived.plugin.socket_path)
             self._on_step(revived)
+            await self._release(revived.plugin.socket_path)
         return (
             None
             if error is None

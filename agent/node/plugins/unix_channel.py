@@ -1,18 +1,19 @@
 """gRPC channels to Unix sockets whose paths are taken as they are: no character in a name means anything.
 
 gRPC reads a target as a URL, so every byte of the path that could mean something is percent-encoded. One is left: the library splits
-the decoded path at commas. Such a socket is dialled through a descriptor of the file, under a name without commas.
+the decoded path at commas. Such a socket is dialled through a descriptor of the file, under a name without commas; and so is a socket
+whose path is longer than the kernel takes, as it may be outside of the container where the plugin made it.
 """
 
-import asyncio
-import errno
 import os
-import socket
 from typing import Final
 from urllib.parse import quote
 
 import grpc
 import grpc.aio
+
+_LONGEST: Final = 107
+"""How many bytes the path of a socket may have."""
 
 _OPTIONS: Final = (
     # The socket's name is no authority: plugins in other languages refuse what is no host name.
@@ -21,43 +22,21 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A server that accepts and says nothing: its connection is given up after so long, also when nobody waits for it any more.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
     # No answer of a plugin needs more, and no plugin may fill our memory.
     ("grpc.max_receive_message_length", 2**20),
 )
 
 
-_NOBODY: Final = (errno.ECONNREFUSED, errno.ENOENT)
-_KNOCK_S: Final = 0.05
-_KNOCK_S_MAX: Final = 1.0
-
-
-async def listened(path: str) -> None:
-    """Return as soon as somebody listens at the socket. Costs a system call each second at most, and no channel: a folder may be
-    full of sockets whose servers have died."""
-    wait_s = _KNOCK_S
-    while not _is_listened(path):
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _KNOCK_S_MAX)
-
-
-def _is_listened(path: str) -> bool:
-    """Whether a connection is taken. A Unix socket says that at once; what else can be wrong is left to who dials."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as knock:
-        try:
-            knock.connect(path)
-        except OSError as error:
-            return error.errno not in _NOBODY
-    return True
-
-
 class UnixChannel:
     """A channel to the socket at a path. `close` must be called in the end."""
 
     def __init__(self, path: str) -> None:
-        """Open the channel; nothing is dialled yet. Raises `OSError` where the name has a comma and there is no such file."""
+        """Open the channel; nothing is dialled yet. Raises `OSError` where a descriptor is needed and there is no such file."""
         self._descriptor: int | None = None
-        if "," in path:
+        if "," in path or len(os.fsencode(path)) > _LONGEST:
             self._descriptor = os.open(path, os.O_PATH)
             path = f"/proc/self/fd/{self._descriptor}"
         scheme = "unix://" if path.startswith("/") else "unix:"

@@ -10,6 +10,7 @@ from typing import Final
 from agent.node.plugins.core.scanning import SocketIdentity
 
 _AT_FDCWD: Final = -100
+_AT_NO_AUTOMOUNT: Final = 0x800
 _STATX_BTIME: Final = 0x800
 _WANTED: Final = 0x7FF | _STATX_BTIME
 _STATX: Final = struct.Struct("=I24xH2xQ40xqI20xqI12xII112x")
@@ -29,7 +30,7 @@ def socket_identity(path: str) -> SocketIdentity | None:
             else None
         )
     buffer = ctypes.create_string_buffer(_STATX.size)
-    if _libc.statx(_AT_FDCWD, os.fsencode(path), 0, _WANTED, buffer) != 0:
+    if _libc.statx(_AT_FDCWD, os.fsencode(path), _AT_NO_AUTOMOUNT, _WANTED, buffer) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
     mask, mode, inode, born_s, born_ns, modified_s, modified_ns, major, minor = _STATX.unpack(buffer)

@@ -56,7 +56,9 @@ async def main(socket: str, *words: str) -> None:
     moods = Moods(*words)
     server = grpc.aio.server()
     calls = {"GetInfo": moods.get_info, "NotifyRegistrationStatus": moods.notify}
-    handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
+    handlers: dict[str, Any] = {
+        name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     server.add_insecure_port(f"unix://{quote(socket)}")
     await server.start()

@@ -40,5 +40,5 @@ async def test_other_settings_wait_for_a_restart_and_the_log_says_so(
     async with asyncio.timeout(20):
         assert len(await source.changes()) == 1
     assert [line["event"] for line in lines] == [
-        "only the VMs of the settings file are taken up without a restart"
+        "of the settings file, only VMs and feature gates are taken up without a restart"
     ]

@@ -13,7 +13,7 @@ from agent.daemon.annotations import Overrides, VmDefaults, read
 from agent.daemon.policies import build, standard
 from agent.daemon.runner_factory import vm_of
 from hosting.kubernetes.annotations import MAX_BYTES
-from hosting.kubernetes.names import BOUNDS, CONFIG, NEON_BOUNDS, NEON_CONFIG, UNIT
+from hosting.kubernetes.names import BOUNDS, CONFIG, METRICS_PLUGIN, NEON_BOUNDS, NEON_CONFIG, UNIT
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, cu
 from tests.unit.agent.driver import VM
@@ -313,3 +313,20 @@ def test_our_policies_win_over_published_targets() -> None:
         NEON, config={"policies": ["utilisation"]}, neon_config={"loadAverageFractionTarget": 0.5}
     )
     assert _utilisation(found) == Utilisation()
+
+
+@pytest.mark.parametrize(
+    ("name", "has_plugins", "found", "fault"),
+    [
+        ("load", True, "load", None),
+        ("", False, "", None),
+        ("load", False, None, f"{METRICS_PLUGIN}: needs plugins.directory in the agent's settings"),
+        ("two words", True, None, f"{METRICS_PLUGIN}: must be 1 to 128 letters, digits"),
+    ],
+)
+def test_a_vm_may_have_a_metrics_plugin_of_its_own(
+    name: str, has_plugins: bool, found: str | None, fault: str | None
+) -> None:
+    own, faults = read({METRICS_PLUGIN: name}, BASE, standard((), has_plugins=has_plugins))
+    assert own == Overrides(metrics_plugin=found)
+    assert [each.startswith(str(fault)) for each in faults] == ([] if fault is None else [True])

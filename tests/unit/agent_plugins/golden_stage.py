@@ -6,7 +6,6 @@ are short.
 
 import asyncio
 import json
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,19 +20,13 @@ from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.reconciler import PluginReconciler
 from agent.node.plugins.registration import RegistrationLimits
 from hosting import logs
+from tests.support.servers import Certain
 from tests.support.waiting import until
 from tests.unit.agent_plugins.golden_words import told
 from tests.unit.agent_plugins.plugin_servers import Behaviour, Event, Plugin, stale_socket
 from tests.unit.agent_plugins.recorded_plugins import Case
 
 SOON_S: Final = 0.3
-
-
-class Even(random.Random):
-    """Chance that adds nothing."""
-
-    def random(self) -> float:
-        return 0.0
 
 
 class StagedHandler:
@@ -226,7 +219,7 @@ class Stage(Cast):
             self._worlds,
             {},
             log=logs.logger("test"),
-            rng=Even(),
+            rng=Certain(),
             clock=lambda: self._clock_s,
             limits=limits_of(case),
         )
@@ -410,7 +403,7 @@ class ManagerStage(Cast):
             self._directory,
             {**self._types, "Marker": StagedHandler(self, {"handler": "marker"})},
             log=logs.logger("test"),
-            rng=Even(),
+            rng=Certain(),
             clock=asyncio.get_running_loop().time,
         )
         self._running = asyncio.create_task(manager.run())

@@ -116,7 +116,7 @@ async def test_sockets_where_nobody_listens_hold_no_plugin_up(tmp_path: Path) ->
 
 
 async def test_a_flood_beside_a_plugin_leaves_its_registration_alone(tmp_path: Path) -> None:
-    async with managed(tmp_path / "r") as folder, good_plugin(folder.root):
+    async with managed(tmp_path / "r", RegistrationLimits(dial_s=0.1)) as folder, good_plugin(folder.root):
         await is_registered(folder)
         for number in range(300):
             path = folder.root / f"{number % 7}"

@@ -1,7 +1,6 @@
 """The recorded executor: which operation starts, and how long a path waits after each failure."""
 
 import asyncio
-import random
 import re
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ import pytest
 
 from agent.node.plugins.core.operations import AlreadyExecuting, BackingOff, Operations
 from agent.node.plugins.executor import OperationExecutor
+from tests.support.servers import Certain
 from tests.support.waiting import until
 from tests.unit.agent_plugins.recorded_plugins import Case, recorded
 
@@ -18,19 +18,12 @@ REFUSALS: Final = {AlreadyExecuting: "already_exists", BackingOff: "backoff"}
 JUST_MORE_S: Final = 0.001
 
 
-class Even(random.Random):
-    """Chance that adds nothing."""
-
-    def random(self) -> float:
-        return 0.0
-
-
 class Player:
     """An executor whose operations do nothing until told, and a clock that only `sleep` moves."""
 
     def __init__(self) -> None:
         self._clock_s = 100.0
-        self._operations = Operations(Even())
+        self._operations = Operations(Certain())
         self._executor = OperationExecutor(
             self._operations, clock=lambda: self._clock_s, on_end=lambda *_: None
         )
@@ -81,7 +74,7 @@ class Player:
         return {"waits_s": waits_s, "durations_in_error": durations}
 
     async def end(self) -> None:
-        await self._executor.drain(self._ends.keys(), 0)
+        await self._executor.drain(0)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

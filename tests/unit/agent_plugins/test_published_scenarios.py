@@ -204,7 +204,7 @@ class Started:
         executor = OperationExecutor(operations, clock=time.monotonic, on_end=lambda _path, _error: None)
         refused = [executor.start(path, str(uuid4()), partial(self.at, path)) for path in sockets]
         await until(lambda: len(self.begun) == refused.count(None))
-        await executor.drain(sockets, 0)
+        await executor.drain(0, sockets)
         return refused
 
 

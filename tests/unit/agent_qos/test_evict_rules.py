@@ -211,7 +211,6 @@ def test_the_tasks_of_cpu_look_at_use_and_at_requests() -> None:
         (1_800, 2_000, 10_000, False, 4_000),
         (0, 999, 10_000, False, 5_001),
         (100, 0, 10_000, False, 0),
-        (100, None, 10_000, False, 0),
         (100, 100, 0, False, 0),
     ],
     ids=[
@@ -224,12 +223,11 @@ def test_the_tasks_of_cpu_look_at_use_and_at_requests() -> None:
         "the limit is used",
         "a small limit, whatever is used",
         "no limit to speak of",
-        "no limit",
         "nothing is requested",
     ],
 )
 def test_satisfaction_of_best_effort_pods(
-    usage: int, limit: int | None, asked: int, was_releasing: bool, lacking: int
+    usage: int, limit: int, asked: int, was_releasing: bool, lacking: int
 ) -> None:
     chosen = SatisfactionRules(40, 60, 90)
     assert BestEffortCpu(usage, limit, asked).lacking(chosen, was_releasing=was_releasing) == lacking

@@ -140,16 +140,6 @@ def test_best_effort_pods_go_where_cpu_does_not_satisfy_them() -> None:
     assert bench.go(25) == ("no-metric", "batch web")
 
 
-def test_a_limit_below_zero_is_none() -> None:
-    bench = Bench(CPUEvict)
-    bench.states.pods = (pod("batch", requests=Resources(4_000, 0)),)
-    for name, value in (("usage", 2.0), ("real-limit", -1.0), ("request", 10.0)):
-        bench.metrics.set(NODE_BE, value, "cpu", name)
-    bench.metrics.set(NODE_CPU_USAGE, 5.0)
-    assert bench.go() == ("no-pressure", "")
-    assert "limit none" in bench.client.decisions[-1].message
-
-
 def test_without_a_node_nobody_goes() -> None:
     bench = memory_bench()
     bench.states.node = None
@@ -172,7 +162,7 @@ class SoonOver:
 
 
 def test_a_round_in_each_interval_until_the_end_is_asked_for() -> None:
-    bench = memory_bench(memory_evict_interval_s=2.0)
+    bench = memory_bench(memory_evict_interval_seconds=2.0)
     stop = SoonOver(4)
     bench.strategy.run(stop)
     bench.strategy.stop()
@@ -194,14 +184,14 @@ def test_all_faults_of_the_flags_are_told_at_once() -> None:
         "memory_evict_allocatable_lower_percent": 50,
         "memory_evict_tasks": "MemoryEvict, MemoryEvict, CPUEvict",
         "memory_evict_max_victims": 0,
-        "memory_evict_interval_s": 0.0,
+        "memory_evict_interval_seconds": 0.0,
     }
     with pytest.raises(FaultsError) as caught:
         Bench(MemoryEvict, **flags)
     assert caught.value.faults == [
         "memory-evict-threshold-percent: must be from 1 to 100 (found 101)",
         "memory-evict-lower-percent: must be from -1 to 99 (found 101)",
-        "memory-evict-interval-s: must be from 0.1 to 3600 (found 0)",
+        "memory-evict-interval-seconds: must be from 0.1 to 3600 (found 0)",
         "memory-evict-max-victims: must be from 1 to 1000 (found 0)",
         "memory-evict-tasks: MemoryEvict comes more than once",
         "memory-evict-tasks: there is no task 'CPUEvict' (there are: BEMemoryEvict, MemoryAllocatableEvict, MemoryEvict)",

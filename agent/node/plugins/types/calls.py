@@ -105,7 +105,7 @@ class PluginCalls(Generic[S]):
         self._figures = replace(self._figures, calls=self._figures.calls + 1)
         self._in_flight += 1
         try:
-            return read(await method(link.stub)(request, timeout=timeout_s))
+            return read(message(await method(link.stub)(request, timeout=timeout_s)))
         except grpc.aio.AioRpcError as error:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             text = f"no answer within {timeout_s:g} s" if is_late else status_text(error)
@@ -135,6 +135,13 @@ class PluginCalls(Generic[S]):
 
     def __str__(self) -> str:
         return f"{self.plugin_type} {self.name}"
+
+
+def message(answer: Response | None) -> Response:
+    """The message that a call gave. Raises `AnswerError` where the bytes were no message of that type, of which the library gives None."""
+    if answer is None:
+        raise AnswerError("its bytes are no message of the expected type")
+    return answer
 
 
 def status_text(error: grpc.aio.AioRpcError) -> str:

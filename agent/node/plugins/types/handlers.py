@@ -11,7 +11,7 @@ import grpc.aio
 from agent.node.plugins.ports import PluginError
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.types.answers import AnswerCheck, AnswerError
-from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink, status_text
+from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink, message, status_text
 from agent.node.plugins.unix_channel import UnixChannel
 
 VERSION: Final = "v1"
@@ -119,7 +119,7 @@ class TypeHandler(Generic[C, S, D]):
             client.calls.use(None)
         self._registered.clear()
 
-    async def _asked(self, stub: S, endpoint: str, timeout_s: float) -> D:
+    async def _asked(self, stub: S, endpoint: str, timeout_s: float) -> D | None:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._describe(stub, timeout_s)
@@ -130,13 +130,14 @@ class TypeHandler(Generic[C, S, D]):
             text = f"no answer within {timeout_s:g} s" if is_late else status_text(error)
         raise PluginError(f"Describe at {endpoint}: {text}")
 
-    def _accepted(self, client: C, answer: D) -> Callable[[], None]:
+    def _accepted(self, client: C, answer: D | None) -> Callable[[], None]:
         check = AnswerCheck()
-        check.same("identity.name", answer.identity.name, client.calls.name)
-        check.text("identity.software_version", answer.identity.software_version, may_be_empty=True)
         try:
+            told = message(answer)
+            check.same("identity.name", told.identity.name, client.calls.name)
+            check.text("identity.software_version", told.identity.software_version, may_be_empty=True)
             check.end()
-            return self._accept(client, answer)
+            return self._accept(client, told)
         except AnswerError as error:
             raise PluginError(f"Describe: an answer that cannot be used: {error}") from None
 

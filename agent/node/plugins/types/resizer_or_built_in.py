@@ -25,6 +25,8 @@ FAILURES: Final = 3
 RETRY: Final = Backoff(base_s=10.0, cap_s=300.0)
 """When the plugin is looked at again afterwards."""
 
+_GIVEN_UP: Final = ResizerFailedError("the caller gave the call up")
+
 
 class Side(enum.StrEnum):
     """Who resizes a VM."""
@@ -54,7 +56,9 @@ class _VmSides:
 class ResizerOrBuiltIn:
     """The `VmBackend` port over a resizer and the built-in back end. `is_registered` says whether the resizer is registered now.
 
-    The generation of a fence is that of the built-in back end, which every fence raises.
+    The generation of a fence is that of the built-in back end, which every fence raises. A proof of a fence holds for the object that
+    gave it: there is one for each process. A plugin that is away while a VM is fenced is fenced when it is used again; until then
+    only the node lock keeps an earlier process from commanding it.
     """
 
     def __init__(
@@ -97,7 +101,8 @@ class ResizerOrBuiltIn:
         sides = self._vms.of(vm.name)
         async with sides.lock:
             sides.generation = 0  # a fence that fails leaves nobody who may command
-            side, fencings = self._wanted(sides), {}
+            side = self._wanted(sides)
+            fencings: dict[Side, Fencing] = {}
             if side is Side.PLUGIN:
                 try:
                     fencings[side] = await self._backends[side].fence(vm)
@@ -121,6 +126,9 @@ class ResizerOrBuiltIn:
                 seen = await self._backends[Side.PLUGIN].observe(vm)
             except (ResizerAwayError, ResizerFailedError) as error:
                 self._fails(vm, sides, error)
+            except asyncio.CancelledError:
+                self._fails(vm, sides, _GIVEN_UP)
+                raise
             else:
                 self._works(sides)
                 return seen
@@ -145,6 +153,10 @@ class ResizerOrBuiltIn:
                 await backend.resize(vm, target, sides.fencings[side], seen=seen, not_after_s=not_after_s)
             except (ResizerAwayError, ResizerFailedError) as error:
                 self._fails(vm, sides, error)
+                raise
+            except asyncio.CancelledError:
+                if side is Side.PLUGIN:
+                    self._fails(vm, sides, _GIVEN_UP)
                 raise
             finally:
                 sides.quiet_at_s[side] = self._clock() + backend.capabilities.command_deadline_s

@@ -50,16 +50,16 @@ class SatisfactionRules:
 
 @dataclass(frozen=True, slots=True)
 class BestEffortCpu:
-    """What best-effort pods use together, may use, and request. A limit of None is none."""
+    """What best-effort pods use together, may use (the whole machine where no limit is set), and request."""
 
     usage_milli: int
-    limit_milli: int | None
+    limit_milli: int
     request_milli: int
 
     def lacking(self, rules: SatisfactionRules, *, was_releasing: bool) -> int:
         """How much of the requests must go, so that the limit satisfies the rest; 0 for nothing."""
         limit, request = self.limit_milli, self.request_milli
-        if limit is None or limit <= 0 or request <= 0:
+        if limit <= 0 or request <= 0:
             return 0
         if limit >= SMALL_LIMIT_MILLI and self.usage_milli * 100 < rules.usage_percent * limit:
             return 0
@@ -70,8 +70,7 @@ class BestEffortCpu:
 
     def text(self) -> str:
         """For people."""
-        limit = "none" if self.limit_milli is None else f"{self.limit_milli}m"
-        return f"use {self.usage_milli}m, limit {limit}, requests {self.request_milli}m"
+        return f"use {self.usage_milli}m, limit {self.limit_milli}m, requests {self.request_milli}m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def _satisfaction(
         is_calm=not amount,
         inputs={
             "usage_milli": average.usage_milli,
-            "limit_milli": -1 if average.limit_milli is None else average.limit_milli,
+            "limit_milli": average.limit_milli,
             "request_milli": average.request_milli,
             "lower_percent": rules.lower_percent,
             "upper_percent": rules.upper_percent,

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.node.qos.core.actions import EvictOutcome, EvictResult, StrategyDecision
 from agent.node.qos.core.evicting import EvictionEngine, EvictionPick, EvictionTask
 
-DID = {
+DID: Final = {
     EvictResult.EVICTED: "evicted",
     EvictResult.GONE: "gone",
     EvictResult.RECOMMENDED: "recommended",

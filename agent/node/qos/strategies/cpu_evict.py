@@ -45,7 +45,9 @@ class CPUEvict(EvictStrategy):
     """Source of the cool-down: reference/koordinator.md 3.1; it does not begin with the process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, rng: random.Random | None = None) -> None:
-        common = common_flags(CPU_TASKS, f"{SATISFACTION},{PRIORITY}", cooldown_s=20.0, window_s=60.0)
+        common = common_flags(
+            CPU_TASKS, f"{SATISFACTION},{PRIORITY}", threshold_percent=90, cooldown_s=20.0, window_s=60.0
+        )
         super().__init__(EvictFlags(PREFIX, common + OWN_FLAGS, CPU_TASKS), POD_CPU_USAGE, clock, rng)
 
     def flag_faults(self) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ class CPUEvict(EvictStrategy):
         )
         if usage is None or limit is None or request is None:
             return None
-        return BestEffortCpu(usage, None if limit < 0 else limit, request)
+        return BestEffortCpu(usage, limit, request)
 
     def _backed(self, found: Aggregate | None) -> int | None:
         """As milli-CPU; None where samples cover less than a third of the window. Source: reference/koordinator.md 3.3."""

@@ -10,17 +10,23 @@ from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
 HIGHEST_PRIORITY: Final = 1_000_000_000
 """The highest priority that a user's PriorityClass may have; those above are the system's. Source: scheduling.k8s.io/v1."""
 HYSTERESIS_PERCENT: Final = 2
+MAX_WINDOW_S: Final = 300
+"""The metric cache keeps no more."""
 
 
 def common_flags(
-    tasks: tuple[str, ...], default_tasks: str, cooldown_s: float, window_s: float
+    tasks: tuple[str, ...], default_tasks: str, *, threshold_percent: int, cooldown_s: float, window_s: float
 ) -> tuple[StrategyFlag, ...]:
     """The flags with a strategy's own defaults. `tasks` are those that it has."""
     known = ", ".join(tasks)
     return (
         StrategyFlag("tasks", default_tasks, f"who is evicted and why, in this order: any of {known}"),
         StrategyFlag(
-            "threshold-percent", 70, "of the capacity in use: from here on pods are evicted", 1, 100
+            "threshold-percent",
+            threshold_percent,
+            "of the capacity in use: from here on pods are evicted",
+            1,
+            100,
         ),
         StrategyFlag(
             "lower-percent",
@@ -57,14 +63,14 @@ def common_flags(
             -(2**31),
             2**31 - 1,
         ),
-        StrategyFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
-        StrategyFlag("window-s", window_s, "seconds that are averaged", 1, 3600),
-        StrategyFlag("cooldown-s", cooldown_s, "seconds without evictions after an eviction", 0, 86_400),
+        StrategyFlag("interval-seconds", 1.0, "time between two rounds", 0.1, 3600),
+        StrategyFlag("window-seconds", window_s, "time over which use is averaged", 1, MAX_WINDOW_S),
+        StrategyFlag("cool-time-seconds", cooldown_s, "time without evictions after an eviction", 0, 86_400),
         StrategyFlag("max-victims", 5, "pods of which the API server is asked in one round at most", 1, 1000),
         StrategyFlag(
-            "lost-after-s",
+            "lost-after-seconds",
             120.0,
-            "seconds after which a pod that was evicted and is still there does not count as released any more",
+            "a pod that is still there so long after its eviction does not count as released any more",
             1,
             86_400,
         ),
@@ -101,10 +107,10 @@ class EvictFlags(StrategyFlags):
     def limits(self) -> EvictionLimits:
         """How often pods are evicted."""
         return EvictionLimits(
-            cooldown_s=self.number("cooldown-s"),
+            cooldown_s=self.number("cool-time-seconds"),
             max_victims=self.whole("max-victims"),
-            lost_after_s=self.number("lost-after-s"),
-            settle_s=self.number("window-s") + self.number("interval-s"),
+            lost_after_s=self.number("lost-after-seconds"),
+            settle_s=self.number("window-seconds") + self.number("interval-seconds"),
         )
 
     def faults(self) -> Iterator[str]:

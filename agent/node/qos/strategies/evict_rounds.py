@@ -45,12 +45,12 @@ class EvictStrategy(ABC):
         if faults := self.flag_faults():
             raise FaultsError(list(faults))
         self.client, self.metrics, self.states = client, metric_cache, states_informer
-        self.window_s = self.flags.number("window-s")
+        self.window_s = self.flags.number("window-seconds")
         self._engine = EvictionEngine(self.flags.limits())
 
     def run(self, stop: StopSignal) -> None:
         """One round after the other."""
-        interval_s = self.flags.number("interval-s")
+        interval_s = self.flags.number("interval-seconds")
         while not stop.wait(interval_s):
             self.round(stop)
 

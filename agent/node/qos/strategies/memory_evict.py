@@ -19,7 +19,9 @@ class MemoryEvict(EvictStrategy):
     """Source of the cool-down: reference/koordinator.md 3.1."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, rng: random.Random | None = None) -> None:
-        flags = common_flags(MEMORY_TASKS, f"{BEST_EFFORT},{PRIORITY}", cooldown_s=4.0, window_s=10.0)
+        flags = common_flags(
+            MEMORY_TASKS, f"{BEST_EFFORT},{PRIORITY}", threshold_percent=70, cooldown_s=4.0, window_s=10.0
+        )
         super().__init__(EvictFlags(PREFIX, flags, MEMORY_TASKS), POD_MEMORY_USAGE, clock, rng)
 
     def tasks(

@@ -1,0 +1,54 @@
+"""QoS strategies that do what none should, offered to the agent as another distribution offers its own."""
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+
+
+class _Misbehaving:
+    def init_flags(self, flags: FlagSet) -> None:
+        """No flags."""
+
+    def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
+        """Nothing is needed."""
+
+    def stop(self) -> None:
+        """Nothing was changed."""
+
+
+class Raises(_Misbehaving):
+    """Raises as soon as it runs, and each time that it is tried again."""
+
+    def run(self, stop: StopSignal) -> None:  # noqa: ARG002 - as `ExtensionPlugin` has it; misbehaving is the point
+        raise RuntimeError("a fault of the strategy")
+
+
+class Blocks(_Misbehaving):
+    """Waits for ever, and never looks whether its end is asked for."""
+
+    def run(self, stop: StopSignal) -> None:  # noqa: ARG002 - as `ExtensionPlugin` has it; misbehaving is the point
+        threading.Event().wait()
+
+
+class Spins(_Misbehaving):
+    """Computes for ever."""
+
+    def run(self, stop: StopSignal) -> None:  # noqa: ARG002 - as `ExtensionPlugin` has it; misbehaving is the point
+        number = 0
+        while True:
+            number += 1
+
+
+STRATEGIES: Final = (Raises, Blocks, Spins)
+
+
+def distribution(directory: Path) -> Path:
+    """A distribution that offers them, by their names: where it lies."""
+    metadata = directory / "site" / "bench_strategies-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-strategies\nVersion: 1\n")
+    lines = [f"{each.__name__} = {__name__}:{each.__name__}" for each in STRATEGIES]
+    (metadata / "entry_points.txt").write_text("\n".join(["[parley.qos_plugins]", *lines]) + "\n")
+    return metadata.parent
