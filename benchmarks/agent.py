@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +42,7 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.load import cluster, figures, guests, http, program
+from benchmarks.load import changes, cluster, figures, guests, http, program
 from hosting import logs
 from protocol import codec, wire
 
@@ -327,26 +327,10 @@ class Wishes:
 
     def permitted_s(self, lines: Sequence[str]) -> list[float]:
         """For each wish the seconds until the agent had more, by its change log."""
-        found = grown_s(lines, "held", self.sent_s)
+        found = changes.grown_s(lines, "held", self.sent_s)
         for vm in self.sent_s.keys() - found.keys():
             self.faults.add(f"the wish of {vm} came to no permit")
         return [found[vm] for vm in self.sent_s if vm in found]
-
-
-def grown_s(lines: Sequence[str], kind: str, since_s: Mapping[str, float]) -> dict[str, float]:
-    """For each VM the seconds from a moment until it had more CPUs, by lines of that kind of the change log."""
-    before: dict[str, int] = {}
-    found: dict[str, float] = {}
-    for line in lines:
-        change = json.loads(line)
-        if change["kind"] != kind:
-            continue
-        vm, milli, at_s = change["vm"], change["cpu"], change["at_s"]
-        began_s = since_s.get(vm)
-        if began_s is not None and vm not in found and at_s > began_s and milli > before.get(vm, 0):
-            found[vm] = at_s - began_s
-        before[vm] = milli
-    return found
 
 
 async def _cost(options: Options, directory: Path, faults: figures.Faults) -> dict[str, dict[str, float]]:

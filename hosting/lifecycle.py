@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -68,10 +69,24 @@ def run(main: Callable[[Stop], Awaitable[int]]) -> int:
         except asyncio.CancelledError:
             code = INTERRUPTED
         if not (runner.run(_end_others()) and runner.run(_end_threads())):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)  # the runner would wait for them without end
+            _leave(code)  # the runner would wait for them without end
     return code
+
+
+def run_to_exit(main: Callable[[Stop], Awaitable[int]]) -> int:
+    """As `run`, for a program that has nothing to do after it: where threads are left that `main` has started and not ended, the process
+    ends at once. The interpreter would wait for a plugin's pools and threads, however long they hang."""
+    before = set(threading.enumerate())
+    code = run(main)
+    if set(threading.enumerate()) - before:
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _end_others() -> bool:

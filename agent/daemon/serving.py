@@ -122,7 +122,7 @@ def run(given: CommandLine) -> int:
         return 1
     server = ServerSettings(given.host, given.port, address, given.token, tls, settings.tls.port)
     try:
-        return lifecycle.run(lambda stop: _main(stop, settings, strategies, given.config, server))
+        return lifecycle.run_to_exit(lambda stop: _main(stop, settings, strategies, given.config, server))
     except KubernetesError as error:
         click.echo(str(error), err=True)
     except BackendError as error:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.agent import DEMAND_CPUS, HIGH, Node, Wishes, grown_s, units_of
+from benchmarks.agent import DEMAND_CPUS, HIGH, Node, Wishes, units_of
 from benchmarks.load import cluster, http
+from benchmarks.load.changes import grown_s
 from benchmarks.load.figures import Faults, in_ms
 from benchmarks.node_plugins_parts.misbehaving import STRATEGIES, distribution
 

@@ -15,6 +15,7 @@ from tests.conformance.vm_backend_clauses import CLAUSES
 from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
 from tests.conformance.vm_backend_pod_mutants import MUTANTS as POD_MUTANTS
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
+from tests.conformance.vm_backend_two_sides import kept_by_two_sides, two_sides
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
@@ -52,6 +53,14 @@ async def test_pods_keep(profile: str, clause: str, tmp_path: Path) -> None:
     for seed in range(3):
         with vm_backend_pods.planted(tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed) as plant:
             await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize(("plugin", "profile", "clause"), kept_by_two_sides())
+async def test_vms_with_a_resizer_and_a_built_in_back_end_keep(
+    plugin: str, profile: str, clause: str, tmp_path: Path
+) -> None:
+    with planted(tmp_path, PROFILES[profile], 1, two_sides(plugin)) as plant:
+        await CLAUSES[clause](plant)
 
 
 @pytest.mark.parametrize(("kind", "profile", "clause"), POD_MUTANTS)

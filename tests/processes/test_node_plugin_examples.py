@@ -1,25 +1,30 @@
 """The examples of node plugins as processes: each registers, answers, and removes its socket when it is told to end."""
 
 import math
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from agent.core.policies.values import Load, Sizing
 from agent.core.ports import FencedOffError, ResizeRefusedError
 from agent.node.plugins.ports import PluginAwayError, PluginError
+from agent.node.plugins.types.calls import PluginLimits
+from agent.node.plugins.types.resizer import ResizerFailedError
 from protocol.values import Observation
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.plugin_registry import catalogue, end, register
 from tests.support.processes import Program
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.agent.driver import VM
 
 EXAMPLES = Path(__file__).parents[2] / "examples/node-plugins"
-NOWHERE = math.inf
+T = TypeVar("T")
+WHENEVER_S = math.inf
 
 
 @contextmanager
@@ -87,11 +92,11 @@ async def test_the_resizer_keeps_sizes_and_generations_when_it_is_killed(tmp_pat
             await register(made, socket)
             earlier = await backend.fence(VM)
             fencing = await backend.fence(VM)
-            await backend.resize(VM, cu(3), fencing, seen=UNIT, not_after_s=NOWHERE)
+            await backend.resize(VM, cu(3), fencing, seen=UNIT, not_after_s=WHENEVER_S)
             with pytest.raises(FencedOffError):
-                await backend.resize(VM, cu(4), earlier, seen=cu(3), not_after_s=NOWHERE)
+                await backend.resize(VM, cu(4), earlier, seen=cu(3), not_after_s=WHENEVER_S)
             with pytest.raises(ResizeRefusedError, match="above the VM's maximum"):
-                await backend.resize(VM, cu(9), fencing, seen=cu(3), not_after_s=NOWHERE)
+                await backend.resize(VM, cu(9), fencing, seen=cu(3), not_after_s=WHENEVER_S)
             first.process.kill()
             first.process.wait()
         left = socket.lstat()
@@ -101,7 +106,32 @@ async def test_the_resizer_keeps_sizes_and_generations_when_it_is_killed(tmp_pat
             seen = await backend.observe(VM)
             assert isinstance(seen, Observation)
             assert (seen.size, seen.target) == (cu(3), cu(3))
-            await backend.resize(VM, cu(4), fencing, seen=cu(3), not_after_s=NOWHERE)
+            await backend.resize(VM, cu(4), fencing, seen=cu(3), not_after_s=WHENEVER_S)
             assert (await backend.fence(VM)).generation > fencing.generation
             with pytest.raises(FencedOffError):
-                await backend.resize(VM, cu(5), fencing, seen=cu(4), not_after_s=NOWHERE)
+                await backend.resize(VM, cu(5), fencing, seen=cu(4), not_after_s=WHENEVER_S)
+
+
+async def test_a_resizer_that_was_stopped_meanwhile_does_not_write_afterwards(tmp_path: Path) -> None:
+    short = PluginLimits(call_deadline_s=0.3, register_deadline_s=PATIENCE_S)
+    async with catalogue(short) as made:
+        backend = made.resizer("file")
+        with example("file_resizer.py", tmp_path / "registry", "--state", str(tmp_path / "state")) as program:
+            await register(made, tmp_path / "registry/Resizer-file.sock")
+            fencing = await insisted(lambda: backend.fence(VM))
+            program.process.send_signal(signal.SIGSTOP)
+            with pytest.raises(ResizerFailedError, match=r"no answer within 0\.3 s"):
+                await backend.resize(VM, cu(3), fencing, seen=UNIT, not_after_s=WHENEVER_S)
+            program.process.send_signal(signal.SIGCONT)
+            assert (await insisted(lambda: backend.observe(VM))).target == UNIT
+            assert (await insisted(lambda: backend.fence(VM))).generation > fencing.generation
+            assert (await insisted(lambda: backend.observe(VM))).target == UNIT
+
+
+async def insisted(call: Callable[[], Awaitable[T]]) -> T:
+    """The outcome of a call that may be late on a busy machine."""
+    while True:
+        try:
+            return await call()
+        except ResizerFailedError:
+            continue

@@ -76,7 +76,7 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    folder = ManagedFolder(tmp_path / "registry", RegistrationLimits(dial_s=1.0))
+    folder = ManagedFolder(tmp_path / "registry", RegistrationLimits(dial_s=1.0, get_info_s=3.0))
     handler = FailingHandler()
     folder.manager.add_handler("DevicePlugin", handler)
     folder.handler = handler

@@ -6,7 +6,7 @@ The plugin is written with what authors import, over the simulated VMs with thei
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ from tests.support.waiting import PATIENCE_S, until
 LIMITS: Final = PluginLimits(call_deadline_s=1.5, command_deadline_s=2.0)
 WIRE_S: Final = 0.002
 """Messages under way get so long to arrive before time passes. A clause holds for every duration of a call."""
+OURS: Final = {**PROFILES, "slow writes": (0.4, {"latency": {"resize": 8.0}})}
 CHOSEN: Final = ("with delay", "everything")
 
 
@@ -75,20 +76,26 @@ class Remote:
         return self.truth
 
 
+@contextmanager
+def program(place: Path, profile: str, *mutant: str) -> Iterator[Path]:
+    """The plugin's process for the length of a block."""
+    delay_s, faults = OURS[profile]
+    arguments = (str(place), str(place), str(delay_s), json.dumps(faults), *mutant)
+    started = Program("tests.support.resizer_program", *arguments, output=place / "output")
+    try:
+        yield place
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
 @pytest.fixture(scope="module", params=CHOSEN)
 def process(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Path]]:
     """A plugin for the tests of one profile."""
-    place = tmp_path_factory.mktemp("resizer")
-    delay_s, faults = PROFILES[request.param]
-    arguments = (str(place), str(place), str(delay_s), json.dumps(faults))
-    program = Program("tests.support.resizer_program", *arguments, output=place / "output")
-    try:
+    with program(tmp_path_factory.mktemp("resizer"), request.param) as place:
         yield request.param, place
-    finally:
-        program.process.kill()
-        program.process.wait()
 
 
 @asynccontextmanager
@@ -146,5 +153,35 @@ async def planted(place: Path, directory: Path, faults: Faults) -> AsyncIterator
 @pytest.mark.parametrize("clause", CLAUSES)
 async def test_a_resizer_keeps(clause: str, process: tuple[str, Path], tmp_path: Path) -> None:
     profile, place = process
-    async with planted(place, tmp_path, check(PROFILES[profile][1], Faults)) as plant:
+    async with planted(place, tmp_path, check(OURS[profile][1], Faults)) as plant:
         await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "profile", "clause"),
+    [
+        ("ObeysAnyone", "with delay", "commands_of_an_earlier_life_are_refused"),
+        ("NeverLate", "slow writes", "a_write_is_never_late"),
+        (
+            "FencesAtOnce",
+            "late, fence waits",
+            "when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_more",
+        ),
+        (
+            "WritesBlindly",
+            "with delay",
+            "a_write_fails_where_another_target_stands_than_the_one_that_was_seen",
+        ),
+    ],
+)
+async def test_the_suite_catches_a_resizer(mutant: str, profile: str, clause: str, tmp_path: Path) -> None:
+    faults = check(OURS[profile][1], Faults)
+    with program(tmp_path, profile, mutant) as place:
+        for seed in range(6):
+            (tmp_path / str(seed)).mkdir()
+            async with planted(place, tmp_path / str(seed), faults) as plant:
+                try:
+                    await CLAUSES[clause](plant)
+                except AssertionError:
+                    return
+    raise AssertionError("nobody noticed")

@@ -65,20 +65,21 @@ class MadeUpConnection:
 
     @classmethod
     async def listened(cls, path: str) -> None:
-        """Return as soon as somebody listens at the path."""
-        while not cls._is_listened(path):  # noqa: ASYNC110 - as with the real one, nobody tells
+        """Return when somebody listens at the path."""
+        server = cls.servers.get(path)
+        if server is None or server.is_dead.is_set():
             await asyncio.sleep(0.2)
+            await cls.listened(path)
 
     @classmethod
-    async def dial(cls, path: str, within_s: float) -> "MadeUpConnection":  # noqa: ARG003 - as the real one
-        """Connect to whoever listens at the path."""
-        if not cls._is_listened(path):
+    async def dial(cls, path: str, within_s: float) -> "MadeUpConnection":
+        """Connect to whoever listens at the path, which takes a moment."""
+        await asyncio.sleep(0.001)
+        server = cls.servers.get(path)
+        if server is None or server.is_dead.is_set():
+            await asyncio.sleep(within_s)
             raise RegistrationError("nobody listens")
-        return cls(cls.servers[path])
-
-    @classmethod
-    def _is_listened(cls, path: str) -> bool:
-        return path in cls.servers and not cls.servers[path].is_dead.is_set()
+        return cls(server)
 
     async def get_info(self, within_s: float) -> PluginTold:
         await self._limited("get_info", within_s)

@@ -1,5 +1,5 @@
 """A resizer in a process of its own over simulated VMs, whose time passes when the test says so:
-`python -m tests.support.resizer_program REGISTRY STATE FAULTS`.
+`python -m tests.support.resizer_program REGISTRY STATE DELAY FAULTS [MUTANT]`. A mutant breaks one promise on purpose.
 
 A second socket, `control.sock` in STATE, takes one JSON object a line: `{"plant": DIRECTORY, "seed": 1}` makes the VM anew, `{"wait":
 0.1}` lets time pass, `{"go_on": true}` lets it pass until something happens. Each answer
@@ -8,10 +8,11 @@ tells the time, and the VM's size and target as they are.
 
 import asyncio
 import json
+import math
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc.aio
 
@@ -19,7 +20,9 @@ from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
 from agent.backends.simulated import SimulatedBackend
 from agent.core.ports import BackendError, Fencing
+from agent.node.plugins.proto import resizer_v1_pb2 as wire
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import add_ResizerServicer_to_server
+from agent.node.plugins.sdk import messages
 from agent.node.plugins.sdk.generations import GenerationFile
 from agent.node.plugins.sdk.resizer_service import ResizerService
 from hosting.logs import logger
@@ -121,7 +124,46 @@ async def control(plugin: SimulatedResizer, command: dict[str, Any]) -> dict[str
     return {"now_s": virtual.now_s, "truth": await plugin.truth()}
 
 
-async def main(registry: Path, state: Path, delay_s: float, faults: Faults) -> None:
+class ObeysAnyone(ResizerService):
+    """Carries out commands of earlier generations as well."""
+
+    async def _write(self, request: wire.ResizeRequest, answer: wire.ResizeResponse) -> None:
+        request.generation = self._generations.of(request.vm.uid)
+        await super()._write(request, answer)
+
+
+class NeverLate(ResizerService):
+    """Does not compare moments."""
+
+    def _deadline(self, moment: wire.Moment) -> WriteDeadline:
+        return WriteDeadline(math.inf, self._clock)
+
+
+class FencesAtOnce(ResizerService):
+    """Does not wait for what is under way when it fences."""
+
+    async def _fence(self, request: wire.FenceRequest) -> wire.FenceResponse:
+        generation = self._generations.next(request.vm.uid)
+        return wire.FenceResponse(vm_uid=request.vm.uid, generation=generation, clock=self._reading())
+
+
+class WritesBlindly(ResizerService):
+    """Does not compare the target that stands with the one that was seen."""
+
+    async def _write(self, request: wire.ResizeRequest, answer: wire.ResizeResponse) -> None:
+        stands = await self._look(messages.vm(request.vm))
+        request.seen.CopyFrom(messages.amount_message(stands.target))
+        await super()._write(request, answer)
+
+
+KINDS: Final = {
+    kind.__name__: kind for kind in (ResizerService, ObeysAnyone, NeverLate, FencesAtOnce, WritesBlindly)
+}
+
+
+async def main(
+    registry: Path, state: Path, delay_s: float, faults: Faults, kind: type[ResizerService]
+) -> None:
     """Serve until killed."""
     plugin = SimulatedResizer(delay_s, faults)
     clock = plugin.virtual.clock()
@@ -131,7 +173,7 @@ async def main(registry: Path, state: Path, delay_s: float, faults: Faults) -> N
             writer.write(json.dumps(await control(plugin, json.loads(line))).encode() + b"\n")
             await writer.drain()
 
-    service = ResizerService(
+    service = kind(
         plugin,
         GenerationFile(state / "generations.json"),
         logger("plugin"),
@@ -148,5 +190,6 @@ async def main(registry: Path, state: Path, delay_s: float, faults: Faults) -> N
 
 
 if __name__ == "__main__":
-    _, registry_, state_, delay_, faults_ = sys.argv
-    asyncio.run(main(Path(registry_), Path(state_), float(delay_), check(json.loads(faults_), Faults)))
+    _, registry_, state_, delay_, faults_, kind_ = (*sys.argv, ResizerService.__name__)[:6]
+    faults__ = check(json.loads(faults_), Faults)
+    asyncio.run(main(Path(registry_), Path(state_), float(delay_), faults__, KINDS[kind_]))

@@ -1,6 +1,8 @@
 """The connection to one plugin: the calls of the published registration API, and the notice that the plugin's server has gone."""
 
 import asyncio
+import errno
+import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,10 +12,15 @@ import grpc.aio
 from agent.node.plugins.core.plugin_info import RegistrationError
 from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
-from agent.node.plugins.unix_channel import UnixChannel, listened
+from agent.node.plugins.unix_channel import UnixChannel
 
 _CONFIRM_S: Final = 1.0
 """A connection that ended has this long to come back, before the server counts as gone."""
+
+_NOBODY: Final = (errno.ECONNREFUSED, errno.ENOENT)
+"""What the kernel says where nobody listens, or no file is there yet."""
+_KNOCK_S: Final = 0.05
+_KNOCK_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,16 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
     return f"rpc error: code = {code.name.title().replace('_', '')} desc = {details}"
 
 
+def _is_listened(path: str) -> bool:
+    """Whether a connection is taken. A Unix socket says that at once; what else can be wrong is left to who dials."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as knock:
+        try:
+            knock.connect(path)
+        except OSError as error:
+            return error.errno not in _NOBODY
+    return True
+
+
 class PluginConnection:
     """A connection to the socket where a plugin registers. Made by `dial`; `close` must be called in the end."""
 
@@ -40,7 +57,14 @@ class PluginConnection:
         self._opened = opened
         self._stub = RegistrationStub(opened.channel)
 
-    listened = staticmethod(listened)
+    @staticmethod
+    async def listened(path: str) -> None:
+        """Return as soon as somebody listens at the socket. Costs a system call each second at most, and no channel: a folder may be
+        full of sockets whose servers have died."""
+        wait_s = _KNOCK_S
+        while not _is_listened(path):
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _KNOCK_S_MAX)
 
     @classmethod
     async def dial(cls, path: str, within_s: float) -> "PluginConnection":

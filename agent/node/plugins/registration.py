@@ -235,6 +235,7 @@ class Registrar:
         if revived is not None:
             self._actual.remove_plugin(revived.plugin.socket_path)
             self._on_step(revived)
+            await self._release(revived.plugin.socket_path)
         return (
             None
             if error is None

@@ -5,10 +5,7 @@ the decoded path at commas. Such a socket is dialled through a descriptor of the
 whose path is longer than the kernel takes, as it may be outside of the container where the plugin made it.
 """
 
-import asyncio
-import errno
 import os
-import socket
 from typing import Final
 from urllib.parse import quote
 
@@ -31,30 +28,6 @@ _OPTIONS: Final = (
     # No answer of a plugin needs more, and no plugin may fill our memory.
     ("grpc.max_receive_message_length", 2**20),
 )
-
-
-_NOBODY: Final = (errno.ECONNREFUSED, errno.ENOENT)
-_KNOCK_S: Final = 0.05
-_KNOCK_S_MAX: Final = 1.0
-
-
-async def listened(path: str) -> None:
-    """Return as soon as somebody listens at the socket. Costs a system call each second at most, and no channel: a folder may be
-    full of sockets whose servers have died."""
-    wait_s = _KNOCK_S
-    while not _is_listened(path):
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _KNOCK_S_MAX)
-
-
-def _is_listened(path: str) -> bool:
-    """Whether a connection is taken. A Unix socket says that at once; what else can be wrong is left to who dials."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as knock:
-        try:
-            knock.connect(path)
-        except OSError as error:
-            return error.errno not in _NOBODY
-    return True
 
 
 class UnixChannel:

@@ -58,7 +58,7 @@ class LastWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class _FileReading:
+class _FileValue:
     """What a file says, the value that it means, and the period of the group."""
 
     text: str
@@ -140,7 +140,7 @@ class ResourceExecutor:
         self._hierarchies[controller] = found
         return found
 
-    def _read(self, parts: tuple[str, ...], resource: CgroupResource) -> _FileReading:
+    def _read(self, parts: tuple[str, ...], resource: CgroupResource) -> _FileValue:
         """What the file of a group says."""
         file = self._file(resource)
         with group_directory(self._hierarchy(file.controller), parts) as directory:
@@ -152,7 +152,7 @@ class ResourceExecutor:
             meant = text
             if not text and resource is CgroupResource.CPUSET_CPUS and self.is_v2:
                 meant = read_file(directory, "cpuset.cpus.effective")
-        return _FileReading(text, value_of(resource, meant, is_v2=self.is_v2, period_us=period_us), period_us)
+        return _FileValue(text, value_of(resource, meant, is_v2=self.is_v2, period_us=period_us), period_us)
 
     def _write(self, target: _Target, directory: int, text: str) -> None:
         write_file(directory, target.file.name, text)

@@ -7,9 +7,8 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from agent.node.qos.core.lifecycle import (
     Disable,
@@ -70,40 +69,6 @@ class ThreadStop:
         finally:
             with self._lock:
                 self._on_request = lambda: None
-
-
-class DaemonThreads(ThreadPoolExecutor):
-    """Runs what a strategy's coroutine gives to threads (`asyncio.to_thread`), each call in a daemon thread: the interpreter waits
-    at its end for the threads of a usual executor, and a call that hangs would keep the process."""
-
-    def __init__(self) -> None:
-        super().__init__(max_workers=1)
-        self._calls: list[threading.Thread] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """Start a call."""
-        future: Future[Any] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
-                future.set_exception(error)
-
-        self._calls = [
-            *(each for each in self._calls if each.is_alive()),
-            threading.Thread(target=call, daemon=True),
-        ]
-        self._calls[-1].start()
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for the calls that run."""
-        super().shutdown(wait, cancel_futures=cancel_futures)
-        for each in self._calls if wait else ():
-            each.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +220,6 @@ def _run(plugin: ExtensionPlugin, stop: ThreadStop) -> None:
 async def _until_stopped(awaitable: Awaitable[None], stop: ThreadStop) -> None:
     """Wait for the awaitable, which is cancelled with the request to end."""
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(DaemonThreads())
     running = asyncio.ensure_future(awaitable)
     with stop.calling(lambda: loop.call_soon_threadsafe(running.cancel)):
         try:

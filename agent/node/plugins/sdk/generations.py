@@ -21,10 +21,7 @@ class GenerationFile:
         self._unix_s = unix_s
         self._known: dict[str, int] = {}
         if path.exists():
-            found = json.loads(path.read_bytes())
-            if not (isinstance(found, dict) and all(type(each) is int for each in found.values())):
-                raise ValueError(f"{path} is no file of generations; remove it to begin anew")
-            self._known = found
+            self._known = _read(path)
 
     def of(self, uid: str) -> int:
         """The last generation of a VM; 0 for none."""
@@ -41,3 +38,13 @@ class GenerationFile:
         files.replace(self._path, json.dumps(known).encode())
         self._known = known
         return generation
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not (isinstance(found, dict) and all(type(each) is int for each in found.values())):
+        raise ValueError(f"{path} is no file of generations; remove it to begin anew")
+    return found

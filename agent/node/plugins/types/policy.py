@@ -43,7 +43,7 @@ class PolicyClient:
                 unit=amount_message(sizing.unit.step),
                 is_apart=sizing.unit.is_apart,
             ),
-            args_json=json.dumps(dict(args)),
+            args_json=json.dumps(dict(args), default=str),  # a date in the settings, for one
         )
         return await self.calls.call(
             lambda stub: stub.GetGoal, request, lambda answer: goal_of(answer, vm, self.calls.name)

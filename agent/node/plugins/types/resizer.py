@@ -76,7 +76,7 @@ class NoSizeLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _PluginClock:
     """The plugin's clock, and our moment at which the reading had been received."""
 
     clock_id: str
@@ -107,7 +107,7 @@ class ResizerClient:
         self.calls = calls
         self._sizes = sizes
         self._clock = clock
-        self._reading: _Reading | None = None
+        self._reading: _PluginClock | None = None
         self._described = Capabilities(0.0)
         self._known = LatelyUsed(_Standing)
 
@@ -246,12 +246,12 @@ class ResizerClient:
             self._reading = reading
         return check
 
-    def _read(self, check: AnswerCheck, clock: messages.ClockReading) -> _Reading:
+    def _read(self, check: AnswerCheck, clock: messages.ClockReading) -> _PluginClock:
         check.text("clock.clock_id", clock.clock_id[: MAX_CLOCK_ID + 1])
         if len(clock.clock_id) > MAX_CLOCK_ID:
             check.fault("clock.clock_id", clock.clock_id, f"must have at most {MAX_CLOCK_ID} characters")
         check.number("clock.reading_s", clock.reading_s, MAX_READING_S)
-        return _Reading(clock.clock_id, clock.reading_s, self._clock())
+        return _PluginClock(clock.clock_id, clock.reading_s, self._clock())
 
     def _moment(self, at_s: float) -> messages.Moment:
         """A moment of ours on the plugin's clock, or a moment before."""

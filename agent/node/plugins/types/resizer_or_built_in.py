@@ -56,7 +56,9 @@ class _VmSides:
 class ResizerOrBuiltIn:
     """The `VmBackend` port over a resizer and the built-in back end. `is_registered` says whether the resizer is registered now.
 
-    The generation of a fence is that of the built-in back end, which every fence raises.
+    The generation of a fence is that of the built-in back end, which every fence raises. A proof of a fence holds for the object that
+    gave it: there is one for each process. A plugin that is away while a VM is fenced is fenced when it is used again; until then
+    only the node lock keeps an earlier process from commanding it.
     """
 
     def __init__(

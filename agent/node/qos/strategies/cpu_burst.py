@@ -6,7 +6,7 @@ VMs are left alone unless a flag includes them: the agent changes their limit it
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -201,26 +201,33 @@ class CPUBurst:
         current = self._quota(group)
         if current is None or UNLIMITED < current < pod.limits.vcpu_milli * US_OF_LIMIT_MILLI:
             return []
-        inside = []
+        inside: list[tuple[str, int | None, BurstSetting]] = []
+        limits: list[tuple[int, BurstSetting]] = []
         for container in pod.containers:
             name = _group_of(container, at)
             if name and container.limits.vcpu_milli > 0:
-                path = f"{group}/{name}"
-                quota = self._quota(path)
-                inside.append((path, quota, self._setting(container, quota, rule, pool, load), container))
+                quota_us = self._quota(f"{group}/{name}")
+                setting = self._setting(container, quota_us, rule, pool, load)
+                inside.append((f"{group}/{name}", quota_us, setting))
+                limits.append((container.limits.vcpu_milli, setting))
         if not inside:
             return []
-        limits = ((container.limits.vcpu_milli, setting) for _, _, setting, container in inside)
         whole = pod_setting(pod.limits.vcpu_milli, current, limits)
-        found = list[CgroupUpdate]()
         reason = f"CPU burst of {pod.full_name}"
-        groups = ((group, current, whole), *((path, quota, setting) for path, quota, setting, _ in inside))
-        for path, quota, setting in groups:
-            if setting.quota_us not in {None, quota}:
-                found.append(CgroupUpdate(path, QUOTA, setting.quota_us or 0, reason))
-            if self._bursts.get(path) != setting.burst_us:
-                found.append(CgroupUpdate(path, BURST, setting.burst_us, reason))
-        return found
+        return [
+            each
+            for path, quota_us, setting in ((group, current, whole), *inside)
+            for each in self._changes(path, quota_us, setting, reason)
+        ]
+
+    def _changes(
+        self, path: str, quota_us: int | None, setting: BurstSetting, reason: str
+    ) -> Iterator[CgroupUpdate]:
+        """What of a setting is not in force in a group whose quota is `quota_us`."""
+        if setting.quota_us is not None and setting.quota_us != quota_us:
+            yield CgroupUpdate(path, QUOTA, setting.quota_us, reason)
+        if self._bursts.get(path) != setting.burst_us:
+            yield CgroupUpdate(path, BURST, setting.burst_us, reason)
 
     def _setting(
         self,
