@@ -12,6 +12,7 @@ from agent.daemon import plugin_page, qos_page
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
 from agent.node.qos.callbacks import CallbackStatus
+from agent.node.qos.collectors import CollectorFigures
 from agent.node.qos.core.actions import CgroupResource, StrategyDecision
 from agent.node.qos.core.decisions import DecisionRecord
 from agent.node.qos.core.gates import FeatureStage
@@ -57,7 +58,7 @@ CALLBACKS = (CallbackStatus(ObjectType.NODE, "n", "for n", "Mine", 3, 1, "oh", 2
 WRITES = (LastWrite("kubepods", CgroupResource.CPU_SHARES, 2, "CPUSuppress"),)
 PAGES = {
     "plugins": plugin_page.document("n1", "/run/p", PLUGINS),
-    "qos": qos_page.document("n1", STRATEGIES, CALLBACKS, WRITES, 100.0),
+    "qos": qos_page.document("n1", STRATEGIES, CALLBACKS, WRITES, CollectorFigures(3), 100.0),
 }
 
 
