@@ -72,7 +72,7 @@ async def _row(name: str, node: Node, directory: Path, count: int, faults: Fault
     loads = await _load(node, rng, count, wishes.sent_s.keys())
     cpu_percent = (node.agent.cpu_s() - cpu_s) / (time.monotonic() - began_s) * 100
     log = directory / "state" / "changes.jsonl"
-    asked = {**wishes.sent_s, **loads}
+    asked, lines = {**wishes.sent_s, **loads}, list[str]()
     for _ in range(
         PATIENCE_S
     ):  # beside others on the machine it may take longer than the latencies that count
