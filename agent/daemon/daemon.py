@@ -256,7 +256,9 @@ class Daemon:
             if self._announcer is not None
             else status.NOTHING_BESIDE
         )
-        page = status.document(self._settings.node, self._identity, self._runners(), beside)
+        runners = self._runners()
+        beside = beside.with_warnings(self._extensions.warnings(runners))
+        page = status.document(self._settings.node, self._identity, runners, beside)
         return server.Reply(200, page)
 
     def _families(self) -> list[metrics.AnyFamily]:

@@ -40,7 +40,7 @@ class NodeEvents:
     def tell(self, is_warning: bool, reason: str, action: str, text: str) -> None:
         """Tell of the node. Called in the loop."""
         write = self._log.warning if is_warning else self._log.info
-        write("told of the node", reason=reason, text=text)
+        write("node", reason=reason, text=text)
         node = self._cluster.manifest() if self._cluster is not None else None
         if node is not None:
             head: Manifest = {"apiVersion": NODES.api_version, "kind": NODES.kind}

@@ -1,7 +1,7 @@
 """Node plugins and strategies of a daemon: each part is there where the settings name it, and loaded only then."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +66,10 @@ class NodeExtensions:
         if self._plugins is None or name is None:
             return built_in
         return InstalledBackend(self._plugins.resizer(name, built_in.backend), built_in.prepare)
+
+    def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
+        """What is to be said of VMs by name: those that the built-in back end resizes in the place of a resizer."""
+        return self._plugins.warnings(runners) if self._plugins is not None else {}
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon."""

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from agent.backends.logged_sizes import LoggedSizes
@@ -14,7 +14,8 @@ from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.status import PluginState, PluginStatus
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import RESIZER, Catalogue
-from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn
+from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn, Side
+from agent.runner.runner import Runner
 from hosting.logs import Logger
 from hosting.metrics import Family
 
@@ -33,6 +34,7 @@ class NodePlugins:
         assert settings.directory is not None
         self._events = PluginEvents(tell)
         self._log, self._rng = log, rng
+        self._resizer: tuple[str, ResizerOrBuiltIn] | None = None
         limits = PluginLimits(call_deadline_s=settings.deadline, max_calls=settings.max_calls)
         self.catalogue = Catalogue(limits, sizes=sizes)
         self._manager = NodePluginManager(
@@ -54,13 +56,25 @@ class NodePlugins:
 
     def resizer(self, name: str, built_in: VmBackend) -> VmBackend:
         """The resizer of that name, which the built-in back end replaces while the plugin is away."""
-        return ResizerOrBuiltIn(
-            self.catalogue.resizer(name),
-            built_in,
-            lambda: self.catalogue.is_registered(RESIZER, name),
-            log=self._log,
-            rng=self._rng,
+        self._resizer = (
+            name,
+            ResizerOrBuiltIn(
+                self.catalogue.resizer(name),
+                built_in,
+                lambda: self.catalogue.is_registered(RESIZER, name),
+                log=self._log,
+                rng=self._rng,
+            ),
         )
+        return self._resizer[1]
+
+    def warnings(self, runners: Iterable[Runner]) -> dict[str, str]:
+        """The VMs that the built-in back end resizes in the place of the resizer."""
+        if self._resizer is None:
+            return {}
+        name, backend = self._resizer
+        text = f"resizer plugin {name} is away or fails: the built-in back end resizes this VM"
+        return {each.vm.name: text for each in runners if backend.side(each.vm) is Side.BUILT_IN}
 
     def statuses(self) -> tuple[PluginStatus, ...]:
         """Every socket, with the figures of the calls to the plugin behind it."""

@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
 from agent.node.qos.flags import QOSExtensionConfig, configured
 from hosting.settings import FaultsError, Settings
-
-MAX_PLUGIN_NAME: Final = 253
 
 
 def path(value: object) -> Path:
@@ -30,10 +29,8 @@ def _absolute(value: Path) -> Path:
 
 def plugin_name(value: str) -> str:
     """The name that a plugin registers under. Raises `ValueError` for what no plugin can be called."""
-    if not 1 <= len(value) <= MAX_PLUGIN_NAME or not value.isprintable() or " " in value:
-        raise ValueError(
-            f"must be the name of a plugin: 1 to {MAX_PLUGIN_NAME} printable characters without blanks"
-        )
+    if not is_plugin_name(value):
+        raise ValueError(NAME_RULE)
     return value
 
 

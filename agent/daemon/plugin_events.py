@@ -1,4 +1,5 @@
-"""Tells people of changes of node plugins: which one registered, failed, or was lost. Pure but for whom it tells."""
+"""Tells people of changes of node plugins: which plugin registered, failed, or was lost. A plugin that fails again and again with the
+same error is told once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,8 @@ class PluginEvents:
         self._tell = tell
         self._registered: dict[str, PluginStatus] = {}
         """By socket, as it was registered last."""
+        self._failed: dict[str, str] = {}
+        """The last error that was told, by socket."""
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def changed(self, status: PluginStatus) -> None:
@@ -28,6 +31,7 @@ class PluginEvents:
         match status.state:
             case PluginState.REGISTERED:
                 self.counts[status.plugin_type, "registered"] += 1
+                self._failed.pop(path, None)
                 if len(self._registered) < MAX_KNOWN:
                     self._registered[path] = status
                 versions = ", ".join(status.versions) or "no version"
@@ -36,15 +40,22 @@ class PluginEvents:
                 self._lost(path, status.last_error or "its socket is gone")
             case PluginState.FAILED:
                 self.counts[status.plugin_type, "failed"] += 1
-                known = path in self._registered
+                is_told = path in self._registered or self._failed.get(path) == status.last_error
                 self._lost(path, status.last_error)
-                if not known:
+                self._remember(path, status.last_error)
+                if not is_told:
                     who = name if status.name else "plugin"
                     self._tell(True, "PluginFailed", ACTION, f"{who} at {path}: {status.last_error}")
             case PluginState.SUPERSEDED:
                 self._registered.pop(path, None)
             case _:
                 pass
+
+    def _remember(self, path: str, error: str) -> None:
+        self._failed.pop(path, None)
+        if len(self._failed) >= MAX_KNOWN:
+            del self._failed[next(iter(self._failed))]
+        self._failed[path] = error
 
     def _lost(self, path: str, why: str) -> None:
         before = self._registered.pop(path, None)

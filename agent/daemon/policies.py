@@ -33,6 +33,7 @@ from agent.core.policies.values import (
 )
 from agent.core.policies.wish import HALF
 from agent.core.policies.zones import Zones
+from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
 from hosting.amounts import Memory, share
 from hosting.registry import FactoryRegistry, RegistryError
 from hosting.settings import FaultsError, Settings, check
@@ -41,7 +42,7 @@ POLICY_GROUP: Final = "parley.policies"
 DEFAULT: Final = ("utilisation",)
 MAX_POLICIES: Final = 16
 MAX_PARTS: Final = 16
-MAX_NAME: Final = len(PREFIX) + 253
+MAX_NAME: Final = len(PREFIX) + 128
 
 Factory = Callable[[Mapping[str, Any]], Policy]
 M = TypeVar("M", bound=Settings)
@@ -165,10 +166,8 @@ class PolicyRegistry(FactoryRegistry[Factory]):
     def _plugin(self, name: str, args: Mapping[str, Any]) -> Policy:
         if not self.has_plugins:
             raise RegistryError(f"policy {PREFIX + name!r}: needs plugins.directory in the agent's settings")
-        if not name or not name.isprintable() or " " in name:
-            raise RegistryError(
-                f"policy {PREFIX + name!r}: the name of the plugin must follow, such as {PREFIX}queue"
-            )
+        if not is_plugin_name(name):
+            raise RegistryError(f"policy {PREFIX + name!r}: the plugin's name {NAME_RULE}")
         return PluginPolicy(name, dict(args))
 
 

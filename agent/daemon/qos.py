@@ -70,6 +70,7 @@ class NodeStrategies:
             self._manager.statuses(),
             self._manager.callbacks(),
             self._executor.last_writes(),
+            self._collectors.figures,
             time.monotonic(),
         )
 

@@ -8,6 +8,7 @@ from hosting.metrics import Family
 
 if TYPE_CHECKING:  # strategies are loaded only where they are wanted
     from agent.node.qos.callbacks import CallbackStatus
+    from agent.node.qos.collectors import CollectorFigures
     from agent.node.qos.core.decisions import DecisionRecord
     from agent.node.qos.executor import LastWrite
     from agent.node.qos.manager import StrategyStatus
@@ -25,6 +26,7 @@ def document(
     statuses: "Sequence[StrategyStatus]",
     callbacks: "Sequence[CallbackStatus]",
     writes: "Sequence[LastWrite]",
+    collected: "CollectorFigures",
     now_s: float,
 ) -> bytes:
     """The whole of `/v1/qos`. `now_s` is the moment of the same clock as the decisions' times."""
@@ -43,6 +45,12 @@ def document(
                 }
                 for each in writes
             ],
+            "collectors": {
+                "rounds": collected.rounds,
+                "roundSeconds": round(collected.round_s, 4),
+                "pods": collected.pods,
+                "leftOut": dict(sorted(collected.left_out.items())),
+            },
         }
     ).encode()
 

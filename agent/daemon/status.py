@@ -83,6 +83,11 @@ class Beside:
     warnings: Mapping[str, tuple[str, ...]]
     not_scaled: Mapping[str, tuple[str, ...]]
 
+    def with_warnings(self, more: Mapping[str, str]) -> "Beside":
+        """The same with one more warning for some VMs."""
+        added = {name: (*self.warnings.get(name, ()), text) for name, text in more.items()}
+        return Beside({**self.warnings, **added}, self.not_scaled)
+
 
 NOTHING_BESIDE: Final = Beside({}, {})
 

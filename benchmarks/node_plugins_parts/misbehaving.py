@@ -1,4 +1,4 @@
-"""QoS strategies that do what none should, offered to the agent as another distribution offers its own."""
+"""QoS strategies that do what none should, and one that does nothing, offered to the agent as another distribution offers its own."""
 
 import threading
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
 
 
-class _Misbehaving:
+class _Strategy:
     def init_flags(self, flags: FlagSet) -> None:
         """No flags."""
 
@@ -18,21 +18,29 @@ class _Misbehaving:
         """Nothing was changed."""
 
 
-class Raises(_Misbehaving):
+class Waits(_Strategy):
+    """Does nothing until its end is asked for: what is left are the collectors."""
+
+    def run(self, stop: StopSignal) -> None:
+        while not stop.wait(60.0):
+            pass
+
+
+class Raises(_Strategy):
     """Raises as soon as it runs, and each time that it is tried again."""
 
     def run(self, stop: StopSignal) -> None:  # noqa: ARG002 - as `ExtensionPlugin` has it; misbehaving is the point
         raise RuntimeError("a fault of the strategy")
 
 
-class Blocks(_Misbehaving):
+class Blocks(_Strategy):
     """Waits for ever, and never looks whether its end is asked for."""
 
     def run(self, stop: StopSignal) -> None:  # noqa: ARG002 - as `ExtensionPlugin` has it; misbehaving is the point
         threading.Event().wait()
 
 
-class Spins(_Misbehaving):
+class Spins(_Strategy):
     """Computes for ever."""
 
     def run(self, stop: StopSignal) -> None:  # noqa: ARG002 - as `ExtensionPlugin` has it; misbehaving is the point
@@ -41,7 +49,7 @@ class Spins(_Misbehaving):
             number += 1
 
 
-STRATEGIES: Final = (Raises, Blocks, Spins)
+STRATEGIES: Final = (Waits, Raises, Blocks, Spins)
 
 
 def distribution(directory: Path) -> Path:

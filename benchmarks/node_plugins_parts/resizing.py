@@ -18,7 +18,7 @@ from benchmarks.node_plugins_parts.misbehaving import STRATEGIES, distribution
 VMS: Final = 100
 PER_S: Final = 20.0
 SETTLE_S: Final = 1.0
-PATIENCE_S: Final = 4.0
+PATIENCE_S: Final = 15
 SETTINGS: Final = ("periods: {metrics: 1, tick: 15, downWindow: 30}", "resizeDelay: 0")
 NOBODY: Final = "no strategy"
 
@@ -33,21 +33,35 @@ class Row:
     cpu_percent: float
 
 
-async def measure(directory: Path, groups: Path, count: int, faults: Faults) -> list[Row]:
-    """A row without strategies, and one with each of them, in an agent of its own."""
+async def measure(directory: Path, groups: Path, count: int, rounds: int, faults: Faults) -> list[Row]:
+    """A row without strategies, and one with each of them, in an agent of its own. Of several rounds the smallest figures: what else
+    runs on the machine only ever adds."""
     paths = (distribution(directory),)
-    found = []
-    for name in (NOBODY, *(each.__name__ for each in STRATEGIES)):
-        inside = directory / name.replace(" ", "-")
-        inside.mkdir()
-        more: tuple[str, ...] = SETTINGS
-        if name != NOBODY:
-            more += (f"qos: {{featureGates: {{{name}: true}}, cgroupRoot: {groups}}}",)
-        async with Node(VMS, inside, random.Random(1), faults, more=more, paths=paths) as node:
-            await node.settled()
-            await asyncio.sleep(SETTLE_S)
-            found.append(await _row(name, node, inside, count, faults))
-    return found
+    names = (NOBODY, *(each.__name__ for each in STRATEGIES))
+    found: dict[str, list[Row]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names:
+            inside = directory / f"{name.replace(' ', '-')}-{number}"
+            inside.mkdir()
+            more: tuple[str, ...] = SETTINGS
+            if name != NOBODY:
+                more += (f"qos: {{featureGates: {{{name}: true}}, cgroupRoot: {groups}}}",)
+            async with Node(VMS, inside, random.Random(1), faults, more=more, paths=paths) as node:
+                await node.settled()
+                await asyncio.sleep(SETTLE_S)
+                found[name].append(await _row(name, node, inside, count, faults))
+    return [_least(rows) for rows in found.values()]
+
+
+def _least(rows: list[Row]) -> Row:
+    wish, load = (
+        {
+            key: min((each[key] for each in figures), key=lambda value: (value is None, value))
+            for key in figures[0]
+        }
+        for figures in ([row.wish for row in rows], [row.load for row in rows])
+    )
+    return Row(rows[0].strategy, wish, load, min(row.cpu_percent for row in rows))
 
 
 async def _row(name: str, node: Node, directory: Path, count: int, faults: Faults) -> Row:
@@ -56,9 +70,16 @@ async def _row(name: str, node: Node, directory: Path, count: int, faults: Fault
     wishes = Wishes(node, rng, faults)
     await wishes.run(count, PER_S)
     loads = await _load(node, rng, count, wishes.sent_s.keys())
-    await asyncio.sleep(PATIENCE_S)
     cpu_percent = (node.agent.cpu_s() - cpu_s) / (time.monotonic() - began_s) * 100
-    lines = (directory / "state" / "changes.jsonl").read_text().splitlines()
+    log = directory / "state" / "changes.jsonl"
+    asked, lines = {**wishes.sent_s, **loads}, list[str]()
+    for _ in range(
+        PATIENCE_S
+    ):  # beside others on the machine it may take longer than the latencies that count
+        await asyncio.sleep(1.0)
+        lines = log.read_text().splitlines()
+        if len(grown_s(lines, "size", asked)) == len(asked):
+            break
     took = {}
     for what, since_s in (("wish", wishes.sent_s), ("load", loads)):
         grown = grown_s(lines, "size", since_s)

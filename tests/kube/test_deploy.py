@@ -95,6 +95,11 @@ EVENT: Final = {
     "reportingInstance": "one",
     "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": TEAM, "name": "some-pod"},
 }
+NODE_EVENT: Final = {
+    **EVENT,
+    "metadata": {"name": "of-a-node", "namespace": "default"},
+    "regarding": {"apiVersion": "v1", "kind": "Node", "name": "deployed-0", "uid": "any"},
+}
 ANOTHER_POD: Final = pod("another")
 
 
@@ -129,6 +134,7 @@ AGENT_MAY: Final = [
     ("GET", f"/api/v1/namespaces/{TEAM}/limitranges", None),
     ("GET", f"/api/v1/namespaces/{TEAM}/resourcequotas", None),
     ("POST", f"/apis/events.k8s.io/v1/namespaces/{TEAM}/events?dryRun=All", EVENT),
+    ("POST", "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All", NODE_EVENT),
 ]
 
 

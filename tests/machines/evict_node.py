@@ -126,7 +126,7 @@ class EvictNode:
         mood = (
             "fine"
             if self.is_calm
-            else self.chance.choice(["fine", "fine", "slow", "lost", "no", "cut", "dark"])
+            else self.chance.choice(["fine", "fine", "slow", "stuck", "lost", "no", "cut", "dark"])
         )
         if mood == "no":
             return EvictResult.REFUSED
@@ -135,7 +135,7 @@ class EvictNode:
         pod.asked_s = self.now_s if pod.asked_s is None else pod.asked_s
         if mood != "lost":
             pod.state = replace(pod.state, is_ending=True)
-            wait_s = {"fine": 2, "cut": 3}.get(mood, 40)
+            wait_s = {"fine": 2, "cut": 3, "slow": 40, "stuck": 90}[mood]
             pod.ends_s = self.now_s + wait_s if pod.ends_s is None else pod.ends_s
         return EvictResult.FAILED if mood == "cut" else EvictResult.EVICTED
 

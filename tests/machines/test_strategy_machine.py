@@ -39,6 +39,9 @@ class Told:
     def __init__(self) -> None:
         self.next: dict[str, str] = {}
         self.pokes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.heard = 0
+        self.works = False
+        """Whether `run` waits, and hears what it is told."""
         self.let_go = threading.Event()
         self.hangs_in = ""
         self.has_ended = False
@@ -56,18 +59,23 @@ class Told:
         if self.lives:
             self.lives.append("end")
         self.threads = {thread}
-        self.has_ended = False
+        self.has_ended = self.works = False
         self.lives.append("setup")
         self._do("setup")
 
     def run(self, stop: StopSignal) -> None:
         self._begin("run")
         self._do("run")
+        self.works = True
         while not stop.wait(0.001):
             with contextlib.suppress(queue.Empty):
-                if self._do("run", self.pokes.get_nowait()):
+                what = self.pokes.get_nowait()
+                self.works = False  # known before the poke counts as heard
+                self.heard += 1
+                if self._do("run", what):
                     self.has_ended = True
                     return
+                self.works = True
 
     def stop(self) -> None:
         self._begin("stop")
@@ -83,9 +91,9 @@ class Told:
             case "raise":
                 raise ValueError(method)
             case "hang":
-                self.let_go.clear()
                 self.hangs_in = method
                 assert self.let_go.wait(PATIENCE_S)
+                self.let_go.clear()
                 self.hangs_in = ""
             case "end":
                 return True
@@ -154,13 +162,16 @@ class StrategyMachine(RuleBasedStateMachine):
 
     @rule(name=NAME, what=st.sampled_from(["raise", "hang", "end"]))
     def a_strategy_that_runs_is_told(self, name: str, what: str) -> None:
-        if self._state(name) == "running" and not self.plugins[name].hangs_in:
+        if self._state(name) == "running" and self.plugins[name].works:
+            heard = self.plugins[name].heard
             self.plugins[name].pokes.put(what)
-            self._drive(until(self.plugins[name].pokes.empty))
+            self._drive(until(lambda: self.plugins[name].heard > heard))
 
     @rule(name=NAME)
     def a_strategy_is_let_go(self, name: str) -> None:
-        self.plugins[name].let_go.set()
+        if self.plugins[name].hangs_in:
+            self.plugins[name].let_go.set()
+            self._drive(until(lambda: not self.plugins[name].let_go.is_set()))
 
     @invariant()
     def everybody_comes_to_rest(self) -> None:
@@ -178,7 +189,7 @@ class StrategyMachine(RuleBasedStateMachine):
         is_wanted = self.gates[name] and self.task is not None
         match plugin.hangs_in:
             case "" if is_wanted:
-                return state == ("stopped" if plugin.has_ended else "running")
+                return state == "stopped" if plugin.has_ended else state == "running" and plugin.works
             case "":
                 return state in {"off", "stopped"} and not plugin.living()
             case "setup" if is_wanted:

@@ -43,9 +43,9 @@ def example(name: str, registry: Path, *arguments: str) -> Iterator[Program]:
             program.process.wait()
 
 
-async def test_the_metrics_source_tells_the_load_and_ends_with_its_socket(tmp_path: Path) -> None:
-    socket = tmp_path / "registry/MetricsSource-wave-load.sock"
-    with example("wave_load.py", tmp_path / "registry") as program:
+async def test_a_source_tells_the_load_and_ends_with_its_socket(tmp_path: Path) -> None:
+    socket = tmp_path / "r/MetricsSource-wave-load.sock"
+    with example("wave_load.py", tmp_path / "r") as program:
         async with catalogue() as made:
             source = made.metrics_source("wave-load")
             with pytest.raises(PluginAwayError, match="MetricsSource wave-load is not registered"):
@@ -70,9 +70,9 @@ async def test_the_metrics_source_tells_the_load_and_ends_with_its_socket(tmp_pa
 async def test_the_policy_tells_goals_and_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
     load = Load(busy_micro=2_000_000, memory_total=8 * GIB, memory_available=7 * GIB)
     sizing = Sizing(cu(2), VM.unit, VM.bounds)
-    with example("headroom_policy.py", tmp_path / "registry"):
+    with example("headroom_policy.py", tmp_path / "r"):
         async with catalogue() as made:
-            await register(made, tmp_path / "registry/Policy-headroom.sock")
+            await register(made, tmp_path / "r/Policy-headroom.sock")
             policy = made.policy("headroom")
             goal = await policy.goal(VM, load, sizing, {"headroomPercent": 100})
             assert (goal.cpu.units, goal.memory.units) == (4, 2)
@@ -84,11 +84,11 @@ async def test_the_policy_tells_goals_and_what_is_wrong_with_its_arguments(tmp_p
 
 
 async def test_the_resizer_keeps_sizes_and_generations_when_it_is_killed(tmp_path: Path) -> None:
-    socket = tmp_path / "registry/Resizer-file.sock"
+    socket = tmp_path / "r/Resizer-file.sock"
     arguments = ("--state", str(tmp_path / "state"))
     async with catalogue() as made:
         backend = made.resizer("file")
-        with example("file_resizer.py", tmp_path / "registry", *arguments) as first:
+        with example("file_resizer.py", tmp_path / "r", *arguments) as first:
             await register(made, socket)
             earlier = await backend.fence(VM)
             fencing = await backend.fence(VM)
@@ -100,7 +100,7 @@ async def test_the_resizer_keeps_sizes_and_generations_when_it_is_killed(tmp_pat
             first.process.kill()
             first.process.wait()
         left = socket.lstat()
-        with example("file_resizer.py", tmp_path / "registry", *arguments):
+        with example("file_resizer.py", tmp_path / "r", *arguments):
             await until(lambda: socket.lstat().st_ino != left.st_ino)
             await register(made, socket)
             seen = await backend.observe(VM)
@@ -116,8 +116,8 @@ async def test_a_resizer_that_was_stopped_meanwhile_does_not_write_afterwards(tm
     short = PluginLimits(call_deadline_s=0.3, register_deadline_s=PATIENCE_S)
     async with catalogue(short) as made:
         backend = made.resizer("file")
-        with example("file_resizer.py", tmp_path / "registry", "--state", str(tmp_path / "state")) as program:
-            await register(made, tmp_path / "registry/Resizer-file.sock")
+        with example("file_resizer.py", tmp_path / "r", "--state", str(tmp_path / "state")) as program:
+            await register(made, tmp_path / "r/Resizer-file.sock")
             fencing = await insisted(lambda: backend.fence(VM))
             program.process.send_signal(signal.SIGSTOP)
             with pytest.raises(ResizerFailedError, match=r"no answer within 0\.3 s"):

@@ -25,6 +25,8 @@ from tests.support.processes import (
 from tests.support.waiting import shown_blocking
 
 PLUGIN = Path(__file__).parent / "stand_ins/told_plugin.py"
+RESIZER = Path(__file__).parents[2] / "examples/node-plugins/file_resizer.py"
+RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 class House:
@@ -44,8 +46,18 @@ class House:
     def start(self, kind: str) -> None:
         """Start the plugin of that type."""
         arguments = (str(PLUGIN), kind, str(self.directory / f"{kind}.json"), str(self.registry))
-        code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-        self.plugins[kind] = Program("-c", code, *arguments, output=self.directory / f"{kind}.log")
+        self.plugins[kind] = Program("-c", RUN, *arguments, output=self.directory / f"{kind}.log")
+
+    def start_resizer(self) -> None:
+        """Start the resizer of the examples, whose VMs are files."""
+        arguments = ("--registry", str(self.registry), "--state", str(self.directory / "sizes"))
+        self.plugins["Resizer"] = Program(
+            "-c", RUN, str(RESIZER), *arguments, output=self.directory / "Resizer.log"
+        )
+
+    def file_of(self) -> Any:
+        """The VM as the resizer has it."""
+        return json.loads((self.directory / "sizes/sizes/uid-a.json").read_text())["cpu_milli"]
 
     def signal(self, kind: str, number: int) -> None:
         """Send the plugin's process a signal."""
@@ -88,15 +100,15 @@ class House:
 
 
 @contextmanager
-def housed(directory: Path) -> Iterator[House]:
-    """The house, with both plugins at work."""
+def housed(directory: Path, **plugins: str) -> Iterator[House]:
+    """The house, with both plugins at work; `plugins` are further settings."""
     house = House(directory)
     scheduler, informant = free_port(), free_port()
     cluster = cluster_file(directory / "cluster.yaml", ["a"])
     settings = agent_file(directory / "agent.yaml", scheduler, {"a": informant})
     content = json.loads(settings.read_text())
     content["periods"]["downWindow"] = 0.5
-    content["plugins"] = {"directory": str(house.registry), "metrics": "told", "deadline": 0.5}
+    content["plugins"] = {"directory": str(house.registry), "metrics": "told", "deadline": 0.5, **plugins}
     content["policies"] = ["plugin:told"]
     write_json(settings, content)
     with ExitStack() as stack:
@@ -148,3 +160,20 @@ def test_vms_go_on_with_the_built_in_part_whatever_a_plugin_does(kind: str, tmp_
         house.shown("its failures", lambda: house.listed(kind)["calls"]["failed"])
         house.tell(kind, 3)
         house.shown("that it is believed again", lambda: house.follows(kind, 3))
+
+
+def test_vms_are_resized_by_the_plugin_and_by_the_back_end_in_its_place(tmp_path: Path) -> None:
+    with housed(tmp_path, resizer="file") as house:
+        assert "resizer plugin file is away" in house.vm()["warnings"][0]
+        house.start_resizer()
+        house.tell("Policy", 2)
+        house.shown("that the plugin resizes", lambda: house.file_of() == 2000)
+        house.shown("its size", lambda: house.follows("Policy", 2) and not house.vm()["warnings"])
+        house.plugins["Resizer"].end(signal.SIGKILL)
+        house.shown("that it is away", lambda: house.vm()["warnings"])
+        house.tell("Policy", 4)
+        house.shown("that the back end resizes", lambda: house.follows("Policy", 4))
+        assert house.file_of() == 2000
+        house.start_resizer()
+        house.tell("Policy", 3)
+        house.shown("that the plugin resizes again", lambda: house.file_of() == 3000)

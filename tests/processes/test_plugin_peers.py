@@ -289,6 +289,14 @@ async def test_a_plugin_without_a_name_or_a_type_is_not_served(tmp_path: Path) -
         await serve_until_told(MetricsSourcePlugin(), registry=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["x" * 107, "a,b/p.sock"])
+async def test_a_path_that_no_socket_can_have_is_refused_at_once(name: str) -> None:
+    with pytest.raises(
+        ValueError, match="socket: the path must have at most 107 bytes, and no comma in the folder, not"
+    ):
+        RegistrationServer(RegistrationOffer("Policy", "p", ("v1",)), Path("/run") / name)
+
+
 async def test_a_socket_that_is_removed_is_made_again_also_with_its_folder(tmp_path: Path) -> None:
     statuses: list[str | None] = []
     registry = tmp_path / "registry"

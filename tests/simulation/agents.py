@@ -13,9 +13,11 @@ from agent.core import events
 from agent.core.condition import Condition, condition
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
+from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.surge import NO_SURGES
 from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import PluginAnswer
 from agent.core.policies.zones import NO_ZONES
 from agent.core.rivalry import Rivalry
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
@@ -52,7 +54,12 @@ POLICY: Final = Combined(
     )
 )
 """Without zones, so that a load says at once which size it needs."""
+WITH_PLUGIN: Final = Combined(
+    (*POLICY.policies, ("plugin:theirs", PluginPolicy("theirs", built_in=POLICY.policies[0][1])))
+)
+"""With a plugin that says the same, late or not at all."""
 INFORMANT_DEADLINE_S: Final = 2.0
+PLUGIN_DEADLINE_S: Final = 1.0
 
 Outcome: TypeAlias = Callable[[events.Event], None]
 
@@ -87,7 +94,9 @@ class Life:
         self._held = ZERO
         self._held_until_s = 0.0
         self.planned: Plan | None = None
-        self._core = RunnerCore(TIMING, POLICY, self._new_id)
+        self._plugin_dice = random.Random(f"{vm.name} {ident}")  # its own: other draws stay as they were
+        policy = WITH_PLUGIN if vm.name.endswith("0") else POLICY
+        self._core = RunnerCore(TIMING, policy, self._new_id)
         life = LifeId(self._new_id(), started_ms)
         self.state = RunnerState(vm.agent_vm, life, world.clock.now_s, rivalry=rivalry)
         self._step()
@@ -214,9 +223,19 @@ class Life:
                 failed = events.MetricsFailed("no answer", False, self._dice.random())
                 informant.metrics(self._once(failed, INFORMANT_DEADLINE_S))
             case events.AskPolicies():
-                raise AssertionError("no policy of these VMs is in a process of its own")
+                self._ask_plugin(action)
             case _:
                 assert_never(action)
+
+    def _ask_plugin(self, question: events.AskPolicies) -> None:
+        """One time in five the plugin hangs, one time in ten it fails, else it answers in its time."""
+        failed = events.PoliciesAnswered((PluginAnswer("theirs", None, "no answer"),))
+        done, chance = self._once(failed, PLUGIN_DEADLINE_S), self._plugin_dice.random()
+        if chance < 0.2:
+            return
+        goal = POLICY.goal(question.load, question.sizing)
+        answer = failed if chance < 0.3 else events.PoliciesAnswered((PluginAnswer("theirs", goal),))
+        self._clock.after(self._plugin_dice.random() * 0.9 * PLUGIN_DEADLINE_S, lambda: done(answer))
 
     def _once(self, failed: events.Event, wait_s: float) -> Outcome:
         """Where the outcome of an action goes; `failed` is the outcome where none comes in time."""

@@ -12,9 +12,8 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-_LONGEST: Final = 107
-"""How many bytes the path of a socket may have."""
-
+MAX_PATH_BYTES: Final = 107
+"""How many bytes the path of a socket may have on Linux."""
 _OPTIONS: Final = (
     # The socket's name is no authority: plugins in other languages refuse what is no host name.
     ("grpc.default_authority", "localhost"),
@@ -36,7 +35,7 @@ class UnixChannel:
     def __init__(self, path: str) -> None:
         """Open the channel; nothing is dialled yet. Raises `OSError` where a descriptor is needed and there is no such file."""
         self._descriptor: int | None = None
-        if "," in path or len(os.fsencode(path)) > _LONGEST:
+        if "," in path or len(os.fsencode(path)) > MAX_PATH_BYTES:
             self._descriptor = os.open(path, os.O_PATH)
             path = f"/proc/self/fd/{self._descriptor}"
         scheme = "unix://" if path.startswith("/") else "unix:"

@@ -204,7 +204,7 @@ def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
         ("policies: ['plugin:a']", ["policies[0]: policy 'plugin:a': needs plugins.directory in the agent's settings"]),
         (
             "{plugins: {directory: /run/p}, policies: ['plugin:']}",
-            ["policies[0]: policy 'plugin:': the name of the plugin must follow, such as plugin:queue"],
+            ["policies[0]: policy 'plugin:': the plugin's name must be 1 to 128 letters, digits"],
         ),
         ("qos: {cgroupRoot: sys, interval: 0}", ["qos.cgroupRoot: must be an absolute path", "qos.interval: must be at least 0.1"]),
         (
@@ -225,8 +225,8 @@ def test_plugins_and_strategies_are_checked_at_once(written: str, faults: list[s
 
 
 def test_a_policy_may_be_a_plugin_where_plugins_have_a_directory() -> None:
-    more = "plugins: {directory: /run/plugins}\npolicies: [utilisation, {name: 'plugin:acme.com/queue', args: {depth: 9}}]\n"
+    more = "plugins: {directory: /run/plugins}\npolicies: [utilisation, {name: 'plugin:acme.com-queue', args: {depth: 9}}]\n"
     read = parse(Path("agent.yaml"), (GOOD + more).encode(), AgentSettings)
     assert build(read.policies, standard(has_plugins=True)).plugins == (
-        PluginPolicy("acme.com/queue", {"depth": 9}),
+        PluginPolicy("acme.com-queue", {"depth": 9}),
     )

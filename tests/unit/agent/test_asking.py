@@ -1,6 +1,7 @@
 """`parley-agent plugins` and `parley-agent qos`: what is printed for people and scripts, and how they end."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent.daemon import plugin_page, qos_page
+from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
 from agent.node.qos.callbacks import CallbackStatus
+from agent.node.qos.collectors import CollectorFigures
 from agent.node.qos.core.actions import CgroupResource, StrategyDecision
 from agent.node.qos.core.decisions import DecisionRecord
 from agent.node.qos.core.gates import FeatureStage
@@ -55,7 +58,7 @@ CALLBACKS = (CallbackStatus(ObjectType.NODE, "n", "for n", "Mine", 3, 1, "oh", 2
 WRITES = (LastWrite("kubepods", CgroupResource.CPU_SHARES, 2, "CPUSuppress"),)
 PAGES = {
     "plugins": plugin_page.document("n1", "/run/p", PLUGINS),
-    "qos": qos_page.document("n1", STRATEGIES, CALLBACKS, WRITES, 100.0),
+    "qos": qos_page.document("n1", STRATEGIES, CALLBACKS, WRITES, CollectorFigures(3), 100.0),
 }
 
 
@@ -149,3 +152,14 @@ def test_the_agent_itself_needs_its_settings_and_known_gates(tmp_path: Path) -> 
     assert done.exit_code == 2
     words = "--qos-extension-plugins: CPUSupress: there is no such feature gate (there are: CPU"
     assert done.stderr.startswith(words)
+
+
+def test_a_missing_extra_is_a_plain_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "agent.yaml"
+    settings.write_text(
+        f"{{node: n, scheduler: 'http://h:1', stateDirectory: {tmp_path}, plugins: {{directory: /run/p}}}}"
+    )
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    done = asked("--config", str(settings))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"{NO_EXTRA}\n"

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
+from agent.core.policies.values import Goal, Load, PluginAnswer, ResourceGoal, Sizing
 from agent.runner.event_json import MAX_TEXT, event_document, without_ids
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Observation
@@ -67,3 +68,22 @@ def test_a_text_is_cut_as_a_text() -> None:
     assert len(error) == MAX_TEXT
     assert error.endswith("…")
     assert without_ids(f"agent {REGISTRATION} is gone") == "agent 12345678… is gone"
+
+
+def test_what_policies_are_asked_and_answer_is_told_in_plain_fields() -> None:
+    asked = events.AskPolicies(Load(busy_micro=5), Sizing(cu(1), VM.unit, VM.bounds))
+    fields = event_document(events.Started(asked))["fields"]["action"]
+    assert (fields["kind"], fields["load"], fields["sizing"]["use"]) == (
+        "AskPolicies",
+        {"busyMicro": 5, "memoryRise": 0, "answers": []},
+        {"cpu": "1", "memory": "1Gi"},
+    )
+    goal = ResourceGoal(3, "decree")
+    answered = events.PoliciesAnswered(
+        (PluginAnswer("a", Goal(goal, goal)), PluginAnswer("b", None, "no answer"))
+    )
+    told = {"units": 3, "reason": "decree", "parts": []}
+    assert event_document(answered)["fields"]["answers"] == [
+        {"plugin": "a", "goal": {"cpu": told, "memory": told}, "error": ""},
+        {"plugin": "b", "error": "no answer"},
+    ]

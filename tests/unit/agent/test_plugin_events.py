@@ -27,7 +27,7 @@ def status(
         ),
         (
             [status(S.FAILED, "no answer"), status(S.CONNECTING), status(S.FAILED, "no answer")],
-            2 * ["!PluginFailed: MetricsSource plugin load at /p/a.sock: no answer"],
+            ["!PluginFailed: MetricsSource plugin load at /p/a.sock: no answer"],
             {"failed": 2},
         ),
         (

@@ -321,7 +321,7 @@ def test_our_policies_win_over_published_targets() -> None:
         ("load", True, "load", None),
         ("", False, "", None),
         ("load", False, None, f"{METRICS_PLUGIN}: needs plugins.directory in the agent's settings"),
-        ("two words", True, None, f"{METRICS_PLUGIN}: must be the name of a plugin: "),
+        ("two words", True, None, f"{METRICS_PLUGIN}: must be 1 to 128 letters, digits"),
     ],
 )
 def test_a_vm_may_have_a_metrics_plugin_of_its_own(

@@ -63,3 +63,8 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
         assert told()["permit"] == {"cpu": "2", "memory": "3Gi"}
         made.scheduler.script = []
         await until(lambda: made.backend.size == cu(3), beside=task)
+
+
+def test_a_warning_is_added_to_those_of_a_vm() -> None:
+    beside = status.Beside({"d/a": ("one",)}, {"d/c": ("why",)}).with_warnings({"d/a": "two", "d/b": "three"})
+    assert beside == status.Beside({"d/a": ("one", "two"), "d/b": ("three",)}, {"d/c": ("why",)})

@@ -176,10 +176,10 @@ async def test_only_a_caller_that_was_cancelled_is_cancelled() -> None:
         ),
         (
             "p",
-            "/" + "x" * 107,
+            "/" + "x" * 4096,
             ["v1"],
             (
-                "the registration cannot be used: endpoint: must have at most 107 bytes, as every socket's path, and has 108, "
+                "the registration cannot be used: endpoint: must have at most 4096 bytes and has 4097, "
                 f"not '/{'x' * 58}…"
             ),
         ),

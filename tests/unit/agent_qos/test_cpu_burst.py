@@ -144,7 +144,9 @@ def test_the_budget_is_spent_above_the_limit_and_saved_below_three_fifths() -> N
     at_s = first / 200_000 + 0.01
     assert budgets.spend("c", rule, 60, at_s + 1, rng) is False, "60 % neither spends nor saves"
     assert budgets.spend("c", rule, 0, at_s + 2, rng) is True
-    budgets.forget(at_s + 23)
+    assert budgets.spend("c", rule, 1000, at_s + 1000, rng) is False
+    assert budgets.spend("c", rule, 0, at_s + 1021, rng) is True, "more than 20 s are never owed"
+    budgets.forget(at_s + 1042)
     assert budgets._budgets == {}
 
 

@@ -188,7 +188,7 @@ class World:
 
 
 @pytest.mark.parametrize(
-    "group", [GROUP, "root/kubepods/besteffort", "kubepods.slice/kubepods-besteffort.slice"]
+    "group", [GROUP, "root/kubepods/besteffort", "a.slice/a-kubepods.slice/a-kubepods-besteffort.slice"]
 )
 def test_the_group_is_held_to_the_share_grows_slowly_and_is_freed(tmp_path: Path, group: str) -> None:
     world = World(tmp_path, group)

@@ -120,6 +120,21 @@ def test_what_has_gone_counts_until_averages_have_forgotten_it() -> None:
     assert gone(found, 20, task(10, left), pods=left) == "b"
 
 
+def test_a_pod_that_was_given_up_and_leaves_after_all_counts_until_it_is_forgotten() -> None:
+    found, ending = engine(), (pod("a", is_ending=True), B, C)
+    gone(found, 0, task(10, [B, C]), pods=ending)
+    assert gone(found, 120, task(0), pods=ending) == ""
+    left = (B, C)
+    assert gone(found, 121, task(10, left), pods=left) == ""
+    assert gone(found, 131, task(10, left), pods=left) == "b"
+
+
+def test_what_an_ending_pod_uses_may_be_known_later() -> None:
+    found, ending = engine(), (pod("a", is_ending=True), B, C)
+    gone(found, 0, task(10, [], share=0), pods=ending)
+    assert gone(found, 1, task(10, [B, C]), pods=ending) == ""
+
+
 @pytest.mark.parametrize("last", [(B, C), (pod("a", is_finished=True), B, C)], ids=["gone", "finished"])
 def test_a_pod_that_others_ended_counts_as_well(last: tuple[PodState, ...]) -> None:
     found = engine()

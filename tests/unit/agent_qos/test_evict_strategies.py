@@ -132,7 +132,7 @@ def test_best_effort_pods_go_where_cpu_does_not_satisfy_them() -> None:
     assert bench.go() == ("evicted", "batch")
     assert "CPU of best-effort pods: use 2000m, limit 2000m, requests 10000m" in bench.client.evicted[0][1]
     assert bench.go(25) == ("releasing", "batch")
-    for name in ("web", "batch", "other"):
+    for name in ("web", "other"):
         bench.metrics.set(POD_CPU_USAGE, 3.0, f"u-{name}")
     bench.metrics.set(NODE_CPU_USAGE, 9.9)
     assert bench.go(25) == ("evicted", "batch web")

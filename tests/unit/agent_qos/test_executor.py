@@ -1,6 +1,7 @@
 """Writing control groups: both versions' files and units, the order of nested groups, what is refused, and who wrote last."""
 
 import random
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -197,9 +198,10 @@ def test_a_group_that_could_not_be_widened_keeps_those_inside_from_it(tmp_path: 
         tree.set(group, "cpu.cfs_quota_us", "5000")
     executor = RefusingExecutor(tree)
     executor.broken.add("a/b")
-    outcomes = executor.write([update(group, QUOTA, 9000) for group in ("a/b/c", "a/b", "a")])
-    assert [each.result for each in outcomes] == [FAILED, FAILED, WRITTEN]
-    assert executor.tried == ["a", "a/b"]
+    updates = [update(group, QUOTA, 9000) for group in ("a/b/c", "a/b", "a")]
+    outcomes = executor.write([*updates, update("a/b/c", SHARES, 2048)])
+    assert [each.result for each in outcomes] == [FAILED, FAILED, WRITTEN, WRITTEN]
+    assert executor.tried == ["a", "a/b", "a/b/c"], "the shares of the last one, but not its quota"
     assert outcomes[0].error == "a/b around it was not widened"
 
 
@@ -211,7 +213,11 @@ def test_whose_value_was_replaced_is_told_and_shown(tmp_path: Path) -> None:
         for value, writer in ((5000, "one"), (6000, "one"), (6000, "other"), (7000, "one"), (8000, "other"))
     ]
     assert told == ["", "", "", "other", "one"]
+    executor.write([update("a", QUOTA, 1), update("a", BURST, -1)], "one")
     assert executor.last_writes() == (LastWrite("a", QUOTA, 8000, "other"),)
+    shutil.rmtree(tmp_path / "cpu" / "a")
+    executor.write([update("a", QUOTA, 9000)], "one")
+    assert executor.last_writes() == ()
 
 
 def test_writes_of_two_threads_do_not_mix(tmp_path: Path) -> None:

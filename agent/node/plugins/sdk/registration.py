@@ -20,6 +20,7 @@ from agent.node.plugins.proto.pluginregistration_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
+from agent.node.plugins.unix_channel import MAX_PATH_BYTES
 from hosting.logs import Logger, logger
 
 LOOK_S: Final = 0.5
@@ -86,6 +87,10 @@ class RegistrationServer:
         on_status: Callable[[str | None], None] = lambda _: None,
         log: Logger | None = None,
     ) -> None:
+        """Raises `ValueError` for a path that no socket can have."""
+        if (length := len(os.fsencode(socket.absolute()))) > MAX_PATH_BYTES or "," in str(socket.parent):
+            rule = f"must have at most {MAX_PATH_BYTES} bytes, and no comma in the folder"
+            raise ValueError(f"socket: the path {rule}, not {length} bytes: {socket}")
         self._offer = offer
         self._socket = socket
         self._services = services
@@ -144,7 +149,7 @@ class RegistrationServer:
             server.add_insecure_port(f"unix://{quote(os.fsencode(hidden.absolute()))}")
         finally:
             os.umask(before)
-        await server.start()
+        await _started(server)
         self._ours = _identity(hidden)
         hidden.rename(self._socket)
 
@@ -164,6 +169,16 @@ class RegistrationServer:
         else:
             self._log.warning("not registered", error=error)
         self._on_status(error)
+
+
+async def _started(server: grpc.aio.Server) -> None:
+    """Start the server, which takes a moment. The library does not bear to be cancelled there: such a server never stops."""
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])
+        raise
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:

@@ -20,6 +20,11 @@ class AnswerError(Exception):
     """An answer breaks its rules. The text names every fault."""
 
 
+def is_plugin_name(value: str) -> bool:
+    """Whether a plugin may have this name (`NAME_RULE`)."""
+    return _NAME.fullmatch(value) is not None
+
+
 def shown(value: object) -> str:
     """A value in a message, cut where a plugin sent too much of it."""
     # A long text is cut before it is escaped: it may have a megabyte.
@@ -66,7 +71,7 @@ class AnswerCheck:
 
     def name(self, path: str, value: str) -> None:
         """The name of a plugin."""
-        if _NAME.fullmatch(value) is None:
+        if not is_plugin_name(value):
             self.fault(path, value, NAME_RULE)
 
     def same(self, path: str, value: str, asked: str) -> None:

@@ -16,8 +16,8 @@ from agent.node.plugins.unix_channel import UnixChannel
 
 VERSION: Final = "v1"
 MAX_VERSIONS: Final = 16
-MAX_PATH_BYTES: Final = 107
-"""The longest path that a Unix socket has on Linux."""
+MAX_ENDPOINT_BYTES: Final = 4096
+"""The longest path of a file on Linux. That of a socket is shorter, but may be longer as the agent sees it."""
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
 S = TypeVar("S")
 
@@ -145,6 +145,6 @@ class TypeHandler(Generic[C, S, D]):
 def _check_endpoint(check: AnswerCheck, endpoint: str) -> None:
     if not endpoint.startswith("/") or "\0" in endpoint or "/../" in f"{endpoint}/":
         check.fault("endpoint", endpoint, "must be the absolute path of a socket, without '..'")
-    elif (length := len(endpoint.encode(errors="surrogateescape"))) > MAX_PATH_BYTES:
-        rule = f"must have at most {MAX_PATH_BYTES} bytes, as every socket's path, and has {length}"
+    elif (length := len(endpoint.encode(errors="surrogateescape"))) > MAX_ENDPOINT_BYTES:
+        rule = f"must have at most {MAX_ENDPOINT_BYTES} bytes and has {length}"
         check.fault("endpoint", endpoint, rule)

@@ -178,16 +178,13 @@ class ReleaseLedger:
     def _seen(self, going: _Going, pod: PodState | None, now_s: float) -> None:
         if pod is None:
             going.gone_s = now_s if going.gone_s is None else going.gone_s
+            going.is_lost = False  # the pod has gone in the end
             return
         going.gone_s = None
         is_late = now_s - going.since_s >= self._lost_after_s
         going.is_lost = is_late and going.cause is not _Cause.RECOMMENDED
-        now = self._last[
-            pod.uid
-        ]  # what the pod has given back is measured already; a share of 0 is no measurement
-        going.amounts = {
-            target: min(amount, now.get(target) or amount) for target, amount in going.amounts.items()
-        }
+        now = self._last[pod.uid]
+        going.amounts = {target: _still(going.amounts.get(target, 0), now[target]) for target in now}
 
     def _keep(self, condition: Callable[[str, _Going], bool]) -> None:
         self._going = {uid: going for uid, going in self._going.items() if condition(uid, going)}
