@@ -236,7 +236,11 @@ def test_satisfaction_of_best_effort_pods(
 def test_satisfaction_must_be_low_over_the_window_and_now() -> None:
     short, fine = BestEffortCpu(2_000, 2_000, 10_000), BestEffortCpu(5_000, 9_000, 10_000)
     asks = Resources(3_000, 0)
-    found = [using(pod("be", requests=asks), marks=EvictionMarks()), using(pod("ls", qos=LS, requests=asks))]
+    found = [
+        using(pod("be", batch_requests=asks), marks=EvictionMarks()),
+        using(pod("ls", qos=LS, batch_requests=asks, kubernetes_class="BestEffort")),
+        using(pod("label", requests=asks, batch_requests=asks, kubernetes_class="Burstable")),
+    ]
 
     def amount(average: BestEffortCpu | None, last: BestEffortCpu | None) -> EvictionTask:
         figures = CpuFigures(None, average, last)
@@ -244,7 +248,8 @@ def test_satisfaction_must_be_low_over_the_window_and_now() -> None:
         return task
 
     task = amount(short, BestEffortCpu(3_000, 3_000, 10_000))
-    assert (task.amount, names(task.victims), task.shares) == (3_000, "be", {"u-be": 3_000, "u-ls": 0})
+    assert (task.amount, names(task.victims)) == (3_000, "be label")
+    assert task.shares == {"u-be": 3_000, "u-ls": 3_000, "u-label": 0}, "who is not held back is none of it"
     assert (amount(short, fine).amount, amount(fine, short).amount) == (0, 0)
     assert not amount(short, None).is_known
 

@@ -15,7 +15,7 @@ from agent.node.qos.core.evict_pressure import (
     with_victims,
 )
 from agent.node.qos.core.evicting import Evictable, EvictionTask, ReleaseTarget, best_effort_order
-from agent.node.qos.core.states import NodeState, QosClass
+from agent.node.qos.core.states import BEST_EFFORT_CLASS, NodeState
 
 SATISFACTION: Final = "BECPUEvict"
 ALLOCATABLE: Final = "CPUAllocatableEvict"
@@ -147,4 +147,6 @@ def _satisfaction(
 
 
 def _best_effort_request(found: Evictable) -> int | None:
-    return found.pod.requests.vcpu_milli if found.pod.qos is QosClass.BEST_EFFORT else None
+    """Only what lies in the kubelet's best-effort group is held back by its limit."""
+    pod = found.pod
+    return pod.batch_requests.vcpu_milli if pod.kubernetes_class == BEST_EFFORT_CLASS else None
