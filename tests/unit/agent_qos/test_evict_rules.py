@@ -109,6 +109,7 @@ def marked(**given: object) -> EvictionMarks:
         ([using(pod("a", priority=1)), using(pod("b", priority=2), 9)], "a b"),
         ([using(pod("a"), 1), using(pod("b"), 1)], "b a"),
         ([using(pod("a", qos=LS), 1)], ""),
+        ([using(pod("a", priority=1001), 1), using(pod("b", priority=1000), 1)], "b"),
         ([using(pod("a"), 1, marks=EvictionMarks())], "a"),
         ([using(pod("a"), 1, marks=marked(is_enabled=False))], ""),
         ([using(pod("a", is_finished=True), 1), using(pod("b", is_ending=True), 1)], ""),
@@ -123,6 +124,7 @@ def marked(**given: object) -> EvictionMarks:
         "within a priority only",
         "ties by name from the end",
         "best effort only",
+        "up to a priority: pods of the system may be best effort, too",
         "nobody need allow it",
         "but may forbid it",
         "neither finished nor ending",
@@ -132,7 +134,7 @@ def marked(**given: object) -> EvictionMarks:
     ],
 )
 def test_the_order_of_best_effort_pods(found: list[Evictable], order: str) -> None:
-    assert names(best_effort_order(found, "BEMemoryEvict", memory)) == order
+    assert names(best_effort_order(found, "BEMemoryEvict", memory, 1000)) == order
 
 
 @pytest.mark.parametrize(
