@@ -1,5 +1,7 @@
 """Who is evicted, and how much must be released: the published rules, and where ours differ from latent bugs of the published code."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.node.qos.core.cpu_evict import (
@@ -20,7 +22,7 @@ from agent.node.qos.core.evicting import (
 from agent.node.qos.core.memory_evict import memory_tasks
 from agent.node.qos.core.states import NodeState, QosClass, VmState
 from agent.node.qos.eviction_marks import marks_of
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from tests.support.evictions import ENABLED, GIB, NODE, pod, using
 
 LS = QosClass.LATENCY_SENSITIVE
@@ -340,7 +342,7 @@ def test_latent_bugs_of_the_published_code_are_not_here(
 def test_what_owners_say_is_read_by_our_names_and_the_published_ones(
     labels: dict[str, str], annotations: dict[str, str], marks: EvictionMarks
 ) -> None:
-    assert marks_of(pod("a", labels=labels, annotations=annotations), ()) == marks
+    assert marks_of(pod("a", labels=labels, annotations=annotations), None) == marks
 
 
 ALLOWED = {"parley.dev/eviction-enabled": "true"}
@@ -382,10 +384,12 @@ def test_some_pods_are_never_evicted(
     labels: dict[str, str], annotations: dict[str, str], kind: str, is_evictable: bool
 ) -> None:
     found = pod("a", labels=labels, annotations=annotations, controller_kind=kind)
-    assert (marks_of(found, ()).obstacle == "") == is_evictable
+    assert (marks_of(found, None).obstacle == "") == is_evictable
 
 
 def test_a_pod_that_a_policy_has_scaled_is_a_vm_too() -> None:
-    vm = VmState("default/a", "u-a", *[Resources(1, 1)] * 4)
-    assert marks_of(pod("a"), {vm.pod_uid}).obstacle
-    assert marks_of(pod("a", labels=ALLOWED), {vm.pod_uid}) == ENABLED
+    vm = VmState("default/a", "u-a", ZERO, ZERO, ZERO, ZERO)
+    stuck = replace(vm, is_evicted_when_stuck=True)
+    assert marks_of(pod("a"), vm).obstacle
+    assert marks_of(pod("a", labels=ALLOWED), vm) == ENABLED
+    assert marks_of(pod("a", labels=ALLOWED), stuck).obstacle, "one mechanism for one pod: the agent's own"

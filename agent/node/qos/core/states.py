@@ -80,7 +80,8 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class VmState:
-    """One VM of the agent: `namespace/name`, and its amounts as the runner knows them."""
+    """One VM of the agent: `namespace/name`, and its amounts as the runner knows them; 0 before there is a runner. `is_evicted_when_stuck`
+    says that the agent itself evicts the pod when it is denied what it needs."""
 
     name: str
     pod_uid: str
@@ -88,6 +89,7 @@ class VmState:
     target: Resources
     held: Resources
     desired: Resources
+    is_evicted_when_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
