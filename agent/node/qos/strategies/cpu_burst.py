@@ -260,7 +260,7 @@ class CPUBurst:
             return self._rule
         try:
             return rule_of(json.loads(text), self._rule)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             fault = f"annotation {name} is ignored: {error}"
         if self._told.get(pod.uid) != fault:
             self._told[pod.uid] = fault
