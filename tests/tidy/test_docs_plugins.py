@@ -16,16 +16,47 @@ from tests.tidy.repository import ROOT
 
 PAGE = (ROOT / "docs/plugins.md").read_text()
 
-SEED_003 = """
-ActualStateOfWorld NewActualStateOfWorld DesiredStateOfWorld NewDesiredStateOfWorld PluginHandler PluginInfo
-PluginInfo.GenerateMsg PluginInfo.GenerateMsgDetailed PluginInfo.GenerateError PluginInfo.GenerateErrorDetailed AddPlugin RemovePlugin
-GetRegisteredPlugins PluginExistsWithCorrectTimestamp AddOrUpdatePlugin GetPluginsToRegister PluginExists ValidatePlugin RegisterPlugin
-DeRegisterPlugin
-""".split()
-SEED_002 = """
-ExtensionPlugin InitFlags Setup Run Stop RegisterQOSExtPlugin SetupPlugins StartPlugins QOSManager QOSExtensionConfig FeatureGates
-RegisterCallbacks SendCallback UpdateCbFn metriccache.MetricCache statesinformer.StatesInformer clientset.Interface
-""".split()
+SEED_003 = [
+    "ActualStateOfWorld",
+    "NewActualStateOfWorld",
+    "DesiredStateOfWorld",
+    "NewDesiredStateOfWorld",
+    "PluginHandler",
+    "PluginInfo",
+    "PluginInfo.GenerateMsg",
+    "PluginInfo.GenerateMsgDetailed",
+    "PluginInfo.GenerateError",
+    "PluginInfo.GenerateErrorDetailed",
+    "AddPlugin",
+    "RemovePlugin",
+    "GetRegisteredPlugins",
+    "PluginExistsWithCorrectTimestamp",
+    "AddOrUpdatePlugin",
+    "GetPluginsToRegister",
+    "PluginExists",
+    "ValidatePlugin",
+    "RegisterPlugin",
+    "DeRegisterPlugin",
+]
+SEED_002 = [
+    "ExtensionPlugin",
+    "InitFlags",
+    "Setup",
+    "Run",
+    "Stop",
+    "RegisterQOSExtPlugin",
+    "SetupPlugins",
+    "StartPlugins",
+    "QOSManager",
+    "QOSExtensionConfig",
+    "FeatureGates",
+    "RegisterCallbacks",
+    "SendCallback",
+    "UpdateCbFn",
+    "metriccache.MetricCache",
+    "statesinformer.StatesInformer",
+    "clientset.Interface",
+]
 
 
 def rows(first: str) -> list[list[str]]:
