@@ -212,6 +212,11 @@ class MetricsState:
     failures: int = 0
     fault: str = ""
 
+    @property
+    def source(self) -> str:
+        """The plugin that told the last sample; empty for the exporter, and before the first sample."""
+        return self.history[-1][0] if self.history else ""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuestion:
