@@ -44,7 +44,6 @@ def read(
         remembered=remembered,
         load=load,
         read_s=now_s,
-        source=event.source,
         fault=event.fault,
     )
     return replace(state, metrics=link, policies=policies)

@@ -199,8 +199,7 @@ class BackendState:
 @dataclass(frozen=True, slots=True)
 class MetricsState:
     """The exporter, and what the policies made of it. `history` are the samples of the last minute, oldest first, each with the
-    plugin that told it (empty for the exporter), as `source` tells of the last one; `remembered` is what is kept of those before, and
-    the goals of the down window."""
+    plugin that told it (empty for the exporter); `remembered` is what is kept of those before, and the goals of the down window."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
@@ -208,7 +207,6 @@ class MetricsState:
     remembered: Remembered = field(default_factory=Remembered)
     load: Load | None = None
     read_s: float | None = None
-    source: str = ""
     failures: int = 0
     fault: str = ""
 
