@@ -25,6 +25,7 @@ exit code 1.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -51,7 +52,7 @@ DEMAND_CPUS = {LOW: 1.4, HIGH: 3.2}
 """What is busy on a VM of so many units: in the middle of what makes this goal with the usual target of 90 %."""
 MOVING_SHARE_PER_MIN = 0.1
 MOST_VMS = 5000
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 PERMIT_LIMIT_S = 2.0
 PERIODS = "{metrics: 5, tick: 15, downWindow: 30}"
 POLICY = "{name: utilisation, args: {tailWindow: 60}}"
@@ -151,12 +152,16 @@ class Node:
 
     async def settled(self) -> float:
         """Wait until every VM has its permit and its informant; the seconds that this took."""
-        began_s = time.monotonic()
-        while (well := await self.well()) < self.vms:
+        began_s, well = time.monotonic(), 0.0
+        while True:
+            # An agent that starts on a busy machine may be slow to answer.
+            with contextlib.suppress(TimeoutError):
+                well = await self.well()
+            if well == self.vms:
+                return time.monotonic() - began_s
             if time.monotonic() - began_s > START_LIMIT_S:
                 raise SystemExit(f"only {well:g} of {self.vms} VMs were well within {START_LIMIT_S:g} s")
             await asyncio.sleep(0.5)
-        return time.monotonic() - began_s
 
     async def well(self) -> float:
         """How many VMs are well, with an informant that uses this agent."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # No test asserts how long something takes, and the machine may be busy; else it is as Hypothesis, or its profile "ci", has it.
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
 SETS: Final = {

@@ -36,7 +36,7 @@ from protocol.wire import PodName
 VMS: Final = 100
 GIB: Final = 2**30
 DEADLINE_S: Final = 1.0
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 120.0
 LOOK_S: Final = 0.05
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples/node-plugins"
 PLUGINS: Final = ((METRICS_SOURCE, "wave-load", "wave_load.py"), (POLICY, "headroom", "headroom_policy.py"))
