@@ -172,6 +172,10 @@ class Reader:
         scripts["parley"] = (
             f'case $1 in status) shift; set -- status --agent {agent} "$@";; esac; exec {python} -m parley "$@"'
         )
+        scripts["parley-agent"] = (
+            f'case $1 in plugins|qos) asked=$1; shift; set -- $asked --address {agent} "$@";; '
+            f'*) set -- --port {port["parley-agent"]} "$@";; esac; exec {python} -m agent "$@"'
+        )
         scripts["python"] = f'exec {python} -B "$@"'
         scripts["pytest"] = f'exec {python} -B -m pytest -p no:cacheprovider "$@"'
         scripts["make"] = 'test "$*" = setup  # it is set up already'
