@@ -20,10 +20,11 @@ MAX_HISTORY: Final = 64
 def read(
     state: RunnerState, event: events.MetricsRead, now_s: float, timing: Timing, policy: Combined
 ) -> RunnerState:
-    """A reading. Counters of another source say nothing together with those before."""
-    link, is_same = state.metrics, event.source == state.metrics.source
-    history = tuple(each for each in link.history if is_same and each.at_s >= event.sample.at_s - HISTORY_S)
-    load = load_between(history, event.sample)
+    """A reading. Counters of another source say nothing together with those before: each source has its own history, so that a
+    plugin that fails every other time leaves the load known."""
+    link, known_s = state.metrics, event.sample.at_s - HISTORY_S
+    history = tuple(each for each in link.history if each[1].at_s >= known_s)
+    load = load_between(tuple(sample for source, sample in history if source == event.source), event.sample)
     how, size, unit = policy.remembering, state.in_use(), state.unit
     remembered, policies = remember(link.remembered, load, now_s, how), state.policies
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
@@ -39,11 +40,10 @@ def read(
             policies = replace(policies, next=asked)
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
-        history=(*history, event.sample)[-MAX_HISTORY:],
+        history=(*history, (event.source, event.sample))[-MAX_HISTORY:],
         remembered=remembered,
         load=load,
         read_s=now_s,
-        source=event.source,
         fault=event.fault,
     )
     return replace(state, metrics=link, policies=policies)

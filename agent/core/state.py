@@ -198,19 +198,22 @@ class BackendState:
 
 @dataclass(frozen=True, slots=True)
 class MetricsState:
-    """The exporter, and what the policies made of it. `history` are the samples of the last minute, oldest first;
-    `remembered` is what is kept of those before, and the goals of the down window. `source` is the plugin that told the last sample; empty
-    for the exporter."""
+    """The exporter, and what the policies made of it. `history` are the samples of the last minute, oldest first, each with the
+    plugin that told it (empty for the exporter); `remembered` is what is kept of those before, and the goals of the down window."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
-    history: tuple[Sample, ...] = ()
+    history: tuple[tuple[str, Sample], ...] = ()
     remembered: Remembered = field(default_factory=Remembered)
     load: Load | None = None
     read_s: float | None = None
-    source: str = ""
     failures: int = 0
     fault: str = ""
+
+    @property
+    def source(self) -> str:
+        """The plugin that told the last sample; empty for the exporter, and before the first sample."""
+        return self.history[-1][0] if self.history else ""
 
 
 @dataclass(frozen=True, slots=True)

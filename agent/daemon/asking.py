@@ -66,11 +66,21 @@ def show_strategies(url: str, token: str | None, tls: Tls | None, output: str) -
     elif not found.get("enabled"):
         click.echo(f"{found['node']}: {NO_STRATEGIES}")
     else:
-        _table(
-            ("STRATEGY", "GATE", "STATE", "SINCE", "WRITES", "EVICTIONS", "LAST DECISION"),
-            [_strategy(each) for each in found["strategies"]],
-        )
+        head = ("STRATEGY", "GATE", "STATE", "SINCE", "WRITES", "EVICTIONS", "LAST DECISION")
+        lines = _lines(head, [_strategy(each) for each in found["strategies"]])
+        click.echo(next(lines))
+        for line, strategy in zip(lines, found["strategies"], strict=True):
+            click.echo(line)
+            for act in _acts_before(strategy["decisions"]):
+                click.echo(f"  last action: {act}")
     return 0
+
+
+def _acts_before(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The last decision that acted, where another one came after it."""
+    acts = [each for each in decisions[:-1] if each["action"]]
+    if acts and not decisions[-1]["action"]:
+        yield " ".join(_decided(acts[-1]).split())
 
 
 def _strategy(strategy: Mapping[str, Any]) -> tuple[str, ...]:
@@ -78,10 +88,7 @@ def _strategy(strategy: Mapping[str, Any]) -> tuple[str, ...]:
     if strategy["recommendOnly"] and strategy["enabled"]:
         gate = "recommends"
     counts, decisions = strategy["counts"], strategy["decisions"]
-    said = "-"
-    if decisions:
-        last = decisions[-1]
-        said = f"{last['reason']}: {last['message']} ({_since(last['secondsAgo'])} ago)"
+    said = _decided(decisions[-1]) if decisions else "-"
     if strategy["lastError"]:
         said = f"failed: {strategy['lastError']}"
     return (
@@ -93,6 +100,10 @@ def _strategy(strategy: Mapping[str, Any]) -> tuple[str, ...]:
         _counted(counts.get("evict", {})),
         said,
     )
+
+
+def _decided(decision: Mapping[str, Any]) -> str:
+    return f"{decision['reason']}: {decision['message']} ({_since(decision['secondsAgo'])} ago)"
 
 
 def _counted(results: Mapping[str, int]) -> str:

@@ -63,9 +63,14 @@ def fault(found: Found) -> str | None:
     return None
 
 
+def is_evicted_when_stuck(found: Found) -> bool:
+    """Whether the pod is evicted once it has been denied what it needs for long."""
+    return found.scaling is not None and found.scaling.may_evict and fault(found) is None
+
+
 def _candidates(found: Mapping[str, Found], conditions: Mapping[str, Condition]) -> Iterator[Candidate]:
     for name, each in found.items():
-        if each.scaling is None or not each.scaling.may_evict or fault(each) is not None:
+        if not is_evicted_when_stuck(each):
             continue
         condition = conditions.get(name)
         is_denied = condition is not None and (

@@ -136,7 +136,7 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         log=watching.log,
     )
     announcer = _announcer(settings, watching, source, recorder)
-    there = ClusterNode(watching.api, stores, recorder)
+    there = ClusterNode(watching.api, stores, recorder, lambda: source.found() if source.has_looked else None)
     return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling), announcer, there)
 
 

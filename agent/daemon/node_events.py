@@ -1,11 +1,13 @@
 """What is told of the node and its pods by plugins and strategies: Events where the agent is on Kubernetes, and log lines."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.daemon.announcer import Recorder
 from agent.node.qos.core.states import PodState
+from agent.sources.described import Found
 from agent.sources.kubernetes import Stores
 from hosting.kubernetes.resources import NODES, PODS, Manifest
 from hosting.logs import Logger
@@ -18,11 +20,13 @@ STRATEGY_ACTION: Final = "Strategy"
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """The node as the API server shows it, and who writes Events about it."""
+    """The node as the API server shows it, who writes Events about it, and what of the node's pods is to be scaled:
+    `found` gives None before the first look."""
 
     api: "KubernetesApi"
     stores: Stores
     recorder: Recorder
+    found: Callable[[], Mapping[str, Found] | None]
 
     def manifest(self) -> Manifest | None:
         """The Node object; None before it was read."""

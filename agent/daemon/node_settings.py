@@ -66,11 +66,12 @@ def _faults(
     gates: tuple[tuple[str, bool], ...],
     flags: tuple[tuple[str, bool | int | float | str], ...],
     named: tuple[str, ...],
+    interval_s: float,
 ) -> tuple[str, ...]:
     if not (gates or flags or named):
         return ()
     try:
-        configured(dict(gates), dict(flags), recommend_only=named)
+        configured(dict(gates), dict(flags), recommend_only=named, interval_s=interval_s)
     except FaultsError as error:
         return tuple(error.faults)
     return ()
@@ -86,20 +87,22 @@ class QosSettings(Settings):
     cgroup_root: Directory = Path("/sys/fs/cgroup")
     """Where the host's control groups are mounted."""
     interval: Annotated[float, Field(ge=0.1, le=60)] = 1.0
-    """How often the node is measured, in seconds."""
+    """How often the node is measured, in seconds: at most the shortest window of a strategy that is on."""
     flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Flags of strategies, by name."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Every gate, strategy and flag is known, and each flag has a value of its type."""
+        """Every gate, strategy and flag is known, each flag has a value of its type, and no window is shorter than the interval."""
         gates, flags = found.get("feature_gates", {}), found.get("flags", {})
-        named = found.get("recommend_only", [])
+        named, interval_s = found.get("recommend_only", []), found.get("interval", 1.0)
         # The file is read again and again; plugins are asked anew only where something of this has changed.
-        for fault in _faults(tuple(gates.items()), tuple(flags.items()), tuple(named)):
+        for fault in _faults(tuple(gates.items()), tuple(flags.items()), tuple(named), interval_s):
             where, _, text = fault.partition(": ")
             yield where.removeprefix("qos."), text
 
     def config(self, extension_plugins: str = "") -> QOSExtensionConfig:
         """The gates and flags together with `--qos-extension-plugins`. Raises `FaultsError` with every fault."""
-        return configured(self.feature_gates, self.flags, extension_plugins, self.recommend_only)
+        return configured(
+            self.feature_gates, self.flags, extension_plugins, self.recommend_only, interval_s=self.interval
+        )

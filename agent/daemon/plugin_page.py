@@ -74,10 +74,10 @@ def _calls(statuses: Sequence[PluginStatus]) -> Iterator[tuple[tuple[str, ...], 
         if each.state is not PluginState.REGISTERED:
             continue
         figures = each.figures
-        done = figures.calls - figures.failures - figures.timeouts - figures.in_flight
+        done = figures.calls - figures.failures - figures.in_flight
         for result, count in (
             ("answered", max(done, 0)),
-            ("failed", figures.failures),
+            ("failed", figures.failures - figures.timeouts),
             ("timed-out", figures.timeouts),
             ("turned-away", figures.turned_away),
         ):

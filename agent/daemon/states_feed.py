@@ -2,17 +2,20 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
+from agent.daemon.evictor import is_evicted_when_stuck
 from agent.daemon.node_events import ClusterNode
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.states_informer import States
 from agent.runner.runner import Runner
+from agent.sources.described import Found
 from agent.sources.kubernetes import Store
 from hosting.fault_log import FaultLog
+from hosting.kubernetes import objects
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from protocol.quantities import QuantityError
@@ -99,10 +102,26 @@ class StatesFeed:
             pods = await self._pods.values(stores.pods)
             self._states.publish_pods(pods, is_healthy=not stores.pods.fault)
             self._states.publish_policies(await self._policies.values(stores.policies))
-        self._states.publish_vms([vm_state(runner) for runner in self._runners()])
+        found = self._cluster.found() if self._cluster is not None else {}
+        if found is not None:  # else a VM would pass for any other pod until its runner is there
+            self._states.publish_vms(vm_states(self._runners(), found))
 
 
-def vm_state(runner: Runner) -> VmState:
+def vm_states(runners: Iterable[Runner], found: Mapping[str, Found]) -> Iterator[VmState]:
+    """The VMs that have a runner, and pods of `found` that are to have one."""
+    stuck = {objects.uid(each.manifest) for each in found.values() if is_evicted_when_stuck(each)}
+    known = [_vm_state(each) for each in runners]
+    uids = {each.pod_uid for each in known}
+    pods = {
+        objects.uid(each.manifest): name
+        for name, each in found.items()
+        if each.scaling and not each.obstacles
+    }
+    known += [VmState(name, uid, ZERO, ZERO, ZERO, ZERO) for uid, name in pods.items() if uid not in uids]
+    return (replace(each, is_evicted_when_stuck=each.pod_uid in stuck) for each in known)
+
+
+def _vm_state(runner: Runner) -> VmState:
     """A VM as its runner knows it; amounts that are not known yet are 0."""
     state, planned = runner.state, runner.last_plan
     seen = state.backend.observation

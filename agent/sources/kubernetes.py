@@ -75,6 +75,11 @@ class KubernetesSource:
         """Something in a store has changed."""
         self._changed.set()
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether the stores were read at least once."""
+        return self._told is not None
+
     def found(self) -> Mapping[str, Found]:
         """What is to be scaled, by `namespace/name` of its pod, or of the VirtualMachine that has none here. As of the last look."""
         return self._found

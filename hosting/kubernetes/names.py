@@ -63,6 +63,11 @@ not given. Source: reference/koordinator.md 3.3."""
 PUBLISHED_CPU_BURST: Final = "koordinator.sh/cpuBurst"
 """As `CPU_BURST`, where that is not given."""
 
+BATCH_CPU: Final = "kubernetes.io/batch-cpu"
+"""Extended resource that Koordinator's best-effort pods request instead of CPU, in milli-CPU. Source: reference/koordinator.md 3.3."""
+BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
+"""As `BATCH_CPU`, in bytes."""
+
 NEON_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """Label of a VirtualMachine: "true" has it scaled. Source: reference/neon.md 6.2."""
 NEON_CONFIG: Final = "autoscaling.neon.tech/config"

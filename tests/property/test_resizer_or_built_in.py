@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
-from agent.node.plugins.types.resizer import ResizerAwayError, ResizerFailedError
+from agent.node.plugins.types.resizer import ResizerAnewError, ResizerAwayError, ResizerFailedError
 from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn, Side, _VmSides
 from protocol.values import Observation, Resources
 from tests.support.amounts import cu
@@ -24,19 +24,22 @@ CALL_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that was sent at a moment, and may be accepted until another one."""
+    """A command that was sent at a moment, and may be accepted until another one. `life` of the plugin; 0 for the built-in side."""
 
     side: Side
+    life: int
     sent_s: float
     until_s: float
 
 
 @dataclass(slots=True)
 class Plugin:
-    """The plugin as the agent sees it."""
+    """The plugin as the agent sees it. `refuses`: it shows VMs, and fails to resize them."""
 
     is_registered: bool = True
     hangs: bool = False
+    refuses: bool = False
+    life: int = 1
 
 
 @dataclass(slots=True)
@@ -49,11 +52,16 @@ class SideBackend:
     sent: list[Command]
     plugin: Plugin | None = None
     generation: int = 0
+    fenced_by: int = 0
     open: list[int] = field(default_factory=list)
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(self.command_s)
+
+    @property
+    def life(self) -> int:
+        return 0 if self.plugin is None else self.plugin.life
 
     async def _reach(self) -> None:
         if self.plugin is not None:
@@ -67,9 +75,11 @@ class SideBackend:
     async def fence(self, vm: Vm) -> Fencing:
         await self._reach()
         self.generation += 1
+        self.fenced_by = self.life
         for index in self.open:
             command = self.sent[index]
-            self.sent[index] = Command(command.side, command.sent_s, min(command.until_s, now_s()))
+            if command.life == self.life:  # a life knows nothing of what another one has under way
+                self.sent[index] = replace(command, until_s=min(command.until_s, now_s()))
         self.open.clear()
         return Fencing(self.generation)
 
@@ -83,10 +93,14 @@ class SideBackend:
     ) -> None:
         if fencing.generation != self.generation:
             raise FencedOffError("fenced off")
+        if self.fenced_by != self.life:
+            raise ResizerAnewError("fenced by another life")
         is_lost = self.plugin is not None and self.plugin.hangs
         self.open.append(len(self.sent))
         travels_s = self.rng.random() * self.command_s
-        self.sent.append(Command(self.side, now_s(), now_s() + travels_s))
+        self.sent.append(Command(self.side, self.life, now_s(), now_s() + travels_s))
+        if self.plugin is not None and self.plugin.refuses:
+            raise ResizerFailedError("UNKNOWN: OSError")
         if is_lost:
             await asyncio.sleep(CALL_S)
             raise ResizerFailedError("no answer; it may be accepted")
@@ -114,6 +128,10 @@ class World:
                 self.plugin.is_registered = action == "registers"
             case "hangs" | "recovers":
                 self.plugin.hangs = action == "hangs"
+            case "refuses" | "mends":
+                self.plugin.refuses = action == "refuses"
+            case "restarts":
+                self.plugin.life += 1
             case "waits":
                 await asyncio.sleep(gives_up_s)
             case _:
@@ -134,10 +152,10 @@ class World:
 
 
 def overlaps(sent: list[Command]) -> Iterator[tuple[Command, Command]]:
-    """The commands of one side that might still be accepted when the other side sent a command."""
+    """The commands of one side, or life of the plugin, that might still be accepted when another one sent a command."""
     for index, later in enumerate(sent):
         for earlier in sent[:index]:
-            if earlier.side is not later.side and earlier.until_s > later.sent_s:
+            if earlier.life != later.life and earlier.until_s > later.sent_s:
                 yield earlier, later
 
 
@@ -146,6 +164,9 @@ ACTIONS: Final = (
     "goes",
     "hangs",
     "recovers",
+    "refuses",
+    "mends",
+    "restarts",
     "waits",
     "fence",
     "observe",
@@ -219,8 +240,33 @@ def test_a_plugin_that_hangs_for_longer_than_its_callers_wait_is_left_as_well() 
             ],
             "PBP",
         ),
+        (["resize", "refuses", *["resize", "observe"] * 4, "observe", "resize"], "PPPBB"),
+        (
+            [
+                "refuses",
+                *["resize", "observe"] * 5,
+                "mends",
+                "waits",
+                "observe",
+                "resize",
+                "observe",
+                "resize",
+            ],
+            "PPPBPP",
+        ),
+        (["resize", "resize", "restarts", "resize", "resize", "resize"], "PPP"),
     ],
-    ids=["registered", "away", "it goes", "it comes", "it hangs", "it recovers"],
+    ids=[
+        "registered",
+        "away",
+        "it goes",
+        "it comes",
+        "it hangs",
+        "it recovers",
+        "it cannot resize",
+        "it can again",
+        "it is started anew",
+    ],
 )
 def test_the_side_that_resizes(steps: list[str], sides: str) -> None:
     sent = walk([(step, 30.0) for step in steps], 1, ResizerOrBuiltIn)

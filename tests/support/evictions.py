@@ -30,6 +30,8 @@ def pod(
     priority: int = 0,
     qos: QosClass = QosClass.BEST_EFFORT,
     requests: Resources = ZERO,
+    batch_requests: Resources = ZERO,
+    kubernetes_class: str | None = None,
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     is_ending: bool = False,
@@ -42,7 +44,7 @@ def pod(
         name,
         f"u-{name}",
         qos,
-        "BestEffort" if qos is QosClass.BEST_EFFORT else "Burstable",
+        kubernetes_class or ("BestEffort" if qos is QosClass.BEST_EFFORT else "Burstable"),
         priority,
         requests,
         requests,
@@ -51,6 +53,7 @@ def pod(
         is_ending=is_ending,
         is_finished=is_finished,
         controller_kind=controller_kind,
+        batch_requests=batch_requests,
     )
 
 

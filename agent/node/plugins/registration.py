@@ -320,5 +320,7 @@ class Registrar:
         held = self._held.pop(path, None)
         if held is not None:
             held.watch.cancel()
-            await asyncio.wait([held.watch])
-            await held.connection.close()
+            try:
+                await asyncio.wait([held.watch])
+            finally:  # nobody else knows of the connection any more
+                await held.connection.close()

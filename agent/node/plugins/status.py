@@ -9,7 +9,7 @@ __all__ = ["CallFigures", "PluginState", "PluginStatus"]
 
 @dataclass(frozen=True, slots=True)
 class CallFigures:
-    """The calls to one plugin of our own types since its registration."""
+    """The calls to one plugin of our own types since its registration. Timeouts are failures as well."""
 
     calls: int = 0
     failures: int = 0

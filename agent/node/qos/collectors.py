@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from agent.node.qos.core import metrics
 from agent.node.qos.core.metrics import MetricError, MetricKind, MetricSample
 from agent.node.qos.core.readings import Counter, pressure, rest, total
-from agent.node.qos.core.states import QosClass
+from agent.node.qos.core.states import BEST_EFFORT_CLASS
 from agent.node.qos.group_readers import GroupUse, PodReader, best_effort_limit
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.ports import StatesInformer
@@ -201,16 +201,17 @@ class Collectors:
                 batch.add(metrics.PSI, value, named)
 
     def _add_best_effort(self, batch: "_Batch", pods: Mapping[str, GroupUse]) -> None:
+        """Who is counted lies in the kubelet's best-effort group, for the real limit is that group's."""
         states = [
             each
             for each in self._states.get_all_pods()
-            if each.qos is QosClass.BEST_EFFORT and not each.is_finished
+            if each.kubernetes_class == BEST_EFFORT_CLASS and not each.is_finished
         ]
         uses = [pods[each.uid] for each in states if each.uid in pods]
         batch.add_best_effort("cpu", "usage", total(each.cpus for each in uses))
         batch.add_best_effort("memory", "usage", sum(each.memory_bytes for each in uses))
-        batch.add_best_effort("cpu", "request", sum(each.requests.vcpu_milli for each in states) / 1000)
-        batch.add_best_effort("memory", "request", sum(each.requests.memory_bytes for each in states))
+        batch.add_best_effort("cpu", "request", sum(each.batch_requests.vcpu_milli for each in states) / 1000)
+        batch.add_best_effort("memory", "request", sum(each.batch_requests.memory_bytes for each in states))
 
     def _add_limits(self, batch: "_Batch", cpus: int, memory_bytes: int) -> None:
         """What best-effort pods may use at most, together: the limits of the kubelet's group of them, at most the whole machine."""

@@ -5,11 +5,10 @@ list of tasks: whoever wrote one wanted to restrict them.
 """
 
 import json
-from collections.abc import Collection
 from typing import Final
 
 from agent.node.qos.core.evicting import EvictionMarks
-from agent.node.qos.core.states import PodState
+from agent.node.qos.core.states import PodState, VmState
 from hosting.kubernetes import names
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -19,8 +18,8 @@ AGENT: Final = "parley-agent"
 """The agent's own pods, as `deploy` labels them."""
 
 
-def marks_of(pod: PodState, vms: Collection[str]) -> EvictionMarks:
-    """The marks of a pod. `vms` are the UIDs of pods that the agent scales."""
+def marks_of(pod: PodState, vm: VmState | None) -> EvictionMarks:
+    """The marks of a pod. `vm` is what the agent scales in it, if anything."""
     enabled = _text(pod, names.EVICTION_ENABLED)
     is_enabled = {"true": True, "false": False}.get(enabled or "")
     return EvictionMarks(
@@ -28,7 +27,7 @@ def marks_of(pod: PodState, vms: Collection[str]) -> EvictionMarks:
         _number(_text(pod, names.EVICTION_PRIORITY)) or 0,
         _number(_text(pod, names.SUB_PRIORITY)),
         _tasks(_text(pod, names.EVICTION_POLICY)),
-        _obstacle(pod, vms, is_asked_for=is_enabled is True),
+        _obstacle(pod, vm, is_asked_for=is_enabled is True),
     )
 
 
@@ -58,14 +57,16 @@ def _tasks(text: str | None) -> frozenset[str] | None:
     )
 
 
-def _obstacle(pod: PodState, vms: Collection[str], *, is_asked_for: bool) -> str:
+def _obstacle(pod: PodState, vm: VmState | None, *, is_asked_for: bool) -> str:
     if MIRROR in pod.annotations or pod.controller_kind == "Node":
         return "static pod: the node would keep it"
     if pod.labels.get(APP) == AGENT:
         return "the agent itself"
-    is_vm = pod.uid in vms or pod.labels.get(names.ENABLED) == "true" or names.NEON_VM_NAME in pod.labels
-    if is_vm and pod.annotations.get(names.EVICT) == "true":
-        return f"{names.EVICT} has the agent evict it when it is denied what it needs"
+    is_vm = vm is not None or pod.labels.get(names.ENABLED) == "true" or names.NEON_VM_NAME in pod.labels
+    if is_vm and (
+        pod.annotations.get(names.EVICT) == "true" or (vm is not None and vm.is_evicted_when_stuck)
+    ):
+        return f"{names.EVICT}, or evictWhenStuck of its ScalingPolicy, has the agent evict it when it is denied what it needs"
     if is_vm and not is_asked_for:
         return f"scaled by Parley, without {names.EVICTION_ENABLED}"
     if pod.controller_kind == "DaemonSet" and not is_asked_for:

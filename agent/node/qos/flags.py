@@ -16,6 +16,9 @@ from hosting.settings import FaultsError
 EXTENSIONS_FLAG: Final = "qos-extension-plugins"
 """The published flag; `Name=true,Other=false`."""
 
+WINDOW: Final = "-window-seconds"
+"""Ends the name of a flag that is a window of metrics: one shorter than the time between two measurements is often empty."""
+
 FlagValue = bool | int | float | str
 _FLAG: Final = re.compile(r"[a-z][a-z0-9.-]{0,126}")
 _KINDS: Final[Mapping[type, str]] = {
@@ -182,11 +185,30 @@ class QOSExtensionConfig:
                 found.append(f"{each.name}: flag_faults failed: {str(error) or repr(error)}")
         return found
 
+    def window_faults(self, switches: Mapping[str, bool], flags: Flags, interval_s: float) -> list[str]:
+        """What is wrong with `qos.interval` beside the windows of enabled plugins."""
+        on = {_owner(each) for each in self.extensions if switches.get(each.name, each.spec.default)}
+        windows = [
+            (flag.name, value)
+            for flag in flags.known()
+            if flag.owner in on and flag.name.endswith(WINDOW)
+            if isinstance(value := flags.get(flag.name), int | float)
+        ]
+        return [
+            f"qos.interval: must be at most qos.flags.{name}, which is {value:g} (found {interval_s:g})"
+            for name, value in windows
+            if value < interval_s
+        ]
+
+
+def _owner(extension: RegisteredExtension) -> str:
+    return f"the plugin {extension.name}"
+
 
 def _with_flags(extension: RegisteredExtension, flags: Flags) -> RegisteredExtension:
     if extension.plugin is None:
         return extension
-    owner = f"the plugin {extension.name}"
+    owner = _owner(extension)
     try:
         at_once(extension.plugin.init_flags, flags.scope(owner))
     except Exception as error:  # noqa: BLE001 - a plugin of anybody's must not end the program
@@ -201,8 +223,11 @@ def configured(
     extension_plugins: str = "",
     recommend_only: Iterable[str] = (),
     registry: ExtensionRegistry | None = None,
+    *,
+    interval_s: float = 0.0,
 ) -> QOSExtensionConfig:
-    """The whole configuration: `featureGates`, `flags` and `recommendOnly` of the settings, and the map flag's text.
+    """The whole configuration: `featureGates`, `flags` and `recommendOnly` of the settings, and the map flag's text. `interval_s` is
+    the settings' `interval`.
 
     Raises `FaultsError` with every fault, each with its path in the settings; nothing is started before all is right.
     """
@@ -216,6 +241,7 @@ def configured(
     switches = {**feature_gates, **{name: is_on for name, is_on in given.items() if name in known}}
     faults += [f"qos.featureGates.{each}" for each in config.faults(switches)]
     faults += [f"qos.flags.{each}" for each in config.flag_faults(switches)]
+    faults += config.window_faults(switches, flags, interval_s)
     names = tuple(recommend_only)
     faults += [
         f"qos.recommendOnly[{index}]: there is no QoS plugin {name!r} (there are: {', '.join(sorted(known)) or 'none'})"

@@ -5,6 +5,8 @@ from typing import Final
 from agent.node.qos.core.states import ContainerState, NodeState, PodState, QosClass, ScalingPolicyState
 from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.resources import Manifest
+from protocol import quantities
+from protocol.values import ZERO, Resources
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
@@ -30,6 +32,7 @@ def pod_state(pod: Manifest) -> PodState:
         is_finished=pods.is_terminal(pod),
         is_ending="deletionTimestamp" in pod["metadata"],
         controller_kind=_controller_kind(pod),
+        batch_requests=_batch_requests(pod),
     )
 
 
@@ -61,6 +64,28 @@ def _qos(label: str | None, kubernetes_class: str) -> QosClass:
     if label in tuple(QosClass):
         return QosClass(label)
     return QosClass.BEST_EFFORT if kubernetes_class == "BestEffort" else QosClass.LATENCY_SENSITIVE
+
+
+def _batch_requests(pod: Manifest) -> Resources:
+    """As kube-scheduler counts extended resources: containers and sidecars, or the largest init container with the sidecars before it."""
+    if pods.is_terminal(pod):
+        return ZERO
+    sidecars, peak = ZERO, ZERO
+    for each in pod["spec"].get("initContainers") or ():
+        peak = peak.max(sidecars + _batch_amounts(each))
+        if each.get("restartPolicy") == "Always":
+            sidecars += _batch_amounts(each)
+    return sum(map(_batch_amounts, pod["spec"].get("containers") or ()), sidecars).max(peak)
+
+
+def _batch_amounts(container: Manifest) -> Resources:
+    """An extended resource is given as a limit, and as a request only where both are the same."""
+    written = container.get("resources") or {}
+    asked = {**(written.get("limits") or {}), **(written.get("requests") or {})}
+    cpu, memory = (
+        quantities.parse(str(asked.get(name, 0))).value() for name in (names.BATCH_CPU, names.BATCH_MEMORY)
+    )
+    return Resources(cpu, memory)
 
 
 def _containers(pod: Manifest) -> tuple[ContainerState, ...]:

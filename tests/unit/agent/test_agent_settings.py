@@ -208,6 +208,10 @@ def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
         ),
         ("qos: {cgroupRoot: sys, interval: 0}", ["qos.cgroupRoot: must be an absolute path", "qos.interval: must be at least 0.1"]),
         (
+            "qos: {featureGates: {CPUSuppress: true, CPUBurst: false}, interval: 15}",
+            ["qos.interval: must be at most qos.flags.cpu-suppress-window-seconds, which is 10 (found 15)"],
+        ),
+        (
             "qos: {featureGates: {CPUSupress: true}, recommendOnly: [X], flags: {colour: red}}",
             [
                 "qos.flags.colour: there is no flag 'colour' (there are: ",

@@ -51,6 +51,23 @@ STRATEGIES = (
         (DecisionRecord(DECISION, 90.0, 95.0, rounds=4),),
     ),
     StrategyStatus(
+        "MemoryEvict",
+        FeatureStage.ALPHA,
+        True,
+        False,
+        StrategyState.RUNNING,
+        130.0,
+        0,
+        "",
+        {},
+        (
+            DecisionRecord(
+                StrategyDecision("evicted", "d/a evicted, for MemoryEvict", is_action=True), 39.0, 39.0
+            ),
+            DecisionRecord(StrategyDecision("no-pressure", "memory in use 60 %"), 41.0, 99.0, rounds=59),
+        ),
+    ),
+    StrategyStatus(
         "Mine", FeatureStage.ALPHA, True, False, StrategyState.BACKING_OFF, 1.0, 2, "oh no", {}, ()
     ),
 )
@@ -82,10 +99,12 @@ def test_strategies_are_lines_with_gate_state_and_the_last_decision() -> None:
     with paged(200, PAGES["qos"]) as page:
         done = asked("qos", "--address", page.url)
     assert done.exit_code == 0
-    _, suppress, mine = (line.split(maxsplit=6) for line in done.stdout.splitlines())
+    _, suppress, evict, before, mine = (line.split(maxsplit=6) for line in done.stdout.splitlines())
     assert suppress == [
         "CPUSuppress", "recommends", "running", "2m", "recommended=4", "-", "held-back: 2 CPUs are left (5s ago)",
     ]  # fmt: skip
+    assert evict[-1] == "no-pressure: memory in use 60 % (1s ago)"
+    assert " ".join(before) == "last action: evicted: d/a evicted, for MemoryEvict (61s ago)"
     assert mine == ["Mine", "on", "backing-off", "1s", "-", "-", "failed: oh no"]
 
 

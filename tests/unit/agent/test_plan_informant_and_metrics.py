@@ -166,6 +166,17 @@ def test_without_metrics_the_size_is_kept() -> None:
     assert {request.resources for request in driver.requests()} == {cu(4)}
 
 
+def test_a_plugin_that_tells_the_load_every_other_time_leaves_the_load_known() -> None:
+    """Each source counts the CPU time from a moment of its own."""
+    driver = Driver(cu(2), by_hand=[events.ReadMetrics]).load(6).settle()
+    for number in range(8):
+        sample, source = driver.sample(), ("theirs", "")[number % 2]
+        assert sample.cpu_busy_s is not None
+        counted = replace(sample, cpu_busy_s=sample.cpu_busy_s + 1000 * bool(source))
+        driver.finish(events.ReadMetrics, events.MetricsRead(counted, source)).wait(6)
+    assert driver.size == cu(6)
+
+
 def test_old_metrics_never_shrink() -> None:
     driver = steady(cu(4))
     driver.by_hand = {events.Resize}

@@ -2,15 +2,21 @@
 
 import asyncio
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 from agent.daemon.node_events import ClusterNode, NodeEvents
 from agent.daemon.states_feed import StatesFeed, machine
 from agent.node.qos.callbacks import StateCallbacks
+from agent.node.qos.core.states import ObjectType
 from agent.node.qos.states_informer import States
+from agent.sources.described import Found
 from agent.sources.kubernetes import Stores
 from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.scaling import Scaling
+from protocol.values import ZERO
 from tests.support.amounts import cu
 from tests.support.manifests import pod_manifest
 from tests.support.servers import QUIET
@@ -58,7 +64,7 @@ def cluster(*pods: Manifest) -> tuple[ClusterNode, Kept, Noted]:
     """The node, with its pods."""
     kept, noted = Kept(*pods), Noted()
     stores = Stores(kept, Kept(NODE), Kept({"metadata": {"namespace": "d", "name": "p"}, "spec": {"min": 1}}))
-    return ClusterNode(cast("Any", None), stores, noted), kept, noted
+    return ClusterNode(cast("Any", None), stores, noted, dict), kept, noted
 
 
 def states() -> States:
@@ -109,6 +115,34 @@ async def test_vms_are_as_their_runners_know_them_and_without_a_cluster_the_mach
     assert node is not None
     assert (node.name, node.capacity) == ("n1", machine())
     assert found.has_synced()
+
+
+@virtually
+async def test_pods_that_are_to_be_scaled_are_vms_before_they_have_a_runner() -> None:
+    """What a ScalingPolicy selects has no label of ours, and strategies begin once all is known."""
+    owner = {"kind": "ReplicaSet", "name": "r", "controller": True}
+    there, _, _ = cluster(pod_manifest("a"), pod_manifest("stuck"), pod_manifest("other"))
+    scaling = Scaling({}, cast("Any", None), ZERO)
+    looked: list[Mapping[str, Found] | None] = [None]
+    found = states()
+    feed = StatesFeed(found, "node-1", replace(there, found=lambda: looked[0]), list, QUIET)
+    await feed.publish()
+    assert found.missing() == (ObjectType.ALL_VMS,)
+    looked[0] = {
+        "default/a": Found(pod_manifest("a"), scaling),
+        "default/stuck": Found(
+            pod_manifest("stuck", ownerReferences=[owner]), replace(scaling, may_evict=True)
+        ),
+        "default/alone": Found(pod_manifest("alone"), replace(scaling, may_evict=True)),
+        "default/never": Found(pod_manifest("never"), scaling, obstacles=("no requests",)),
+        "default/machine": Found(pod_manifest("machine")),
+    }
+    await feed.publish()
+    assert [(each.pod_uid, each.is_evicted_when_stuck) for each in found.get_all_vms()] == [
+        ("uid-a", False),
+        ("uid-alone", False),
+        ("uid-stuck", True),
+    ]
 
 
 @virtually

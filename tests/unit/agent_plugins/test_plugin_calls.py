@@ -16,7 +16,13 @@ from agent.node.plugins.status import CallFigures
 from agent.node.plugins.types.answers import AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.types.handlers import TypeHandler
-from agent.node.plugins.types.resizer import NoSizeLog, ResizerAwayError, ResizerClient, ResizerFailedError
+from agent.node.plugins.types.resizer import (
+    NoSizeLog,
+    ResizerAnewError,
+    ResizerAwayError,
+    ResizerClient,
+    ResizerFailedError,
+)
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.agent.driver import VM
@@ -326,6 +332,25 @@ async def test_a_fence_must_rise() -> None:
         await client.fence(VM)
     with pytest.raises(BackendError, match="late"):
         await client.fence(VM)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["registered anew", "dialled anew by the library"])
+async def test_a_resizer_that_was_started_anew_is_fenced_before_it_resizes(is_told: bool) -> None:
+    anew = wire.ClockReading(clock_id="d", reading_s=1.0)
+    fenced = wire.FenceResponse(vm_uid=VM.pod_uid, generation=1, clock=CLOCK)
+    forgot = wire.ResizeResponse(vm_uid=VM.pod_uid, fenced_off=wire.FencedOff(reason="by 0"), clock=anew)
+    again = wire.FenceResponse(vm_uid=VM.pod_uid, generation=2, clock=anew)
+    accepted = wire.ResizeResponse(vm_uid=VM.pod_uid, accepted=wire.Accepted(), clock=anew)
+    client, stub = resizer(fenced, *([] if is_told else [forgot]), again, accepted)
+    await client.fence(VM)
+    if is_told:
+        client.describe(wire.DescribeResponse(clock=anew))()
+    for _ in range(1 if is_told else 2):
+        with pytest.raises(ResizerAnewError, match="Policy p was started anew, and is fenced before"):
+            await resize(client)
+    assert len(stub.asked) == (1 if is_told else 2)
+    await client.fence(VM)
+    await resize(client)
 
 
 async def test_what_a_resizer_can_do_has_bounds() -> None:

@@ -5,12 +5,19 @@ import pytest
 from agent.node.plugins.core.scanning import SocketIdentity, changes, is_looked_at
 
 OLD = SocketIdentity(device=1, inode=7, born_ns=10)
+NEW = SocketIdentity(device=1, inode=6, born_ns=11)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         pytest.param({}, {"/r/b": OLD, "/r/a": OLD}, [("/r/a", OLD), ("/r/b", OLD)], id="come, in order"),
+        pytest.param(
+            {},
+            {"/r/a-1.10": NEW, "/r/a-1.9": OLD},
+            [("/r/a-1.9", OLD), ("/r/a-1.10", NEW)],
+            id="the newest last",
+        ),
         pytest.param({"/r/a": OLD}, {"/r/a": OLD}, [], id="nothing, such as after chmod and touch"),
         pytest.param({"/r/a": OLD}, {}, [("/r/a", None)], id="gone"),
         pytest.param(

@@ -116,7 +116,9 @@ def test_what_the_system_uses_is_never_below_zero(world: World) -> None:
     assert world.now(metrics.SYS_MEMORY_USAGE) == {(): 0.0}
 
 
-def test_best_effort_pods_are_added_up_beside_what_they_may_use_and_request(world: World) -> None:
+def test_pods_of_the_best_effort_group_are_added_up_beside_what_it_may_use_and_they_request(
+    world: World,
+) -> None:
     group = world.made(OTHER, "besteffort")
     above = MadeGroup(world.groups, "kubepods/besteffort", world.is_v2)
     if world.is_v2:
@@ -127,15 +129,18 @@ def test_best_effort_pods_are_added_up_beside_what_they_may_use_and_request(worl
         above.write("cpu", "cpu.cfs_period_us", "100000")
     above.cpu(limit=0.75)
     above.memory(limit=512)
-    of_label = replace(pod(UID), qos=QosClass.BEST_EFFORT, requests=Resources(250, 64 * MIB))
-    world.states.pods = (of_label, pod(OTHER), replace(pod("ended"), is_finished=True))
+    batch = Resources(250, 64 * MIB)
+    by_label = replace(pod(UID, "Burstable"), qos=QosClass.BEST_EFFORT, requests=batch, batch_requests=batch)
+    held_back = replace(pod(OTHER), qos=QosClass.LATENCY_SENSITIVE, batch_requests=batch)
+    ended = replace(pod("ended"), is_finished=True, batch_requests=batch)
+    world.states.pods = (by_label, held_back, ended)
     world.round()
     world.pod.cpu(0.5)
     group.cpu(0.25)
     group.memory(8)
     world.round()
     expected = {
-        ("cpu", "usage"): 0.75,
+        ("cpu", "usage"): 0.25,
         ("memory", "usage"): 8.0 * MIB,
         ("cpu", "request"): 0.25,
         ("memory", "request"): 64.0 * MIB,

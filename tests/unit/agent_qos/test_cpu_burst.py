@@ -279,6 +279,8 @@ OURS, PUBLISHED = "parley.dev/cpu-burst", "koordinator.sh/cpuBurst"
         ({PUBLISHED: "nonsense", OURS: json.dumps({"cfsQuotaBurstPercent": 110})}, 110_000, ""),
         ({OURS: "nonsense"}, 120_000, f"annotation {OURS} is ignored"),
         ({PUBLISHED: json.dumps({"policy": "?"})}, 120_000, f"annotation {PUBLISHED} is ignored"),
+        ({OURS: json.dumps({"policy": ["none"]})}, 120_000, f"annotation {OURS} is ignored"),
+        ({OURS: 100_000 * "["}, 120_000, f"annotation {OURS} is ignored"),
     ],
 )
 def test_a_pod_may_have_its_own_rule_and_a_wrong_one_is_told_once(

@@ -1,5 +1,7 @@
 """Who is evicted, and how much must be released: the published rules, and where ours differ from latent bugs of the published code."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.node.qos.core.cpu_evict import (
@@ -20,7 +22,7 @@ from agent.node.qos.core.evicting import (
 from agent.node.qos.core.memory_evict import memory_tasks
 from agent.node.qos.core.states import NodeState, QosClass, VmState
 from agent.node.qos.eviction_marks import marks_of
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from tests.support.evictions import ENABLED, GIB, NODE, pod, using
 
 LS = QosClass.LATENCY_SENSITIVE
@@ -109,6 +111,7 @@ def marked(**given: object) -> EvictionMarks:
         ([using(pod("a", priority=1)), using(pod("b", priority=2), 9)], "a b"),
         ([using(pod("a"), 1), using(pod("b"), 1)], "b a"),
         ([using(pod("a", qos=LS), 1)], ""),
+        ([using(pod("a", priority=1001), 1), using(pod("b", priority=1000), 1)], "b"),
         ([using(pod("a"), 1, marks=EvictionMarks())], "a"),
         ([using(pod("a"), 1, marks=marked(is_enabled=False))], ""),
         ([using(pod("a", is_finished=True), 1), using(pod("b", is_ending=True), 1)], ""),
@@ -123,6 +126,7 @@ def marked(**given: object) -> EvictionMarks:
         "within a priority only",
         "ties by name from the end",
         "best effort only",
+        "up to a priority: pods of the system may be best effort, too",
         "nobody need allow it",
         "but may forbid it",
         "neither finished nor ending",
@@ -132,7 +136,7 @@ def marked(**given: object) -> EvictionMarks:
     ],
 )
 def test_the_order_of_best_effort_pods(found: list[Evictable], order: str) -> None:
-    assert names(best_effort_order(found, "BEMemoryEvict", memory)) == order
+    assert names(best_effort_order(found, "BEMemoryEvict", memory, 1000)) == order
 
 
 @pytest.mark.parametrize(
@@ -236,7 +240,11 @@ def test_satisfaction_of_best_effort_pods(
 def test_satisfaction_must_be_low_over_the_window_and_now() -> None:
     short, fine = BestEffortCpu(2_000, 2_000, 10_000), BestEffortCpu(5_000, 9_000, 10_000)
     asks = Resources(3_000, 0)
-    found = [using(pod("be", requests=asks), marks=EvictionMarks()), using(pod("ls", qos=LS, requests=asks))]
+    found = [
+        using(pod("be", batch_requests=asks), marks=EvictionMarks()),
+        using(pod("ls", qos=LS, batch_requests=asks, kubernetes_class="BestEffort")),
+        using(pod("label", requests=asks, batch_requests=asks, kubernetes_class="Burstable")),
+    ]
 
     def amount(average: BestEffortCpu | None, last: BestEffortCpu | None) -> EvictionTask:
         figures = CpuFigures(None, average, last)
@@ -244,7 +252,8 @@ def test_satisfaction_must_be_low_over_the_window_and_now() -> None:
         return task
 
     task = amount(short, BestEffortCpu(3_000, 3_000, 10_000))
-    assert (task.amount, names(task.victims), task.shares) == (3_000, "be", {"u-be": 3_000, "u-ls": 0})
+    assert (task.amount, names(task.victims)) == (3_000, "be label")
+    assert task.shares == {"u-be": 3_000, "u-ls": 3_000, "u-label": 0}, "who is not held back is none of it"
     assert (amount(short, fine).amount, amount(fine, short).amount) == (0, 0)
     assert not amount(short, None).is_known
 
@@ -333,7 +342,7 @@ def test_latent_bugs_of_the_published_code_are_not_here(
 def test_what_owners_say_is_read_by_our_names_and_the_published_ones(
     labels: dict[str, str], annotations: dict[str, str], marks: EvictionMarks
 ) -> None:
-    assert marks_of(pod("a", labels=labels, annotations=annotations), ()) == marks
+    assert marks_of(pod("a", labels=labels, annotations=annotations), None) == marks
 
 
 ALLOWED = {"parley.dev/eviction-enabled": "true"}
@@ -375,10 +384,12 @@ def test_some_pods_are_never_evicted(
     labels: dict[str, str], annotations: dict[str, str], kind: str, is_evictable: bool
 ) -> None:
     found = pod("a", labels=labels, annotations=annotations, controller_kind=kind)
-    assert (marks_of(found, ()).obstacle == "") == is_evictable
+    assert (marks_of(found, None).obstacle == "") == is_evictable
 
 
 def test_a_pod_that_a_policy_has_scaled_is_a_vm_too() -> None:
-    vm = VmState("default/a", "u-a", *[Resources(1, 1)] * 4)
-    assert marks_of(pod("a"), {vm.pod_uid}).obstacle
-    assert marks_of(pod("a", labels=ALLOWED), {vm.pod_uid}) == ENABLED
+    vm = VmState("default/a", "u-a", ZERO, ZERO, ZERO, ZERO)
+    stuck = replace(vm, is_evicted_when_stuck=True)
+    assert marks_of(pod("a"), vm).obstacle
+    assert marks_of(pod("a", labels=ALLOWED), vm) == ENABLED
+    assert marks_of(pod("a", labels=ALLOWED), stuck).obstacle, "one mechanism for one pod: the agent's own"

@@ -122,8 +122,8 @@ def test_what_is_recommended_is_told_once() -> None:
 def test_best_effort_pods_go_where_cpu_does_not_satisfy_them() -> None:
     bench = Bench(CPUEvict)
     bench.states.pods = (
-        pod("batch", requests=Resources(4_000, 0)),
-        pod("other", priority=1, requests=Resources(6_000, 0)),
+        pod("batch", batch_requests=Resources(4_000, 0)),
+        pod("other", priority=1, batch_requests=Resources(6_000, 0)),
         pod("web", qos=QosClass.LATENCY_SENSITIVE, requests=Resources(1_000, 0), labels=ALLOWED),
     )
     for name, value in (("usage", 2.0), ("real-limit", 2.0), ("request", 10.0)):

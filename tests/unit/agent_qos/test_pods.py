@@ -72,6 +72,23 @@ def test_the_label_decides_before_kubernetes_own_class(
     assert pod_state(pod_of(kubernetes_class, labels=labels)).qos is expected
 
 
+def test_batch_resources_are_counted_in_milli_cpu_and_bytes() -> None:
+    """An init container needs no more than the containers after it."""
+    manifest = pod_of("BestEffort")
+
+    def asks(cpu: str, **more: Any) -> Manifest:
+        amounts = {"kubernetes.io/batch-cpu": cpu, "kubernetes.io/batch-memory": "1Gi"}
+        return {"name": f"c{cpu}", "resources": {"requests": amounts, "limits": amounts}, **more}
+
+    spec = manifest["spec"]
+    spec["containers"] = [asks("1500"), asks("2k"), {"name": "none"}]
+    spec["initContainers"] = [asks("500", restartPolicy="Always"), asks("3500")]
+    assert pod_state(manifest).batch_requests == Resources(4000, 3 * 1024 * MIB)
+    spec["initContainers"].append(asks("3501"))
+    assert pod_state(manifest).batch_requests == Resources(4001, 3 * 1024 * MIB)
+    assert pod_state(manifest | {"status": {"phase": "Failed"}}).batch_requests == ZERO
+
+
 @pytest.mark.parametrize(
     ("more", "is_finished", "is_ending", "requests"),
     [

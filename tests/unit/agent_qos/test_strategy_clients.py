@@ -141,11 +141,12 @@ def test_what_acts_is_a_line_and_what_stands_is_counted(
     assert ([record.rounds for record in records], lines) == (rounds, logged)
 
 
-def test_the_last_decisions_are_kept() -> None:
+def test_the_last_decisions_are_kept_and_the_last_one_that_acted() -> None:
     records: tuple[DecisionRecord, ...] = ()
-    for index in range(MAX_DECISIONS + 3):
-        records, _ = noted(records, decision(f"reason-{index}"), float(index), is_done=True)
-    assert [record.at_s for record in records] == list(range(3, MAX_DECISIONS + 3))
+    for index in range(MAX_DECISIONS + 9):
+        found = decision(f"reason-{index}", is_action=index in {2, 5})
+        records, _ = noted(records, found, float(index), is_done=True)
+    assert [record.at_s for record in records] == [5, *range(10, MAX_DECISIONS + 9)]
 
 
 def test_a_decision_that_acts_is_one_line_with_its_inputs() -> None:

@@ -38,9 +38,10 @@ def is_looked_at(name: str) -> bool:
 
 
 def changes(before: Sockets, after: Sockets) -> Iterator[tuple[str, SocketIdentity | None]]:
-    """What became of the paths, in order: first those that are gone (None), then those with a new socket. Others are not named."""
+    """What became of the paths: first those that are gone (None), then those with a new socket, in the order in which the sockets
+    were made. So the newest plugin of a name is the same one after a restart of ours. Other paths are not named."""
     for path in sorted(before.keys() - after.keys()):
         yield path, None
-    for path in sorted(after):
-        if before.get(path) != after[path]:
-            yield path, after[path]
+    new = (path for path in after if before.get(path) != after[path])
+    for path in sorted(new, key=lambda path: (after[path].born_ns, path)):
+        yield path, after[path]

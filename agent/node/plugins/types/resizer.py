@@ -43,6 +43,10 @@ class ResizerFailedError(BackendError):
     """A resizer gave no usable answer: late, failed, overloaded, or an answer that breaks its rules."""
 
 
+class ResizerAnewError(BackendError):
+    """The resizer was started anew since the VM was fenced, and must be fenced again first. Nothing was written."""
+
+
 class SizeLog(Protocol):
     """Where sizes and targets are logged, as `agent.backends.logged_sizes.LoggedSizes` does for all back ends of objects that others resize."""
 
@@ -87,16 +91,18 @@ class _PluginClock:
 @dataclass(slots=True)
 class _Standing:
     """What is known of one VM. `reach` is what the size may become: all that was seen or commanded since the last rest.
-    A command that was sent may be accepted until `open_until_s`; None where none can."""
+    A command that was sent may be accepted until `open_until_s`; None where none can. `clock_id` tells the life of the plugin that
+    gave `generation`; empty before the first fence."""
 
     generation: int = 0
+    clock_id: str = ""
     reach: Resources | None = None
     open_until_s: float | None = None
 
 
 class ResizerClient:
     """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`; where it gives no usable answer,
-    `ResizerFailedError`."""
+    `ResizerFailedError`; and where another life of the plugin has fenced the VM, `ResizerAnewError`."""
 
     def __init__(
         self,
@@ -155,7 +161,7 @@ class ResizerClient:
                 return plain(answer.not_fenced.reason)
             check.whole("generation", answer.generation, MAX_GENERATION, known.generation + 1)
             check.end()
-            known.generation = answer.generation
+            known.generation, known.clock_id = answer.generation, answer.clock.clock_id
             return None
 
         reason = await self._call(lambda stub: stub.Fence, request, read, deadline_s)
@@ -196,18 +202,21 @@ class ResizerClient:
         if now_s > not_after_s:
             raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
         last_s = min(not_after_s, now_s + deadline_s)
+        not_after = self._moment(last_s)
+        if known.clock_id not in ("", not_after.clock_id):
+            raise self._anew()
         request = messages.ResizeRequest(
             vm=vm_message(vm),
             target=amount_message(target),
             seen=amount_message(seen),
             generation=fencing.generation,
-            not_after=self._moment(last_s),
+            not_after=not_after,
         )
         was_open, known.open_until_s = known.open_until_s, last_s + self.calls.limits.command_deadline_s
         known.reach = target if known.reach is None else known.reach.max(target)
         self._sizes.commanding(vm.name, target)
         outcome = await self._call(
-            lambda stub: stub.Resize, request, lambda answer: self._outcome(answer, vm)
+            lambda stub: stub.Resize, request, lambda answer: self._outcome(answer, vm, not_after.clock_id)
         )
         if was_open is None:
             self._settled(vm, known)
@@ -216,8 +225,8 @@ class ResizerClient:
 
     # ---------------------------------------------------------------- answers
 
-    def _outcome(self, answer: messages.ResizeResponse, vm: Vm) -> BackendError | None:
-        """What a definite answer comes to; None for a target that is accepted."""
+    def _outcome(self, answer: messages.ResizeResponse, vm: Vm, asked: str) -> BackendError | None:
+        """What a definite answer comes to; None for a target that is accepted. `asked` is the clock of the life that was meant."""
         check = self._checked(answer, vm)
         kind = answer.WhichOneof("outcome")
         if kind is None:
@@ -230,6 +239,8 @@ class ResizerClient:
                 return BackendError(plain(answer.not_written.reason))
             case "refused":
                 return ResizeRefusedError(plain(answer.refused.reason))
+            case "fenced_off" if answer.clock.clock_id != asked:
+                return self._anew()  # no later fence: this life knows of none
             case "fenced_off":
                 return FencedOffError(plain(answer.fenced_off.reason))
             case _:
@@ -259,6 +270,11 @@ class ResizerClient:
         if reading is None:
             raise ResizerAwayError(f"{self.calls} is not registered")
         return messages.Moment(clock_id=reading.clock_id, at_s=reading.reading_s + at_s - reading.received_s)
+
+    def _anew(self) -> ResizerAnewError:
+        return ResizerAnewError(
+            f"{self.calls} was started anew, and is fenced before it resizes the VM again"
+        )
 
     def _settled(self, vm: Vm, known: _Standing) -> None:
         known.open_until_s = None

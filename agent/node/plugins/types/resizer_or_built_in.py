@@ -2,6 +2,7 @@
 
 Never are commands of both sides under way. Before the other side is used, the commands of the side that is left are waited out: a
 plugin that died or hangs cannot be fenced. Then the other side is fenced, so that nothing from an earlier time is left there either.
+A plugin that was started anew is another side in this: its predecessor may still be there, and commands of that are waited out.
 """
 
 import asyncio
@@ -15,15 +16,15 @@ from typing import Final
 from agent.core.lately import LatelyUsed
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, VmBackend
-from agent.node.plugins.types.resizer import ResizerAwayError, ResizerFailedError
+from agent.node.plugins.types.resizer import ResizerAnewError, ResizerAwayError, ResizerFailedError
 from hosting.backoff import Backoff
 from hosting.logs import Logger, logger
 from protocol.values import Observation, Resources
 
 FAILURES: Final = 3
-"""After so many failed calls in a row for a VM, the built-in back end takes over."""
+"""After so many failed looks, or so many failed commands, in a row for a VM, the built-in back end takes over."""
 RETRY: Final = Backoff(base_s=10.0, cap_s=300.0)
-"""When the plugin is looked at again afterwards."""
+"""When the plugin is tried again afterwards."""
 
 _GIVEN_UP: Final = ResizerFailedError("the caller gave the call up")
 
@@ -40,8 +41,9 @@ class _VmSides:
     """Both sides of one VM.
 
     `generation` is that of the life that may command, 0 before its fence; `fencings` are those of its sides. `quiet_at_s` is when no
-    command of a side can be accepted any more. `failures` of the plugin are in a row; from `FAILURES` on, the plugin is looked at
-    again at `retry_at_s`.
+    command of a side can be accepted any more. Failures of the plugin are in a row, of looks and of commands each for themselves: a
+    plugin may show VMs well that it cannot resize. From `FAILURES` on, the plugin is looked at again at `retry_at_s`; a look
+    that works makes the next command a `trial`.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -49,8 +51,19 @@ class _VmSides:
     active: Side = Side.BUILT_IN
     fencings: dict[Side, Fencing] = field(default_factory=dict)
     quiet_at_s: dict[Side, float] = field(default_factory=dict)
-    failures: int = 0
+    failed_looks: int = 0
+    failed_commands: int = 0
+    is_trial: bool = False
     retry_at_s: float = 0.0
+
+    def forgive(self) -> None:
+        """Begin anew with the plugin."""
+        self.failed_looks = self.failed_commands = 0
+        self.is_trial, self.retry_at_s = False, 0.0
+
+    def is_usable(self) -> bool:
+        """Whether the plugin has not failed too often."""
+        return self.failed_looks < FAILURES and (self.failed_commands < FAILURES or self.is_trial)
 
 
 class ResizerOrBuiltIn:
@@ -106,11 +119,12 @@ class ResizerOrBuiltIn:
             if side is Side.PLUGIN:
                 try:
                     fencings[side] = await self._backends[side].fence(vm)
-                    self._works(sides)
                 except (ResizerAwayError, ResizerFailedError) as error:
-                    self._fails(vm, sides, error)
+                    self._command_fails(vm, sides, error)
                     side = Side.BUILT_IN
-            if side is Side.BUILT_IN:
+            if (
+                side is Side.BUILT_IN or side in sides.quiet_at_s
+            ):  # by a predecessor of the plugin that was fenced, perhaps
                 await self._until_quiet(sides, Side.PLUGIN)
             fencings[Side.BUILT_IN] = fencing = await self._backends[Side.BUILT_IN].fence(vm)
             sides.active, sides.fencings, sides.generation = side, fencings, fencing.generation
@@ -125,12 +139,12 @@ class ResizerOrBuiltIn:
             try:
                 seen = await self._backends[Side.PLUGIN].observe(vm)
             except (ResizerAwayError, ResizerFailedError) as error:
-                self._fails(vm, sides, error)
+                self._look_fails(vm, sides, error)
             except asyncio.CancelledError:
-                self._fails(vm, sides, _GIVEN_UP)
+                self._look_fails(vm, sides, _GIVEN_UP)
                 raise
             else:
-                self._works(sides)
+                sides.failed_looks, sides.is_trial = 0, self._clock() >= sides.retry_at_s
                 return seen
         return await self._backends[Side.BUILT_IN].observe(vm)
 
@@ -141,43 +155,75 @@ class ResizerOrBuiltIn:
         and a later call finds it done."""
         sides = self._vms.of(vm.name)
         self._check(sides, fencing)
-        if self._wanted(sides) is not sides.active:
+        if not self._is_ready(sides):
             await self._switched(vm, sides, fencing)
         async with sides.lock:
             self._check(sides, fencing)
-            side = sides.active
-            if self._wanted(sides) is not side:
+            if not self._is_ready(sides):
                 raise BackendError(f"the VM is about to be resized by the {self._wanted(sides)} side")
-            backend = self._backends[side]
-            try:
-                await backend.resize(vm, target, sides.fencings[side], seen=seen, not_after_s=not_after_s)
-            except (ResizerAwayError, ResizerFailedError) as error:
-                self._fails(vm, sides, error)
-                raise
-            except asyncio.CancelledError:
-                if side is Side.PLUGIN:
-                    self._fails(vm, sides, _GIVEN_UP)
-                raise
-            finally:
-                sides.quiet_at_s[side] = self._clock() + backend.capabilities.command_deadline_s
+            await self._commanded(
+                vm,
+                sides,
+                lambda backend, own: backend.resize(vm, target, own, seen=seen, not_after_s=not_after_s),
+            )
 
     # ---------------------------------------------------------------- sides
 
+    async def _commanded(
+        self, vm: Vm, sides: _VmSides, command: Callable[[VmBackend, Fencing], Awaitable[None]]
+    ) -> None:
+        """Send a command to the side that is used now, and note how long it may still be accepted."""
+        side, is_sent = sides.active, True
+        backend = self._backends[side]
+        try:
+            await command(backend, sides.fencings[side])
+        except ResizerAnewError:
+            del sides.fencings[side]
+            is_sent = False
+            raise
+        except (ResizerAwayError, ResizerFailedError) as error:
+            self._command_fails(vm, sides, error)
+            raise
+        except asyncio.CancelledError:
+            if side is Side.PLUGIN:
+                self._command_fails(vm, sides, _GIVEN_UP)
+            raise
+        except BackendError:
+            self._command_works(sides, side)  # a refusal is an answer
+            raise
+        else:
+            self._command_works(sides, side)
+        finally:
+            if is_sent:
+                sides.quiet_at_s[side] = self._clock() + backend.capabilities.command_deadline_s
+
+    def _is_ready(self, sides: _VmSides) -> bool:
+        """Whether the side that is wanted now is the one that is used, and is fenced."""
+        return self._wanted(sides) is sides.active and sides.active in sides.fencings
+
     def _wanted(self, sides: _VmSides) -> Side:
         if not self._is_registered():
-            sides.failures = 0  # the next one to register is another process
+            sides.forgive()  # the next one to register is another process
             return Side.BUILT_IN
-        return Side.PLUGIN if sides.failures < FAILURES else Side.BUILT_IN
+        return Side.PLUGIN if sides.is_usable() else Side.BUILT_IN
 
-    def _works(self, sides: _VmSides) -> None:
-        sides.failures, sides.retry_at_s = 0, 0.0
+    def _command_works(self, sides: _VmSides, side: Side) -> None:
+        if side is Side.PLUGIN:
+            sides.forgive()
 
-    def _fails(self, vm: Vm, sides: _VmSides, error: BackendError) -> None:
-        if isinstance(error, ResizerAwayError):
-            return
-        sides.failures += 1
-        if sides.failures >= FAILURES:
-            delay_s = RETRY.delay_s(sides.failures - FAILURES + 1, self._rng)
+    def _look_fails(self, vm: Vm, sides: _VmSides, error: BackendError) -> None:
+        if not isinstance(error, ResizerAwayError):
+            sides.failed_looks += 1
+            self._is_left(vm, sides, sides.failed_looks, error)
+
+    def _command_fails(self, vm: Vm, sides: _VmSides, error: BackendError) -> None:
+        if not isinstance(error, ResizerAwayError):
+            sides.failed_commands, sides.is_trial = sides.failed_commands + 1, False
+            self._is_left(vm, sides, sides.failed_commands, error)
+
+    def _is_left(self, vm: Vm, sides: _VmSides, failures: int, error: BackendError) -> None:
+        if failures >= FAILURES:
+            delay_s = RETRY.delay_s(failures - FAILURES + 1, self._rng)
             sides.retry_at_s = self._clock() + delay_s
             self._log.warning("the resizer fails", vm=vm.name, error=str(error), retry_in_s=round(delay_s, 1))
 
@@ -196,16 +242,17 @@ class ResizerOrBuiltIn:
     async def _switch(self, vm: Vm, sides: _VmSides, fencing: Fencing) -> None:
         async with sides.lock:
             side = self._wanted(sides)
-            if sides.generation != fencing.generation or side is sides.active:
+            if sides.generation != fencing.generation or self._is_ready(sides):
                 return  # another call was here first
             await self._until_quiet(sides, sides.active)
             try:
                 sides.fencings[side] = await self._backends[side].fence(vm)
             except (ResizerAwayError, ResizerFailedError) as error:
-                self._fails(vm, sides, error)
+                self._command_fails(vm, sides, error)
                 raise
-            sides.active = side
-            self._log.warning("the VM is resized by another back end", vm=vm.name, side=side.value)
+            if side is not sides.active:
+                sides.active = side
+                self._log.warning("the VM is resized by another back end", vm=vm.name, side=side.value)
 
     async def _until_quiet(self, sides: _VmSides, side: Side) -> None:
         """Wait until no command of a side can be accepted any more; of one that an earlier process has sent, too."""

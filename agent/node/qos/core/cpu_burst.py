@@ -119,7 +119,7 @@ def rule_of(given: Any, default: BurstRule) -> BurstRule:
         if name is None:
             faults.append(f"{key}: is none of {', '.join(_KEYS)}")
         elif name == "policy":
-            if value in set(BurstPolicy):
+            if value in tuple(BurstPolicy):
                 values[name] = BurstPolicy(value)
             else:
                 faults.append(f"{key}: must be one of {', '.join(BurstPolicy)}, found {value!r}")

@@ -9,13 +9,15 @@ from typing import Final
 from agent.node.qos.core.evict_pressure import (
     EvictResource,
     EvictRules,
+    Order,
     allocatable_task,
     by_priority,
+    of_best_effort,
     used_task,
     with_victims,
 )
-from agent.node.qos.core.evicting import Evictable, EvictionTask, ReleaseTarget, best_effort_order
-from agent.node.qos.core.states import NodeState, QosClass
+from agent.node.qos.core.evicting import Evictable, EvictionTask, ReleaseTarget
+from agent.node.qos.core.states import BEST_EFFORT_CLASS, NodeState
 
 SATISFACTION: Final = "BECPUEvict"
 ALLOCATABLE: Final = "CPUAllocatableEvict"
@@ -105,7 +107,8 @@ def cpu_tasks(
     def task(name: str) -> EvictionTask:
         was_releasing = name in releasing
         if name == SATISFACTION:
-            return _satisfaction(satisfaction, found, figures, was_releasing=was_releasing)
+            order = of_best_effort(rules.max_priority)
+            return _satisfaction(satisfaction, found, figures, order, was_releasing=was_releasing)
         if name == ALLOCATABLE:
             return allocatable_task(name, resource, rules, found, was_releasing=was_releasing)
         order = by_priority(rules.max_priority)
@@ -115,13 +118,18 @@ def cpu_tasks(
 
 
 def _satisfaction(
-    rules: SatisfactionRules, found: Collection[Evictable], figures: CpuFigures, *, was_releasing: bool
+    rules: SatisfactionRules,
+    found: Collection[Evictable],
+    figures: CpuFigures,
+    order: Order,
+    *,
+    was_releasing: bool,
 ) -> EvictionTask:
     average, last, target = figures.average, figures.last, ReleaseTarget.BEST_EFFORT_CPU_REQUESTED
     if average is None or last is None:
         text = "CPU of best-effort pods is not known"
         unknown = EvictionTask(SATISFACTION, target, 0, text, is_calm=not was_releasing, is_known=False)
-        return with_victims(unknown, found, _best_effort_request, best_effort_order)
+        return with_victims(unknown, found, _best_effort_request, order)
     amount = min(each.lacking(rules, was_releasing=was_releasing) for each in (average, last))
     begun = f"begun at {rules.lower_percent} %, " if was_releasing else ""
     state = (
@@ -143,8 +151,10 @@ def _satisfaction(
             "upper_percent": rules.upper_percent,
         },
     )
-    return with_victims(task, found, _best_effort_request, best_effort_order)
+    return with_victims(task, found, _best_effort_request, order)
 
 
 def _best_effort_request(found: Evictable) -> int | None:
-    return found.pod.requests.vcpu_milli if found.pod.qos is QosClass.BEST_EFFORT else None
+    """Only what lies in the kubelet's best-effort group is held back by its limit."""
+    pod = found.pod
+    return pod.batch_requests.vcpu_milli if pod.kubernetes_class == BEST_EFFORT_CLASS else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.node.qos.core.actions import UNLIMITED
-from agent.node.qos.core.states import NodeState, PodState, VmState
+from agent.node.qos.core.states import BEST_EFFORT_CLASS, NodeState, PodState, VmState
 
 US_OF_MILLI: Final = 100
 """A milli-CPU for each period of 100 ms."""
@@ -22,7 +22,6 @@ GROWTH_PERCENT: Final = 10
 """The share grows by so much of the capacity in one round at most."""
 IGNORED_PERCENT: Final = 1
 """A quota that differs by less of the capacity stays as it is."""
-BEST_EFFORT_CLASS: Final = "BestEffort"
 
 
 class SuppressReason(enum.StrEnum):

@@ -42,11 +42,20 @@ def noted(
     if last is None or not is_same or is_act:
         is_logged = decision.is_action
         record = DecisionRecord(decision, now_s, now_s, logged_s=now_s if is_logged else None)
-        return (*records, record)[-MAX_DECISIONS:], is_logged
+        return _bounded((*records, record)), is_logged
     is_logged = decision.is_action and (last.logged_s is None or now_s - last.logged_s >= REPEAT_S)
     logged_s = now_s if is_logged else last.logged_s
     record = replace(last, decision=decision, at_s=now_s, rounds=last.rounds + 1, logged_s=logged_s)
     return (*records[:-1], record), is_logged
+
+
+def _bounded(records: tuple[DecisionRecord, ...]) -> tuple[DecisionRecord, ...]:
+    """The newest records. The last action stays among them, however many rounds without one came after it."""
+    if len(records) <= MAX_DECISIONS:
+        return records
+    acts = [index for index, each in enumerate(records) if each.decision.is_action]
+    dropped = 1 if acts[-1:] == [0] else 0
+    return (*records[:dropped], *records[dropped + 1 :])
 
 
 def counted_as(reason: str, known: Mapping[tuple[str, str], int], action: str) -> str:

@@ -12,6 +12,7 @@ from agent.node.qos.core.evicting import (
     EvictionTask,
     ReleaseTarget,
     Share,
+    best_effort_order,
     priority_order,
     shares,
 )
@@ -41,8 +42,8 @@ class EvictThresholds:
 
 @dataclass(frozen=True, slots=True)
 class EvictRules:
-    """What memory and CPU have in common. `tasks` run in their order. Pods above `max_priority` are never evicted by use; those above
-    `allocatable_max_priority` neither count nor go for the sake of requests."""
+    """What memory and CPU have in common. `tasks` run in their order. Pods above `max_priority` are evicted neither by use nor where
+    best effort is short of CPU; those above `allocatable_max_priority` neither count nor go for the sake of requests."""
 
     tasks: tuple[str, ...]
     used: EvictThresholds
@@ -158,6 +159,11 @@ def with_victims(
     """The task with its victims, if any are needed, and with what every pod would release."""
     victims = order(found, task.name, share) if task.amount else ()
     return replace(task, victims=victims, shares=shares(found, share))
+
+
+def of_best_effort(max_priority: int) -> Order:
+    """The order of best-effort pods, up to a priority."""
+    return lambda found, task, share: best_effort_order(found, task, share, max_priority)
 
 
 def by_priority(max_priority: int) -> Order:

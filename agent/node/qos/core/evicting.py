@@ -91,10 +91,16 @@ def may_go(found: Evictable, task: str) -> bool:
     )
 
 
-def best_effort_order(found: Iterable[Evictable], task: str, share: Share) -> tuple[PodState, ...]:
-    """Best-effort pods: the lowest priority first, then the largest share, then by name from the end. Those of which nothing is known
-    come last."""
-    victims = [each for each in found if each.pod.qos is QosClass.BEST_EFFORT and may_go(each, task)]
+def best_effort_order(
+    found: Iterable[Evictable], task: str, share: Share, max_priority: int
+) -> tuple[PodState, ...]:
+    """Best-effort pods up to a priority: the lowest first, then the largest share, then by name from the end. Those of which nothing
+    is known come last."""
+    victims = [
+        each
+        for each in found
+        if each.pod.qos is QosClass.BEST_EFFORT and each.pod.priority <= max_priority and may_go(each, task)
+    ]
     victims.sort(key=lambda each: each.pod.full_name, reverse=True)
     victims.sort(key=lambda each: (each.pod.priority, -(share(each) or 0)))
     return tuple(each.pod for each in victims)

@@ -12,9 +12,10 @@ from agent.node.qos.core.evict_pressure import (
     EvictRules,
     allocatable_task,
     by_priority,
+    of_best_effort,
     used_task,
 )
-from agent.node.qos.core.evicting import Evictable, EvictionTask, ReleaseTarget, best_effort_order
+from agent.node.qos.core.evicting import Evictable, EvictionTask, ReleaseTarget
 from agent.node.qos.core.states import NodeState
 
 BEST_EFFORT: Final = "BEMemoryEvict"
@@ -47,7 +48,7 @@ def memory_tasks(
         was_releasing = name in releasing
         if name == ALLOCATABLE:
             return allocatable_task(name, resource, rules, found, was_releasing=was_releasing)
-        order = best_effort_order if name == BEST_EFFORT else by_priority(rules.max_priority)
+        order = (of_best_effort if name == BEST_EFFORT else by_priority)(rules.max_priority)
         return used_task(name, resource, rules.used, order, found, was_releasing=was_releasing)
 
     return tuple(map(task, rules.tasks))

@@ -44,7 +44,8 @@ CONTAINER_CPU_USAGE: Final = MetricKind("container_cpu_usage", ("container_id",)
 CONTAINER_MEMORY_USAGE: Final = MetricKind("container_memory_usage", ("container_id",))
 CONTAINER_CPU_THROTTLED: Final = MetricKind("container_cpu_throttled", ("container_id",))
 NODE_BE: Final = MetricKind("node_be", ("be_resource", "be_allocation"))
-"""Best-effort pods together; `be_resource` is `cpu` or `memory`, `be_allocation` is `usage`, `real-limit` or `request`."""
+"""The pods of the kubelet's best-effort group together; `be_resource` is `cpu` or `memory`, `be_allocation` is `usage`, `real-limit` or `request` (of
+batch resources, for these pods request nothing else)."""
 PSI: Final = MetricKind("psi", ("psi_resource", "psi_precision", "psi_degree"))
 """Pressure of the node in per cent: `cpu`/`memory`/`io`, `avg10`/`avg60`/`avg300`, `some`/`full`."""
 

@@ -3,9 +3,9 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 
 
 class ObjectType(enum.StrEnum):
@@ -15,6 +15,10 @@ class ObjectType(enum.StrEnum):
     ALL_PODS = "AllPods"
     ALL_VMS = "AllVMs"
     SCALING_POLICIES = "ScalingPolicies"
+
+
+BEST_EFFORT_CLASS: Final = "BestEffort"
+"""Kubernetes' own class of the pods that lie in the kubelet's best-effort group."""
 
 
 class QosClass(enum.StrEnum):
@@ -49,7 +53,8 @@ class ContainerState:
 @dataclass(frozen=True, slots=True)
 class PodState:
     """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`. `controller_kind` is the kind of the owner
-    that is the pod's controller, such as `ReplicaSet`; `Node` for a static pod's mirror; empty where the pod has no controller."""
+    that is the pod's controller, such as `ReplicaSet`; `Node` for a static pod's mirror; empty where the pod has no controller. `batch_requests` is what the pod requests of the node's
+    batch resources, which best-effort pods name instead of CPU and memory (Koordinator's `batch-cpu` and `batch-memory`)."""
 
     namespace: str
     name: str
@@ -65,6 +70,7 @@ class PodState:
     is_finished: bool = False
     is_ending: bool = False
     controller_kind: str = ""
+    batch_requests: Resources = ZERO
 
     @property
     def full_name(self) -> str:
@@ -74,7 +80,8 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class VmState:
-    """One VM of the agent: `namespace/name`, and its amounts as the runner knows them."""
+    """One VM of the agent: `namespace/name`, and its amounts as the runner knows them; 0 before there is a runner. `is_evicted_when_stuck`
+    says that the agent itself evicts the pod when it is denied what it needs."""
 
     name: str
     pod_uid: str
@@ -82,6 +89,7 @@ class VmState:
     target: Resources
     held: Resources
     desired: Resources
+    is_evicted_when_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

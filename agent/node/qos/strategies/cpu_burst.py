@@ -61,15 +61,15 @@ CHECK_S: Final = 30.0
 _TOLD: Final = 5
 """So many groups are named in a message."""
 _FLAGS: Final = (
-    StrategyFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
-    StrategyFlag("window-s", 10.0, "seconds after which metrics are stale", 1, 3600),
+    StrategyFlag("interval-seconds", 1.0, "seconds from one round to the next", 0.1, 3600),
+    StrategyFlag("window-seconds", 10.0, "seconds after which metrics are stale", 1, 3600),
     StrategyFlag(
         "policy", str(BurstPolicy.AUTO), f"one of {', '.join(BurstPolicy)}", choices=tuple(BurstPolicy)
     ),
     StrategyFlag("percent", 100, "of its limit a container saves; the kernel takes 100 at most", 0, 10_000),
     StrategyFlag("quota-percent", 300, "of the limit a quota is raised to at most", 0, 10_000),
     StrategyFlag(
-        "quota-period-s",
+        "quota-period-seconds",
         -1,
         "seconds for which a container may use all of a raised quota; -1 for ever",
         -1,
@@ -122,7 +122,7 @@ class CPUBurst:
             BurstPolicy(str(self.flags.value("policy"))),
             self.flags.whole("percent"),
             self.flags.whole("quota-percent"),
-            self.flags.whole("quota-period-s"),
+            self.flags.whole("quota-period-seconds"),
         )
         self._budgets = BurstBudgets()
         self._touched: set[str] = set()
@@ -134,7 +134,7 @@ class CPUBurst:
         """One round after the other."""
         while not stop.is_set():
             self.round()
-            stop.wait(self.flags.number("interval-s"))
+            stop.wait(self.flags.number("interval-seconds"))
 
     def stop(self) -> None:
         """Give each container its own limit back."""
@@ -260,7 +260,7 @@ class CPUBurst:
             return self._rule
         try:
             return rule_of(json.loads(text), self._rule)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             fault = f"annotation {name} is ignored: {error}"
         if self._told.get(pod.uid) != fault:
             self._told[pod.uid] = fault
@@ -271,8 +271,8 @@ class CPUBurst:
 
     def _used_milli(self) -> int | None:
         """What all but best effort use, over a few rounds; None where that is not known."""
-        interval_s = self.flags.number("interval-s")
-        window_s = min(5 * interval_s, self.flags.number("window-s"))
+        interval_s = self.flags.number("interval-seconds")
+        window_s = min(5 * interval_s, self.flags.number("window-seconds"))
         best_effort = best_effort_uids(self._states.get_all_pods(), self._states.get_all_vms())
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.AVG)
@@ -284,7 +284,7 @@ class CPUBurst:
 
     def _load(self) -> ContainerLoad:
         def newest(kind: MetricKind) -> dict[str, float]:
-            window_s = self.flags.number("window-s")
+            window_s = self.flags.number("window-seconds")
             try:
                 found = self._cache.query_each(kind, window_s, Aggregation.LAST)
             except MetricError:

@@ -31,9 +31,9 @@ QUOTA_POLICY: Final = "cfsQuota"
 CPUSET_POLICY: Final = "cpuset"
 POLICIES: Final = (QUOTA_POLICY, CPUSET_POLICY)
 _FLAGS: Final = (
-    StrategyFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
-    StrategyFlag("window-s", 10.0, "seconds after which metrics are stale", 1, 3600),
-    StrategyFlag("freeze-s", 30.0, "seconds for which a limit stays without metrics", 0, 86_400),
+    StrategyFlag("interval-seconds", 1.0, "seconds from one round to the next", 0.1, 3600),
+    StrategyFlag("window-seconds", 10.0, "seconds after which metrics are stale", 1, 3600),
+    StrategyFlag("freeze-seconds", 30.0, "seconds for which a limit stays without metrics", 0, 86_400),
     StrategyFlag("threshold-percent", 65, "of the node's CPUs are used at most", 1, 100),
     StrategyFlag("min-percent", 0, "of the node's CPUs are best effort's in any case", 0, 100),
     StrategyFlag(
@@ -91,7 +91,7 @@ class CPUSuppress:
 
     def run(self, stop: StopSignal) -> None:
         """One round after the other."""
-        interval_s = self.flags.number("interval-s")
+        interval_s = self.flags.number("interval-seconds")
         while not stop.is_set():
             self.round()
             stop.wait(interval_s)
@@ -125,7 +125,7 @@ class CPUSuppress:
             return
         now_s = self._clock()
         since_s = self._stale_since_s = now_s if self._stale_since_s is None else self._stale_since_s
-        if now_s - since_s < self.flags.number("freeze-s"):
+        if now_s - since_s < self.flags.number("freeze-seconds"):
             self._tell(SuppressReason.FROZEN, f"{missing}; the limit stays as it is")
         else:
             share = share_by_requests(node, pods, best_effort, self._rule)
@@ -149,7 +149,7 @@ class CPUSuppress:
 
     def _use(self, node: NodeState) -> tuple[NodeCpuUse | None, str]:
         """What is used now; else what is missing."""
-        window_s = self.flags.number("window-s")
+        window_s = self.flags.number("window-seconds")
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.LAST)
             each = self._cache.query_each(POD_CPU_USAGE, window_s, Aggregation.LAST)

@@ -52,7 +52,7 @@ def common_flags(
         StrategyFlag(
             "max-priority",
             HIGHEST_PRIORITY,
-            "pods above this priority are never evicted for what they use",
+            "pods above this priority are never evicted for what they use, nor as best effort",
             -(2**31),
             2**31 - 1,
         ),

@@ -83,10 +83,10 @@ class EvictStrategy(ABC):
         """The tasks of this round. `releasing` are those that were releasing in the round before."""
 
     def _evictables(self) -> list[Evictable]:
-        vms = {each.pod_uid for each in self.states.get_all_vms()}
+        vms = {each.pod_uid: each for each in self.states.get_all_vms()}
         used = self.metrics.query_each(self._pod_metric, self.window_s)
         return [
-            self.evictable(pod, marks_of(pod, vms), used.get((pod.uid,)))
+            self.evictable(pod, marks_of(pod, vms.get(pod.uid)), used.get((pod.uid,)))
             for pod in self.states.get_all_pods()
         ]
 

@@ -1,0 +1,14 @@
+"""The metrics of plugins."""
+
+from collections import Counter
+
+from agent.daemon.plugin_page import families
+from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
+
+
+def test_each_call_is_counted_under_one_result() -> None:
+    figures = CallFigures(calls=10, failures=4, timeouts=3, in_flight=1, turned_away=2)
+    status = PluginStatus("/p.sock", PluginState.REGISTERED, 1.0, "Policy", "p", figures=figures)
+    calls = list(families([status], Counter()))[-1]
+    results = {labels[-1]: count for labels, count in calls.samples}
+    assert results == {"answered": 5, "failed": 1, "timed-out": 3, "turned-away": 2}
