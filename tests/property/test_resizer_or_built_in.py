@@ -213,6 +213,16 @@ def test_the_law_catches_a_change_that_does_not_wait() -> None:
     assert all(walk(steps, seed, ResizerOrBuiltIn)[-1].side is Side.BUILT_IN for seed in range(5))
 
 
+@pytest.mark.parametrize("again", ["fence", "resize"])
+def test_a_plugin_that_was_started_anew_commands_when_its_predecessor_cannot_any_more(again: str) -> None:
+    """What the predecessor has under way is not known to the plugin, whose fence does not wait for that."""
+    lost = [("resize", 30.0), ("hangs", 0.0), ("resize", 0.3), ("recovers", 0.0), ("restarts", 0.0)]
+    steps = [*lost, (again, 30.0), ("resize", 30.0), ("resize", 30.0)]
+    walks = [walk(steps, seed, ResizerOrBuiltIn) for seed in range(20)]
+    assert {tuple(each.life for each in sent)[:2] for sent in walks} == {(1, 2)}
+    assert [list(overlaps(sent)) for sent in walks] == [[]] * 20
+
+
 def test_a_plugin_that_hangs_for_longer_than_its_callers_wait_is_left_as_well() -> None:
     steps = [("resize", 30.0), ("hangs", 1.0), *[("observe", 1.0)] * 3, ("resize", 30.0)]
     assert [each.side for each in walk(steps, 1, ResizerOrBuiltIn)] == [Side.BUILT_IN]

@@ -122,9 +122,8 @@ class ResizerOrBuiltIn:
                 except (ResizerAwayError, ResizerFailedError) as error:
                     self._command_fails(vm, sides, error)
                     side = Side.BUILT_IN
-            if (
-                side is Side.BUILT_IN or side in sides.quiet_at_s
-            ):  # by a predecessor of the plugin that was fenced, perhaps
+            # A predecessor of the plugin that was fenced may have commands under way.
+            if side is Side.BUILT_IN or side in sides.quiet_at_s:
                 await self._until_quiet(sides, Side.PLUGIN)
             fencings[Side.BUILT_IN] = fencing = await self._backends[Side.BUILT_IN].fence(vm)
             sides.active, sides.fencings, sides.generation = side, fencings, fencing.generation
