@@ -17,6 +17,7 @@ from tests.support.processes import (
     Program,
     agent_file,
     cluster_file,
+    fetch,
     free_port,
     running,
     vms,
@@ -68,11 +69,17 @@ class House:
         return vms(self.port)["d/a"]
 
     def listed(self, kind: str) -> dict[str, Any]:
+        """The plugin as the agent shows it."""
+        return self._of(kind, fetch(self.port, "/v1/plugins"))
+
+    def printed(self, kind: str) -> dict[str, Any]:
         """The plugin as `parley-agent plugins` shows it."""
         address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "agent", "plugins", "--address", address, "--output", "json"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        (found,) = [each for each in json.loads(done.stdout)["plugins"] if kind in each["socket"]]
+        return self._of(kind, subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    def _of(self, kind: str, answer: str | bytes) -> dict[str, Any]:
+        (found,) = [each for each in json.loads(answer)["plugins"] if kind in each["socket"]]
         return dict(found)
 
     def shown(self, what: str, look: Callable[[], object]) -> None:
@@ -137,7 +144,8 @@ def housed(directory: Path, **plugins: str) -> Iterator[House]:
 @pytest.mark.parametrize("kind", ["Policy", "MetricsSource"])
 def test_vms_go_on_with_the_built_in_part_whatever_a_plugin_does(kind: str, tmp_path: Path) -> None:
     with housed(tmp_path) as house:
-        assert house.listed(kind)["state"] == "registered"
+        house.shown("its registration", lambda: house.listed(kind)["state"] == "registered")
+        assert house.printed(kind)["endpoint"] == house.listed(kind)["endpoint"]
 
         house.plugins[kind].end(signal.SIGKILL)
         house.shown("that nothing answers", lambda: house.is_built_in(kind, "told"))
@@ -146,7 +154,7 @@ def test_vms_go_on_with_the_built_in_part_whatever_a_plugin_does(kind: str, tmp_
         house.tell(kind, 2)
         house.start(kind)
         house.shown("that it is used again", lambda: house.follows(kind, 2))
-        assert house.listed(kind)["state"] == "registered"
+        house.shown("its return", lambda: house.listed(kind)["state"] == "registered")
 
         house.signal(kind, signal.SIGSTOP)
         house.shown("that it hangs", lambda: house.is_built_in(kind, "0.5 s"))

@@ -126,14 +126,18 @@ class Watcher:
 
     async def _changed(self) -> None:
         """Return when the folder should be looked at again."""
+        # Not `wait_for`: a cancellation beside an event that has just come would be lost there before Python 3.12.
         with contextlib.suppress(TimeoutError):
             if self._failures:
-                await asyncio.wait_for(self._wake.wait(), self._backoff.delay_s(self._failures, self._rng))
+                async with asyncio.timeout(self._backoff.delay_s(self._failures, self._rng)):
+                    await self._wake.wait()
             elif self._tree.descriptor is None:
-                await asyncio.wait_for(self._wake.wait(), min(POLLING_S, self._rescan_s))
+                async with asyncio.timeout(min(POLLING_S, self._rescan_s)):
+                    await self._wake.wait()
             else:
                 with _heard(self._tree.descriptor, self._wake):
-                    await asyncio.wait_for(self._wake.wait(), self._rescan_s)
+                    async with asyncio.timeout(self._rescan_s):
+                        await self._wake.wait()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from agent.node.plugins import watcher, watcher_birth, watcher_tree
 from agent.node.plugins.core.scanning import Sockets
 from agent.node.plugins.watcher_tree import FolderLook, SocketTree
 from hosting.backoff import Backoff
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.agent_plugins.registry_folder import (
     DeafTree,
     Folder,
@@ -223,6 +223,16 @@ async def test_a_tree_that_is_too_large_is_looked_at_in_part_and_forgets_only_wh
     assert {line["error"] for line in lines} == {
         f"{registry.root}: more than 3 names, the rest is not looked at"
     }
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_the_end_is_heard_beside_a_change(registry: Registry, turns: int) -> None:
+    """Also where the change was told so many turns of the loop before."""
+    await registry.watched.start()
+    registry.watched.rescan()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(registry.watched.stop(), PATIENCE_S)
 
 
 async def test_a_flood_of_sockets_ends_in_the_truth(registry: Registry) -> None:

@@ -261,7 +261,7 @@ def valid_trees(draw: st.DrawFn) -> dict[str, tuple[int, int, frozenset[int]]]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(before=valid_trees(), after=valid_trees(), broken=st.sets(st.sampled_from(GROUPS)), order=st.randoms())
 def test_after_each_single_write_no_group_is_wider_than_the_group_around_it(
     before: dict[str, tuple[int, int, frozenset[int]]],

@@ -376,4 +376,4 @@ class AgainstLists(RuleBasedStateMachine):
 
 
 TestAgainstLists = AgainstLists.TestCase
-TestAgainstLists.settings = settings(deadline=None, stateful_step_count=40)
+TestAgainstLists.settings = settings(max_examples=40, stateful_step_count=40)
