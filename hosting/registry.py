@@ -26,6 +26,14 @@ def at_once(function: Callable[..., object], *arguments: object) -> object:
         raise RuntimeError(f"it raised {error!r}") from error
 
 
+def error_text(error: BaseException) -> str:
+    """What an error of code that anybody may have written says, whatever its class is like."""
+    try:
+        return str(error) or repr(error)
+    except Exception:  # noqa: BLE001 - the class is anybody's
+        return type(error).__name__
+
+
 def is_text(name: object) -> bool:
     """Whether something is a text and not empty."""
     return isinstance(name, str) and bool(name)

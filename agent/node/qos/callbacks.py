@@ -7,6 +7,7 @@ from typing import Final
 
 from agent.node.qos.core.states import ObjectType
 from hosting.logs import Logger
+from hosting.registry import error_text
 
 MAX_CALLBACKS: Final = 64
 SLOW_AFTER_S: Final = 10.0
@@ -96,7 +97,7 @@ class RegisteredCallback:
             self._callback(object_type)
         except BaseException as error:  # noqa: BLE001 - whatever it raises ends this call alone
             self.errors_total += 1
-            if (text := str(error) or repr(error)) != self.last_error:
+            if (text := error_text(error)) != self.last_error:
                 self.last_error = text
                 self._log.warning(
                     "callback failed", type=object_type, callback=name, owner=self.owner, error=text

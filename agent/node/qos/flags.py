@@ -10,7 +10,7 @@ from agent.node.qos.core import gates
 from agent.node.qos.core.gates import FeatureGates
 from agent.node.qos.ports import FlagSet
 from agent.node.qos.registry import ExtensionRegistry, RegisteredExtension, standard
-from hosting.registry import at_once
+from hosting.registry import at_once, error_text
 from hosting.settings import FaultsError
 
 EXTENSIONS_FLAG: Final = "qos-extension-plugins"
@@ -182,7 +182,7 @@ class QOSExtensionConfig:
             try:
                 found += [str(fault) for fault in cast("Iterable[object]", at_once(look))]
             except Exception as error:  # noqa: BLE001 - a plugin of anybody's must not end the program
-                found.append(f"{each.name}: flag_faults failed: {str(error) or repr(error)}")
+                found.append(f"{each.name}: flag_faults failed: {error_text(error)}")
         return found
 
     def window_faults(self, switches: Mapping[str, bool], flags: Flags, interval_s: float) -> list[str]:
@@ -213,7 +213,7 @@ def _with_flags(extension: RegisteredExtension, flags: Flags) -> RegisteredExten
         at_once(extension.plugin.init_flags, flags.scope(owner))
     except Exception as error:  # noqa: BLE001 - a plugin of anybody's must not end the program
         flags.discard(owner)
-        return replace(extension, plugin=None, error=f"init_flags failed: {str(error) or repr(error)}")
+        return replace(extension, plugin=None, error=f"init_flags failed: {error_text(error)}")
     return extension
 
 

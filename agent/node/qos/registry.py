@@ -12,7 +12,7 @@ from typing import Final
 
 from agent.node.qos.core.gates import NAME_RULE, FeatureSpec, is_name
 from agent.node.qos.ports import ExtensionPlugin
-from hosting.registry import FactoryRegistry, RegistryError, at_once
+from hosting.registry import FactoryRegistry, RegistryError, at_once, error_text
 
 QOS_PLUGIN_GROUP: Final = "parley.qos_plugins"
 METHODS: Final = ("init_flags", "setup", "run", "stop")
@@ -61,7 +61,7 @@ class ExtensionRegistry(FactoryRegistry[ExtensionFactory]):
         try:
             plugin = at_once(self.get(name))
         except Exception as error:  # noqa: BLE001 - what an outside distribution raises must not end the program
-            return RegisteredExtension(name, spec, None, str(error) or repr(error))
+            return RegisteredExtension(name, spec, None, error_text(error))
         if fault := _fault(plugin):
             return RegisteredExtension(name, spec, None, fault)
         spec = self._specs.get(name) or getattr(plugin, "feature_spec", None) or spec

@@ -75,6 +75,16 @@ class Strategy:
         return sum(thread.is_alive() for thread in self.threads)
 
 
+class UnshownError(Exception):
+    """An error that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
 def raising(error: BaseException) -> Callable[..., None]:
     """A method that raises."""
 

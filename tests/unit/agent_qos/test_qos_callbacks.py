@@ -10,7 +10,7 @@ import pytest
 from agent.node.qos.callbacks import MAX_CALLBACKS, SLOW_AFTER_S, StateCallbacks
 from agent.node.qos.core.states import ObjectType
 from tests.support.waiting import PATIENCE_S
-from tests.unit.agent_qos.strategies import Lines, raising
+from tests.unit.agent_qos.strategies import Lines, UnshownError, raising
 
 NODE, PODS = ObjectType.NODE, ObjectType.ALL_PODS
 
@@ -140,7 +140,7 @@ def test_a_callback_that_never_returns_holds_no_other_up_and_is_reported_once(
     hanging.may_return.release()
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(), KeyboardInterrupt(), UnshownError()])
 def test_what_a_callback_raises_ends_that_call_alone(
     callbacks: StateCallbacks, lines: Lines, error: BaseException
 ) -> None:

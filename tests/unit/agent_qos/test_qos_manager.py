@@ -18,7 +18,14 @@ from agent.node.qos.run_marks import RunMarks
 from hosting.settings import FaultsError
 from tests.support.waiting import until
 from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running
-from tests.unit.agent_qos.strategies import Lines, Strategy, raising, states, waiting
+from tests.unit.agent_qos.strategies import (
+    Lines,
+    Strategy,
+    UnshownError,
+    raising,
+    states,
+    waiting,
+)
 
 
 def status(found: QosManager, name: str = "A") -> StrategyStatus:
@@ -107,13 +114,6 @@ async def cancels_itself(stop: StopSignal) -> None:
 
 async def fails(stop: StopSignal) -> None:
     raise ValueError("boom")
-
-
-class UnshownError(Exception):
-    """An error that cannot be shown."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError
 
 
 @pytest.mark.parametrize(
