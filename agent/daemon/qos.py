@@ -18,6 +18,7 @@ from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
+from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States
 from agent.runner.runner import Runner
 from hosting.logs import Logger
@@ -51,7 +52,9 @@ class NodeStrategies:
         api = cluster.api if cluster is not None else None
         recorder = cluster.recorder if cluster is not None else None
         evictor = PodEvictor(api, recorder, clock=time.monotonic, log=log)
-        ports = StrategyPorts(self._executor, evictor, events)
+        ports = StrategyPorts(
+            self._executor, evictor, events, RunMarks(settings.state_directory / "strategies")
+        )
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:

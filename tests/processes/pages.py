@@ -28,7 +28,7 @@ STAND_INS: Final = Path(__file__).parent / "stand_ins"
 PORTS: Final = {"parley-scheduler": 10299, "parley-agent": 10300, "parley-informant": 10301}
 """The port that each program listens on by itself."""
 MODULES: Final = {"parley-scheduler": "scheduler", "parley-agent": "agent", "parley-informant": "informant"}
-DEADLINE_S: Final = 100.0
+DEADLINE_S: Final = 200.0
 
 _BLOCK: Final = re.compile(
     r"(?:^<!-- not run: (?P<exempt>[^>]+) -->\n)?^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$",
@@ -173,8 +173,7 @@ class Reader:
             f'case $1 in status) shift; set -- status --agent {agent} "$@";; esac; exec {python} -m parley "$@"'
         )
         scripts["parley-agent"] = (
-            f'case $1 in plugins|qos) asked=$1; shift; set -- $asked --address {agent} "$@";; '
-            f'*) set -- --port {port["parley-agent"]} "$@";; esac; exec {python} -m agent "$@"'
+            f'case $1 in plugins|qos) exec {python} -m agent "$@" --address {agent};; esac; {scripts["parley-agent"]}'
         )
         scripts["python"] = f'exec {python} -B "$@"'
         scripts["pytest"] = f'exec {python} -B -m pytest -p no:cacheprovider "$@"'

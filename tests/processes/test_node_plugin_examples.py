@@ -14,7 +14,7 @@ from agent.core.policies.values import Load, Sizing
 from agent.core.ports import FencedOffError, ResizeRefusedError
 from agent.node.plugins.ports import PluginAwayError, PluginError
 from agent.node.plugins.types.calls import PluginLimits
-from agent.node.plugins.types.resizer import ResizerFailedError
+from agent.node.plugins.types.resizer import ResizerAnewError, ResizerFailedError
 from protocol.values import Observation
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.plugin_registry import catalogue, end, register
@@ -106,10 +106,33 @@ async def test_the_resizer_keeps_sizes_and_generations_when_it_is_killed(tmp_pat
             seen = await backend.observe(VM)
             assert isinstance(seen, Observation)
             assert (seen.size, seen.target) == (cu(3), cu(3))
-            await backend.resize(VM, cu(4), fencing, seen=cu(3), not_after_s=WHENEVER_S)
-            assert (await backend.fence(VM)).generation > fencing.generation
+            with pytest.raises(ResizerAnewError):
+                await backend.resize(VM, cu(4), fencing, seen=cu(3), not_after_s=WHENEVER_S)
+            again = await backend.fence(VM)
+            assert again.generation > fencing.generation
+            await backend.resize(VM, cu(4), again, seen=cu(3), not_after_s=WHENEVER_S)
             with pytest.raises(FencedOffError):
                 await backend.resize(VM, cu(5), fencing, seen=cu(4), not_after_s=WHENEVER_S)
+
+
+async def test_a_resizer_waits_for_the_end_of_the_one_before(tmp_path: Path) -> None:
+    """They would not know of each other's writes and generations."""
+    state = ("--state", str(tmp_path / "state"))
+    with example("file_resizer.py", tmp_path / "r", *state) as first:
+        await until(lambda: any((tmp_path / "r").glob("*.sock")))
+        (there,) = (tmp_path / "r").glob("*.sock")
+        one = there.lstat().st_ino
+        with example("file_resizer.py", tmp_path / "r", *state) as second:
+            await until(lambda: "another process uses the state directory" in _output(tmp_path))
+            assert there.lstat().st_ino == one
+            first.process.kill()
+            first.process.wait()
+            await until(lambda: there.lstat().st_ino != one)
+            assert second.process.poll() is None
+
+
+def _output(directory: Path) -> str:
+    return (directory / "file_resizer.py.log").read_text()
 
 
 async def test_a_resizer_that_was_stopped_meanwhile_does_not_write_afterwards(tmp_path: Path) -> None:

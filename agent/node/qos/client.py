@@ -18,6 +18,7 @@ from agent.node.qos.core.actions import (
 from agent.node.qos.core.decisions import DecisionRecord, counted_as, noted
 from agent.node.qos.core.states import PodState
 from agent.node.qos.ports import StopSignal
+from agent.node.qos.run_marks import RunMarks
 from hosting.cgroups.tree import CgroupTree
 from hosting.logs import Logger
 
@@ -55,11 +56,13 @@ class EventPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StrategyPorts:
-    """What the daemon gives. Any may be missing, and then what needs it is `unavailable`."""
+    """What the daemon gives. Any may be missing, and then what needs it is `unavailable`. By `marks`, strategies that do not act any more put
+    back what an agent that was killed has left."""
 
     executor: CgroupPort | None = None
     evictor: EvictionPort | None = None
     events: EventPort | None = None
+    marks: RunMarks | None = None
 
     @property
     def cgroups(self) -> CgroupTree:

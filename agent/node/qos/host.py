@@ -26,6 +26,7 @@ from agent.node.qos.core.lifecycle import (
     step,
 )
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
+from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States, StrategyStates
 from hosting.logs import Logger
 
@@ -73,11 +74,14 @@ class ThreadStop:
 
 @dataclass(frozen=True, slots=True)
 class PluginDependencies:
-    """What every strategy is given. `client` makes that of one strategy, by its name."""
+    """What every strategy is given. `client` makes that of one strategy, by its name, and `acting` one that acts even where the strategy only
+    recommends. Without `marks` nothing is known of an earlier life."""
 
     client: Callable[[str, ThreadStop], NodeClient]
+    acting: Callable[[str, ThreadStop], NodeClient]
     metric_cache: MetricCache
     states: States
+    marks: RunMarks | None = None
 
 
 class PluginHost:
@@ -112,6 +116,12 @@ class PluginHost:
     def disable(self) -> None:
         """The gate is off."""
         self._handle(Disable())
+
+    def put_back(self) -> None:
+        """Have the strategy, whose gate is off, put back what an earlier life of the agent has left: its `run` is asked to end at once."""
+        if self._is_marked():
+            self._handle(Enable())
+            self._handle(Disable())
 
     def drain(self) -> None:
         """The QoS manager ends."""
@@ -179,16 +189,35 @@ class PluginHost:
 
         states = StrategyStates(self._dependencies.states, self.name)
         client = self._dependencies.client(self.name, stop)
-        cache = self._dependencies.metric_cache
-        error = self._error_of("setup", lambda: self._plugin.setup(client, cache, states))
+        if client.recommends_only and self._is_marked():
+            acting = self._dependencies.acting(self.name, stop)
+            if not self._error_of("setup", lambda: self._set_up(acting, states)):
+                self._error_of("stop", lambda: self._end(acting))
+            states.close(CALLBACKS_END_S)
+        error = self._error_of("setup", lambda: self._set_up(client, states))
         if not error:
             tell(self._handle, SetUp())
             error = self._error_of("run", lambda: _run(self._plugin, stop))
             tell(self._handle, RunEnded(error))
             states.close(CALLBACKS_END_S)
-            error = self._error_of("stop", self._plugin.stop) or error
+            error = self._error_of("stop", lambda: self._end(client)) or error
         states.close(CALLBACKS_END_S)
         tell(self._ended, error)
+
+    def _is_marked(self) -> bool:
+        """Whether an earlier life of the agent has left the strategy acting."""
+        marks = self._dependencies.marks
+        return marks is not None and marks.has(self.name)
+
+    def _set_up(self, client: NodeClient, states: StrategyStates) -> None:
+        self._plugin.setup(client, self._dependencies.metric_cache, states)
+        if self._dependencies.marks is not None and not client.recommends_only:
+            self._dependencies.marks.put(self.name)
+
+    def _end(self, client: NodeClient) -> None:
+        self._plugin.stop()
+        if self._dependencies.marks is not None and not client.recommends_only:
+            self._dependencies.marks.remove(self.name)
 
     def _error_of(self, method: str, call: Callable[[], object]) -> str:
         """What a method raises, as a text; empty where that is nothing."""

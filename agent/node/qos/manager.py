@@ -82,7 +82,7 @@ class QosManager:
         }
         self._hosts = setup_plugins(
             config,
-            PluginDependencies(self._client, metric_cache, states),
+            PluginDependencies(self._client, self._acting, metric_cache, states, ports.marks),
             lambda name, plugin, given: PluginHost(
                 name, plugin, given, log, rng, self._timing, self._changed.set
             ),
@@ -99,6 +99,9 @@ class QosManager:
             with _prompt_switching():
                 self._is_running = True
                 start_plugins(self._hosts, self._config.gates)
+                for name, host in self._hosts.items():
+                    if not self._config.gates.enabled(name):
+                        host.put_back()
                 while True:
                     await asyncio.sleep(LOOK_S)
                     self._states.callbacks.report_slow()
@@ -147,6 +150,9 @@ class QosManager:
     def _client(self, name: str, stop: ThreadStop) -> NodeClient:
         if name in self._config.recommend_only:
             return RecommendingClient(self._ports, self._journals[name])
+        return self._acting(name, stop)
+
+    def _acting(self, name: str, stop: ThreadStop) -> NodeClient:
         return ActingClient(name, self._ports, self._journals[name], stop)
 
     async def _synced(self) -> None:

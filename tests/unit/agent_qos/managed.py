@@ -15,6 +15,7 @@ from agent.node.qos.flags import configured
 from agent.node.qos.manager import QosManager
 from agent.node.qos.ports import StopSignal
 from agent.node.qos.registry import ExtensionRegistry
+from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States
 from tests.support.waiting import PATIENCE_S
 from tests.unit.agent_qos.strategies import LOG, QUICK, Strategy, states
@@ -30,13 +31,15 @@ def manager(
     recommend_only: tuple[str, ...] = (),
     timing: LifecycleTiming = QUICK,
     log: Any = LOG,
+    marks: RunMarks | None = None,
 ) -> QosManager:
     registry = ExtensionRegistry()
     for name, plugin in plugins.items():
         registry.register_plugin(name, FeatureSpec(default=on), plugin)
     config = configured({}, {}, recommend_only=recommend_only, registry=registry)
     cache: Any = None
-    return QosManager(config, cache, known or states(), StrategyPorts(), log, random.Random(0), timing)
+    ports = StrategyPorts(marks=marks)
+    return QosManager(config, cache, known or states(), ports, log, random.Random(0), timing)
 
 
 @contextlib.asynccontextmanager

@@ -295,6 +295,16 @@ def test_a_pod_may_have_its_own_rule_and_a_wrong_one_is_told_once(
     assert [message.partition(":")[0] for _, message in world.client.events] == ([told] if told else [])
 
 
+def test_what_a_killed_agent_has_left_is_put_back_by_a_strategy_that_only_ends(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.see(1, 0.5)
+    world.round()
+    world.plugin = CPUBurst(lambda: world.now_s, random.Random(1))
+    ready(world.plugin, world.client, world.metrics, world.states)
+    world.plugin.stop()
+    assert (world.quotas, world.bursts) == ((150_000, 100_000, 50_000), (0, 0, 0))
+
+
 def test_a_pod_that_becomes_a_vm_gets_its_limit_back(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.see(1, 0.5)

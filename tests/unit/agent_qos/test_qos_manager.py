@@ -5,6 +5,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import ObjectType
 from agent.node.qos.manager import SWITCH_INTERVAL_S, QosManager, StatesNotSyncedError, StrategyStatus
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.run_marks import RunMarks
 from hosting.settings import FaultsError
 from tests.support.waiting import until
 from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running
@@ -37,6 +39,44 @@ async def test_a_strategy_is_set_up_run_and_stopped_in_one_thread_of_its_own() -
     assert [plugin.calls for plugin in plugins.values()] == [LIFE, LIFE]
     assert [len(plugin.threads) for plugin in plugins.values()] == [1, 1]
     assert [each.state for each in found.statuses()] == ["stopped", "stopped"]
+
+
+async def test_a_strategy_that_acts_is_marked_until_it_has_put_back(tmp_path: Path) -> None:
+    marks = RunMarks(tmp_path / "strategies")
+    plugins = {
+        "A": Strategy(),
+        "B": Strategy(),
+        "C": Strategy(stopping=raising(OSError("no"))),
+        "D": Strategy(setup=raising(OSError("no"))),
+    }
+    async with running(manager(plugins, recommend_only=("B",), marks=marks)) as found:
+        for name in "ABC":
+            await reached(found, "running", name)
+        await reached(found, "backing-off", "D")
+        assert [marks.has(name) for name in "ABCD"] == [True, False, True, False]
+    assert [marks.has(name) for name in "ABCD"] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("is_on", "named", "calls"),
+    [(False, (), LIFE), (True, ("A",), ["init_flags", "setup", "stop", "setup", "run", "stop"])],
+    ids=["off", "recommends only"],
+)
+async def test_what_a_killed_agent_has_left_is_put_back_once(
+    is_on: bool, named: tuple[str, ...], calls: list[str], tmp_path: Path
+) -> None:
+    marks = RunMarks(tmp_path / "strategies")
+    marks.put("A")
+    acts: list[bool] = []
+    plugin = Strategy(setup=lambda client, *_: acts.append(not client.recommends_only))
+    clean = Strategy()
+    async with running(
+        manager({"A": plugin, "B": clean}, on=is_on, recommend_only=(*named, "B"), marks=marks)
+    ) as found:
+        await until(lambda: not marks.has("A"))
+        await reached(found, "running" if is_on else "off")
+    assert (plugin.calls, acts[0], acts[1:]) == (calls, True, [False] * is_on)
+    assert clean.calls == (LIFE if is_on else LIFE[:1])
 
 
 async def in_a_loop(stop: StopSignal) -> None:

@@ -55,6 +55,11 @@ class ResizerService(ResizerServicer):
         self._first_quiet_at_s = clock() + plugin.command_deadline_s
         self._work: set[asyncio.Future[Any]] = set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing goes on for a caller, who may have gone."""
+        return not self._work
+
     async def Describe(self, request: wire.DescribeRequest, context: object) -> wire.DescribeResponse:
         plugin = self._plugin
         able = wire.Capabilities(

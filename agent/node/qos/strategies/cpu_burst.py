@@ -125,7 +125,8 @@ class CPUBurst:
             self.flags.whole("quota-period-seconds"),
         )
         self._budgets = BurstBudgets()
-        self._touched: set[str] = set()
+        self._touched: set[str] | None = None
+        """Pods that may differ from their limits; None for any, as an agent that was killed may have left them."""
         self._bursts: dict[str, int | str] = {}
         self._checked_s = self._clock()
         self._told: dict[str, str] = {}
@@ -138,7 +139,7 @@ class CPUBurst:
 
     def stop(self) -> None:
         """Give each container its own limit back."""
-        pods = [pod for pod in self._states.get_all_pods() if pod.uid in self._touched]
+        pods = [pod for pod in self._states.get_all_pods() if self._may_differ(pod)]
         updates = [each for pod in pods for each in self._updates(pod, _OFF, SharePool.UNKNOWN, None)]
         outcomes = self._client.write(updates)
         self._tell(BurstReason.RECOVERED, "each container has its own limit again", outcomes, {})
@@ -159,7 +160,7 @@ class CPUBurst:
             updates += self._updates(pod, rule, pool, load)
         eligible = {pod.uid for pod in pods}
         for pod in everybody:
-            if pod.uid in self._touched - eligible:
+            if pod.uid not in eligible and self._may_differ(pod):
                 updates += self._updates(pod, _OFF, pool, None)
         self._touched = eligible
         self._told = {uid: fault for uid, fault in self._told.items() if uid in eligible}
@@ -169,6 +170,9 @@ class CPUBurst:
         known = f"the node's shared CPUs are {pool}"
         message = known if used is not None else "nothing is known of the node's CPUs"
         self._tell(None, message, outcomes, inputs)
+
+    def _may_differ(self, pod: PodState) -> bool:
+        return self._touched is None or pod.uid in self._touched
 
     def _eligible(self, pods: Sequence[PodState]) -> list[PodState]:
         """The pods that may burst."""

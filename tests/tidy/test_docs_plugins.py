@@ -1,0 +1,135 @@
+"""docs/plugins.md says what holds: its names, its imports, its figures and the texts of errors that it quotes."""
+
+import re
+
+import pytest
+
+from agent.daemon.node_settings import PluginSettings
+from agent.node.plugins.types.metrics_source import MAX_AGE_S
+from agent.node.plugins.unix_channel import MAX_PATH_BYTES
+from agent.node.qos.core.decisions import MAX_DECISIONS
+from agent.node.qos.core.lifecycle import LifecycleTiming
+from agent.node.qos.registry import QOS_PLUGIN_GROUP
+from parley import node_plugins
+from tests.processes.pages import files
+from tests.tidy.repository import ROOT
+
+PAGE = (ROOT / "docs/plugins.md").read_text()
+
+SEED_003 = [
+    "ActualStateOfWorld",
+    "NewActualStateOfWorld",
+    "DesiredStateOfWorld",
+    "NewDesiredStateOfWorld",
+    "PluginHandler",
+    "PluginInfo",
+    "PluginInfo.GenerateMsg",
+    "PluginInfo.GenerateMsgDetailed",
+    "PluginInfo.GenerateError",
+    "PluginInfo.GenerateErrorDetailed",
+    "AddPlugin",
+    "RemovePlugin",
+    "GetRegisteredPlugins",
+    "PluginExistsWithCorrectTimestamp",
+    "AddOrUpdatePlugin",
+    "GetPluginsToRegister",
+    "PluginExists",
+    "ValidatePlugin",
+    "RegisterPlugin",
+    "DeRegisterPlugin",
+]
+SEED_002 = [
+    "ExtensionPlugin",
+    "InitFlags",
+    "Setup",
+    "Run",
+    "Stop",
+    "RegisterQOSExtPlugin",
+    "SetupPlugins",
+    "StartPlugins",
+    "QOSManager",
+    "QOSExtensionConfig",
+    "FeatureGates",
+    "RegisterCallbacks",
+    "SendCallback",
+    "UpdateCbFn",
+    "metriccache.MetricCache",
+    "statesinformer.StatesInformer",
+    "clientset.Interface",
+]
+
+
+def rows(first: str) -> list[list[str]]:
+    """The rows below the header whose first cell is `first`, as cells."""
+    lines = iter(PAGE.splitlines())
+    next(line for line in lines if line.startswith(f"| {first} |"))
+    next(lines)
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def code(cell: str) -> list[str]:
+    """What a cell has in inline code."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_name_of_the_seeds_is_in_the_table_and_nothing_else() -> None:
+    assert sorted(name for row in rows("Seed") for name in code(row[0])) == sorted(SEED_003 + SEED_002)
+
+
+@pytest.mark.parametrize("row", rows("Seed"), ids=lambda row: str(code(row[0])[0]))
+def test_every_name_of_ours_in_the_table_is_where_the_row_says(row: list[str]) -> None:
+    sources = "".join((ROOT / path).read_text() for path in code(row[2]))
+    names = [name for name in code(row[1]) if name != QOS_PLUGIN_GROUP]
+    missing = [name for name in names if re.search(rf"\b{name}\b", sources) is None]
+    assert names
+    assert missing == []
+
+
+def test_the_code_imports_nothing_else_of_parley() -> None:
+    pattern = r"^(?:from|import) ((?:parley|scheduler|hosting|protocol|agent|informant)\b\S*)"
+    programs = [text for name, text in files(PAGE).items() if name.endswith(".py")]
+    found = {name for text in programs for name in re.findall(pattern, text, re.MULTILINE)}
+    assert found == {"parley.node_plugins"}
+
+
+def test_the_classes_of_authors_are_offered() -> None:
+    named = [name for row in rows("Base class") for name in code(row[0])]
+    assert len(named) == 3
+    assert [name for name in named if not hasattr(node_plugins, name)] == []
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    prose = " ".join(PAGE.split())
+    settings, timing = PluginSettings(), LifecycleTiming()
+    for sentence in (
+        f"`plugins.deadline`, {settings.deadline:g} s",
+        f"`plugins.maxCalls` ({settings.max_calls})",
+        f"at most {MAX_AGE_S:g} s old",
+        f"at most {MAX_PATH_BYTES} bytes",
+        f"the last {MAX_DECISIONS} decisions",
+        f"`stuck` after {timing.end_s:g} s",
+        f"started again after {timing.retry_base_s:g} s, then later and later, up to {timing.retry_cap_s:g} s",
+        f"`{QOS_PLUGIN_GROUP}`",
+    ):
+        assert sentence in prose, sentence
+
+
+@pytest.fixture(scope="module")
+def texts() -> str:
+    """The texts of the program, with what is filled in left out and lines of a text put together."""
+    sources = [path.read_text() for part in ("agent", "hosting") for path in (ROOT / part).rglob("*.py")]
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(sources))
+
+
+def test_the_errors_that_the_page_quotes_are_those_of_the_code(texts: str) -> None:
+    """Each piece of a quoted text between what is filled in stands in a source."""
+    quoted = [text for row in rows("What you see") for text in code(row[0]) if " " in text]
+    assert len(quoted) > 12
+    filled = r"…|: |; |, |'v1'|1 s$|107|/var/\S+|connection refused"
+    pieces = {piece.strip(" ,:()") for text in quoted for piece in re.split(filled, text)} - {""}
+    assert [piece for piece in sorted(pieces) if piece not in texts] == []
