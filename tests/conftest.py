@@ -3,12 +3,16 @@
 A new directory is entered here, else its tests are refused: so none can belong to no set, or to a slow one by accident.
 """
 
+import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.short_paths import short_directory
 
 # No test asserts how long something takes, and the machine may be busy; else it is as Hypothesis, or its profile "ci", has it.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +27,20 @@ SETS: Final = {
 }
 """The directories under `tests/` of each set."""
 HERE: Final = Path(__file__).parent
+
+
+LONGEST: Final = 75
+"""How many bytes the path of a test's directory may have: that of a Unix socket has 107 at most, and sockets lie below."""
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """As pytest has it, and short where pytest's own directories lie deep."""
+    if len(os.fsencode(tmp_path)) <= LONGEST:
+        yield tmp_path
+        return
+    with short_directory() as short:
+        yield short
 
 
 def set_of(path: Path) -> str:

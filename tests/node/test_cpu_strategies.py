@@ -88,7 +88,7 @@ async def test_best_effort_is_held_back_while_others_are_busy_and_freed_afterwar
         load.set(cpu_milli=BUSY_MILLI)
     assert quota_us(root) is None
     async with strategy(
-        "CPUSuppress", objects, real_node, pods, cpu_suppress_group=group, cpu_suppress_interval_s=0.3
+        "CPUSuppress", objects, real_node, pods, cpu_suppress_group=group, cpu_suppress_interval_seconds=0.3
     ) as manager:
 
         async def held() -> bool:
@@ -117,7 +117,7 @@ async def test_a_throttled_pod_bursts_above_its_limit_and_gets_it_back(
         real_node,
         [found],
         cpu_burst_share_pool_percent=1000,
-        cpu_burst_interval_s=0.3,
+        cpu_burst_interval_seconds=0.3,
     ):
 
         async def grown() -> bool:

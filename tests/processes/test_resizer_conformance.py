@@ -28,6 +28,7 @@ from tests.conformance.vm_backend_clauses import CLAUSES, BackendPlant, Traits
 from tests.conformance.vm_backend_pods import UseLog
 from tests.conformance.vm_backend_simulated import PROFILES
 from tests.support.processes import Program
+from tests.support.short_paths import short_directory
 from tests.support.waiting import PATIENCE_S, until
 
 LIMITS: Final = PluginLimits(call_deadline_s=1.5, command_deadline_s=2.0)
@@ -96,11 +97,9 @@ def program(place: Path, profile: str, *mutant: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def process(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Path]]:
+def process(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
     """A plugin for the tests of one profile."""
-    with program(tmp_path_factory.mktemp("resizer"), request.param) as place:
+    with short_directory() as directory, program(directory, request.param) as place:
         yield request.param, place
 
 
