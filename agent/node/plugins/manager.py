@@ -57,9 +57,10 @@ class NodePluginManager:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watcher.run(), name="watcher of plugins")
                 group.create_task(self._reconciler.run(), name="reconciler of plugins")
-        except asyncio.CancelledError:
-            await self._reconciler.drain(DRAIN_S)
-            raise
+        finally:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # also where a child failed in the same moment
+                await self._reconciler.drain(DRAIN_S)
 
     def add_handler(self, plugin_type: str, handler: PluginHandler) -> None:
         """Use the handler for plugins of that type from now on."""

@@ -21,6 +21,9 @@ from agent.node.plugins.plugin_connection import PluginConnection, PluginTold
 DIALS: Final = 32
 """How many plugins are dialled at once. A server that says nothing takes all its ten seconds."""
 
+MAX_ERROR: Final = 1000
+"""Characters of an error that are kept: a plugin may call itself anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegistrationLimits:
@@ -298,7 +301,7 @@ class Registrar:
     def _step(
         self, registration: Registration, event: RegistrationEvent, error: BaseException | None = None
     ) -> None:
-        told = "" if error is None else getattr(error, "plain", "") or repr(error)
+        told = "" if error is None else (getattr(error, "plain", "") or repr(error))[:MAX_ERROR]
         self._registrations.happened(registration, event, self._clock(), told)
         self._on_step(registration)
 
