@@ -63,7 +63,7 @@ class PluginSettings(Settings):
 
 @functools.lru_cache(maxsize=4)
 def _faults(
-    gates: tuple[tuple[str, bool], ...],
+    gates: tuple[tuple[str, bool | str], ...],
     flags: tuple[tuple[str, bool | int | float | str], ...],
     named: tuple[str, ...],
     interval_s: float,
@@ -71,7 +71,8 @@ def _faults(
     if not (gates or flags or named):
         return ()
     try:
-        configured(dict(gates), dict(flags), recommend_only=named, interval_s=interval_s)
+        # A value that is no bool is a fault of its own; the faults of the others are told beside it.
+        configured(dict[str, Any](gates), dict(flags), recommend_only=named, interval_s=interval_s)
     except FaultsError as error:
         return tuple(error.faults)
     return ()
@@ -80,7 +81,7 @@ def _faults(
 class QosSettings(Settings):
     """Strategies on the node, each behind its feature gate."""
 
-    feature_gates: dict[str, bool] = Field(default_factory=dict)
+    feature_gates: dict[str, Any] = Field(default_factory=dict)
     """Which strategies run, by name; those that are left out have their default."""
     recommend_only: list[str] = Field(default_factory=list)
     """Strategies that only say what they would do."""
@@ -97,7 +98,8 @@ class QosSettings(Settings):
         gates, flags = found.get("feature_gates", {}), found.get("flags", {})
         named, interval_s = found.get("recommend_only", []), found.get("interval", 1.0)
         # The file is read again and again; plugins are asked anew only where something of this has changed.
-        for fault in _faults(tuple(gates.items()), tuple(flags.items()), tuple(named), interval_s):
+        shown = tuple((name, on if isinstance(on, bool) else str(on)) for name, on in gates.items())
+        for fault in _faults(shown, tuple(flags.items()), tuple(named), interval_s):
             where, _, text = fault.partition(": ")
             yield where.removeprefix("qos."), text
 

@@ -212,9 +212,10 @@ def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
             ["qos.interval: must be at most qos.flags.cpu-suppress-window-seconds, which is 10 (found 15)"],
         ),
         (
-            "qos: {featureGates: {CPUSupress: true}, recommendOnly: [X], flags: {colour: red}}",
+            "qos: {featureGates: {CPUBurst: [], CPUSupress: true}, recommendOnly: [X], flags: {colour: red}}",
             [
                 "qos.flags.colour: there is no flag 'colour' (there are: ",
+                "qos.featureGates.CPUBurst: must be true or false (found '[]')",
                 "qos.featureGates.CPUSupress: there is no such feature gate (there are: ",
                 "qos.recommendOnly[0]: there is no QoS plugin 'X' (there are: ",
             ],
