@@ -12,12 +12,14 @@ from hosting.backoff import Backoff
 from hosting.logs import Logger
 
 _RESTART: Final = Backoff(base_s=0.5, cap_s=30.0)
+END_S: Final = 20.0
+"""The time that `stop` gives its children: less than Kubernetes gives the pod."""
 
 Child = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
-    """Owns the tasks of a daemon. `stop` ends all of them and waits; nothing is left behind."""
+    """Owns the tasks of a daemon. `stop` ends all of them and waits; nothing is left behind, but a child that does not end."""
 
     def __init__(
         self,
@@ -25,11 +27,14 @@ class Supervisor:
         rng: random.Random,
         backoff: Backoff = _RESTART,
         healthy_after_s: float = 10.0,
+        end_s: float = END_S,
     ) -> None:
+        """`end_s` is how long `stop` waits."""
         self._log = log
         self._rng = rng
         self._backoff = backoff
         self._healthy_after_s = healthy_after_s
+        self._end_s = end_s
         self._children: dict[str, asyncio.Task[None]] = {}
         self.restarts_total = 0
 
@@ -53,12 +58,15 @@ class Supervisor:
             await asyncio.wait([task])
 
     async def stop(self) -> None:
-        """Cancel every child and wait until all have ended."""
+        """Cancel every child and wait until all have ended. A child that has lost its cancellation is reported, and waited for no
+        longer: the program ends without it."""
         tasks = list(self._children.values())
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            _, left = await asyncio.wait(tasks, timeout=self._end_s)
+            for task in left:
+                self._log.error("child does not end", child=task.get_name(), waited_s=self._end_s)
 
     async def _guard(self, name: str, child: Child) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -1,6 +1,7 @@
 """The supervisor: a failing child is restarted, its siblings go on, and `stop` leaves nothing behind."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -116,6 +117,25 @@ async def test_stop_ends_all_children_and_the_waits_of_failed_ones() -> None:
         await supervisor.stop()
         assert [child.cancelled for child in children] == [True, True, False]
         assert supervisor.names() == ()
+
+
+async def test_a_child_that_does_not_hear_its_end_is_named_and_keeps_nobody() -> None:
+    log, lines = recorded()
+    supervisor, is_over = Supervisor(log, random.Random(1), AT_ONCE, end_s=0.001), asyncio.Event()
+
+    async def deaf() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await is_over.wait()
+
+    supervisor.start("deaf", deaf)
+    supervisor.start("good", Child())
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    assert supervisor.names() == ("deaf",)
+    assert [line["child"] for line in lines if line["event"] == "child does not end"] == ["deaf"]
+    is_over.set()
+    await until(lambda: supervisor.names() == ())
 
 
 async def test_a_child_that_is_ended_before_its_first_step_is_gone_too() -> None:
