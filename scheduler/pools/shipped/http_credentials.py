@@ -43,7 +43,8 @@ class Credentials:
         await self._read_token()
         if self.tls is not None:
             try:
-                async with asyncio.timeout(READ_DEADLINE_S):  # `wait_for` of Python 3.11 may lose a cancellation
+                # Not `wait_for`: that of Python 3.11 may lose a cancellation.
+                async with asyncio.timeout(READ_DEADLINE_S):
                     await in_own_thread(self.tls.load)
             except TlsError as error:
                 raise ValueError(f"caFile, certFile, keyFile: {error}") from None
