@@ -7,7 +7,7 @@ JSON object, also derived: one to read into, with the types that msgspec checks,
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -102,6 +102,14 @@ def strict(message: Any) -> Convert:
     return read
 
 
+def form(message: Any) -> Any:
+    """The struct of the JSON object that `message` strictly is, together with what it embeds: for documents, which make a schema of it."""
+    _, embedded = own_and_embedded(message)
+    if embedded is None:
+        return _form(message)[0]
+    return _embedding_form(message, cast("Nested", embedded.kind).message)[0]
+
+
 @functools.cache
 def _form(message: Any) -> tuple[Any, Convert | None]:
     """The type that msgspec reads for `message`, and what makes the message of it: None where it is the message.
@@ -115,6 +123,7 @@ def _form(message: Any) -> tuple[Any, Convert | None]:
     return _form_of(message, own), lambda form: message(*take(form))
 
 
+@functools.cache
 def _embedding_form(message: Any, inner: Any) -> tuple[Any, Convert]:
     """The same for a `message` together with its embedded one, `inner`."""
     own, _ = own_and_embedded(message)
@@ -299,9 +308,10 @@ class ErrorBody:
     leader: str | None = None
 
 
-def encode_error(body: ErrorBody) -> bytes:
-    """Write an error body."""
+def encode_error(body: ErrorBody, more: Mapping[str, Any] | None = None) -> bytes:
+    """Write an error body. `more` are members beside its own, such as those of a problem document (RFC 9457)."""
     content: dict[str, Any] = {
+        **(more or {}),
         "error": body.message,
         "code": body.code.value,
         "supported": {"min": int(PLUGIN_SPOKEN.min), "max": int(PLUGIN_SPOKEN.max)},

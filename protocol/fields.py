@@ -65,6 +65,12 @@ Float64 = Annotated[float, As(float, float32.finite, float32.text)]
 """A finite number."""
 WireQuantity = Annotated[
     quantities.Quantity,
-    As(Annotated[str, Meta(max_length=quantities.MAX_TEXT)], quantities.parse, quantities.Quantity.canonical),
+    As(
+        Annotated[
+            str, Meta(max_length=quantities.MAX_TEXT, extra_json_schema={"pattern": quantities.JSON_PATTERN})
+        ],
+        quantities.parse,
+        quantities.Quantity.canonical,
+    ),
 ]
 """A Kubernetes quantity, given as a string; the lenient reader takes numbers, too."""

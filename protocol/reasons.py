@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 
 class ReasonCode(enum.StrEnum):
@@ -46,27 +47,94 @@ class ReasonCode(enum.StrEnum):
 
 
 class ErrorCode(enum.StrEnum):
-    """Why a request was answered with an error. The value is the `code` of the JSON error body."""
+    """Why a request was answered with an error. The value is the `code` of a problem document; new codes may be added, none changes meaning.
+
+    It is one list for all programs and pages. Agents act upon those of permit requests; all others are for people and scripts.
+    """
 
     MALFORMED = "malformed"
+    """The request, its body or a parameter breaks a rule; `faults` names each place."""
     UNSUPPORTED_VERSION = "unsupported-version"
+    """The request's protocol version is none that the scheduler speaks; `supported` has those that it does."""
     METRICS_REQUIRED = "metrics-required"
+    """The request's protocol version demands metrics, and there are none."""
     WRONG_METHOD = "wrong-method"
+    """The path does not take this method; the header `Allow` names those that it takes."""
     PUBLISHED_AGENT_NOT_ALLOWED = "published-agent-not-allowed"
+    """The caller has no extension, and such callers are not served on this node (`--published-agents`)."""
     UNKNOWN_POD = "unknown-pod"
+    """The scheduler knows no live pod of this name."""
     WRONG_POD_UID = "wrong-pod-uid"
+    """Another pod has the name by now; the one that is meant has gone."""
     SEQUENCE_REUSED = "sequence-reused"
+    """The sequence number was used already, for another request."""
     SEQUENCE_STALE = "sequence-stale"
+    """A request with a higher sequence number was decided already."""
     AGENT_SUPERSEDED = "agent-superseded"
+    """A later life of the VM's agent has asked; this one must step back."""
     OVERLOADED = "overloaded"
+    """Too many requests wait already; ask again after `Retry-After` seconds."""
     NOT_LEADER = "not-leader"
+    """This scheduler does not lead; `leader` is the address of the one that does, where it is known."""
     CLUSTER_UNREACHABLE = "cluster-unreachable"
+    """The cluster cannot be read now, and the answer needs a look at it."""
     INTERNAL = "internal"
+    """A fault of the program, or a failure that passes; its log says more."""
+    NOT_FOUND = "not-found"
+    """The program serves nothing at this path."""
+    TOO_LARGE = "too-large"
+    """The body is longer than the path reads."""
+    FORBIDDEN = "forbidden"
+    """The caller may not do this from where it calls: from another machine, or from a web page."""
+    UNAUTHORISED = "unauthorised"
+    """A bearer token is needed, and none or a wrong one was shown."""
+    UNKNOWN_NODE = "unknown-node"
+    """The scheduler knows no node of this name."""
+    UNKNOWN_VM = "unknown-vm"
+    """The program knows no VM of this name."""
+    VM_NOT_SCALED = "vm-not-scaled"
+    """The agent knows the VM and does not scale it; `faults` says why."""
+    UNKNOWN_POOL = "unknown-pool"
+    """There is no pool of this name."""
+    NOTHING_KNOWN = "nothing-known"
+    """The name is well-formed, and nothing is remembered of it: no diagnosis of the pod, no content of a plugin's page."""
+    CONFLICT = "conflict"
+    """The object has changed meanwhile, or is there already; read it again."""
+    INSUFFICIENT_RESOURCES = "insufficient-resources"
+    """A pool plugin refuses the change: a quota or the cluster is full."""
+    INVALID_SPEC = "invalid-spec"
+    """A pool plugin finds the description wrong, whatever its size."""
+    NOT_READY = "not-ready"
+    """The program has not read everything that it needs yet."""
+    PLUGIN_FAILED = "plugin-failed"
+    """The page of a plugin failed, or is too large; the program's log says more."""
     OTHER = "other"
+    """A code of a later version that this program does not know."""
 
     @classmethod
     def _missing_(cls, value: object) -> "ErrorCode | None":
         return cls.OTHER if isinstance(value, str) else None
+
+
+PAGE_CODES: Final = frozenset(
+    {
+        ErrorCode.NOT_FOUND,
+        ErrorCode.TOO_LARGE,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.UNAUTHORISED,
+        ErrorCode.UNKNOWN_NODE,
+        ErrorCode.UNKNOWN_VM,
+        ErrorCode.VM_NOT_SCALED,
+        ErrorCode.UNKNOWN_POOL,
+        ErrorCode.NOTHING_KNOWN,
+        ErrorCode.CONFLICT,
+        ErrorCode.INSUFFICIENT_RESOURCES,
+        ErrorCode.INVALID_SPEC,
+        ErrorCode.NOT_READY,
+        ErrorCode.PLUGIN_FAILED,
+    }
+)
+"""The codes of pages alone: the permit protocol has none of them."""
 
 
 @dataclass(frozen=True, slots=True)

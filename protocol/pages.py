@@ -1,0 +1,191 @@
+"""What a scheduler tells of its pools, plugins and scheduling: the documents of `/v1/pools`, `/v1/plugins` and `/v1/scheduling`.
+
+As in `protocol.explaining`: amounts are quantities as they are written, moments are RFC 3339 in UTC, and fields may be added.
+What a document does not have is left out.
+"""
+
+from typing import Any
+
+from protocol.explaining import AmountShown, Document
+
+
+class PoolLimitsShown(Document, frozen=True, omit_defaults=True):
+    """The pool's own limits in its units; what is left out is no limit."""
+
+    max_units: int | None = None
+    max_units_per_vm: int | None = None
+    min_units: int = 0
+
+
+class SaturatedAmount(Document, frozen=True):
+    """Where the plugins have refused more of a resource: at which amount of the whole pool, and until when that is believed."""
+
+    at: str
+    until: str
+
+
+class LastOutcome(Document, frozen=True):
+    """What the plugins said when they were asked last, about `asked_units` of the whole pool. `plugin` is the one that decided."""
+
+    kind: str
+    message: str
+    plugin: str
+    asked_units: int
+    admitted_units: int
+    calls: int
+    at: str
+
+
+class ParkedVm(Document, frozen=True):
+    """A VM that a plugin finds wrong at any size; it is not asked about again before the VM or its pool is changed."""
+
+    uid: str
+    pod: str
+    plugin: str
+    message: str
+
+
+class ConditionShown(Document, frozen=True):
+    """A condition as Kubernetes writes them. `status` is True, False or Unknown; `reason` is for scripts, the message for people."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+class PoolStatusShown(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """What a pool holds, what is claimed for it, and what its plugins said.
+
+    `total_units` is what its VMs hold, `members` is the number of VMs that name it, `waiting` the number of requests that wait for it. Amounts are there where
+    the plugins limit amounts.
+    """
+
+    total_units: int
+    members: int
+    waiting: int
+    is_above_limit: bool
+    total_amount: AmountShown | None = None
+    saturated_amounts: dict[str, SaturatedAmount] | None = None
+    claimed_amount: AmountShown | None = None
+    came_beyond_limit: int = 0
+    saturated_at_units: int | None = None
+    saturated_until: str | None = None
+    claimed_units: int = 0
+    claimed_until: str | None = None
+    last_outcome: LastOutcome | None = None
+    parked_vms: tuple[ParkedVm, ...] = ()
+    conditions: tuple[ConditionShown, ...]
+
+
+class PoolShown(Document, frozen=True):
+    """A pool. `generation` rises with every change; `deleting` says that finalizers hold it."""
+
+    name: str
+    uid: str
+    generation: int
+    compute_unit: AmountShown
+    limits: PoolLimitsShown
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    finalizers: tuple[str, ...]
+    deleting: bool
+    status: PoolStatusShown
+
+
+class UnparkedPool(PoolShown, frozen=True):
+    """A pool after `unpark`. `changed` says whether there was anything to end."""
+
+    changed: bool
+
+
+class DeletedPool(Document, frozen=True):
+    """A pool that is no more."""
+
+    name: str
+    deleted: bool
+
+
+class PoolsShown(Document, frozen=True):
+    """`GET /v1/pools`: all pools, by name."""
+
+    pools: tuple[PoolShown, ...]
+
+
+class PluginShown(Document, frozen=True):
+    """A plugin of the chain. `status` is what the plugin shows of itself, in whatever form."""
+
+    name: str
+    status: Any
+
+
+class PluginsShown(Document, frozen=True):
+    """`GET /v1/plugins`: the plugins of the chain, in its order."""
+
+    plugins: tuple[PluginShown, ...]
+
+
+class ReservationShown(Document, frozen=True):
+    """A reservation on a node. `available` says whether pods may still take it."""
+
+    name: str
+    uid: str
+    allocatable: AmountShown
+    allocated: AmountShown
+    available: bool
+
+
+class ScheduledNode(Document, frozen=True):
+    """`GET /v1/scheduling/nodes/{node}`: a node as scheduling plugins saw it in the last cycle."""
+
+    node: str
+    generation: int
+    allocatable: AmountShown
+    requested: AmountShown
+    remaining: AmountShown
+    pods: tuple[str, ...]
+    nominated_pods: tuple[str, ...]
+    reservations: tuple[ReservationShown, ...]
+
+
+class DiagnosisInShort(Document, frozen=True):
+    """Why a pod found no node, in one line."""
+
+    pod: str
+    text: str
+
+
+class DiagnosesShown(Document, frozen=True):
+    """`GET /v1/scheduling/diagnoses`: the newest ones first."""
+
+    diagnoses: tuple[DiagnosisInShort, ...]
+
+
+class FailureShown(Document, frozen=True):
+    """One reason for which nodes were refused, and how many (`nodes`)."""
+
+    reason: str
+    plugin: str
+    preemption_might_help: bool
+    nodes: int
+
+
+class DiagnosisShown(Document, frozen=True):
+    """`GET /v1/scheduling/diagnoses/{namespace}/{name}`: why a pod found no node among `nodes`."""
+
+    pod: str
+    uid: str
+    text: str
+    nodes: int
+    nominated_node: str
+    pre_filter_message: str
+    post_filter_message: str
+    suggestion: str
+    failures: tuple[FailureShown, ...]
+
+
+class DebugFlagsShown(Document, frozen=True):
+    """`/v1/scheduling/debug`: how many nodes' scores are logged for a pod (0: none), and whether refusals of filters are."""
+
+    scores: int
+    filters: bool
