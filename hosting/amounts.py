@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from hosting.settings import Settings
@@ -73,7 +80,41 @@ class _WrittenAmount(Settings):
     memory: Annotated[int, Memory]
 
 
+def _amount_schema(*, is_positive: bool) -> JsonSchemaValue:
+    """An amount in a JSON Schema, with the usual spellings of quantities."""
+    least = {"exclusiveMinimum": 0} if is_positive else {"minimum": 0}
+    ahead = "(?=.*[1-9])" if is_positive else ""
+
+    def quantity(words: str, pattern: str, number: JsonSchemaValue) -> JsonSchemaValue:
+        text = {"type": "string", "pattern": f"^{ahead}{pattern}$"}
+        return {"description": words, "anyOf": [{**number, **least}, text]}
+
+    cpu = quantity(
+        "CPUs in whole milli-CPU, such as 2, 1.5 or 250m.",
+        r"(([0-9]{1,12}|[1-8][0-9]{12})(\.[0-9]{1,3})?|([0-9]{1,15}|[1-8][0-9]{15})m|[0-9]{1,9}k|[0-9]{1,6}M|[0-9]{1,3}G|[1-9]T)",
+        {"type": "number", "maximum": values.MAX_VCPU_MILLI // 1000},
+    )
+    memory = quantity(
+        "Memory in whole bytes, such as 4Gi or 512Mi.",
+        "([0-9]{1,18}|[1-8][0-9]{18}|[0-9]{1,15}Ki|[0-9]{1,15}k|[0-9]{1,12}Mi?|[0-9]{1,9}Gi?|[0-9]{1,6}Ti?|[0-9]{1,3}Pi?|[1-7]Ei?)",
+        {"type": "integer", "maximum": values.MAX_MEMORY_BYTES},
+    )
+    return {
+        "type": "object",
+        "description": f"CPUs and memory as Kubernetes quantities{', both above zero' if is_positive else ''}.",
+        "properties": {"cpu": cpu, "memory": memory},
+        "required": ["cpu", "memory"],
+        "additionalProperties": False,
+    }
+
+
 class _AsAmount:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        del schema, handler  # of the fields it knows no more than that they become whole numbers
+        return _amount_schema(is_positive=False)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def convert(amount: _WrittenAmount) -> values.Resources:
             return values.Resources(amount.cpu, amount.memory)
@@ -93,7 +134,9 @@ def _positive(amount: values.Resources) -> values.Resources:
     return amount
 
 
-PositiveResources = Annotated[Resources, AfterValidator(_positive)]
+PositiveResources = Annotated[
+    Resources, AfterValidator(_positive), WithJsonSchema(_amount_schema(is_positive=True))
+]
 """An amount above zero in both resources."""
 
 

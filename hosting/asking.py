@@ -11,12 +11,16 @@ from hosting import options, tokens
 from hosting.addresses import is_own
 
 DEFAULT_AGENT: Final = "http://127.0.0.1:10300"
+DEFAULT_SCHEDULER: Final = "http://127.0.0.1:10299"
 
 
 class Address(click.ParamType[str]):
-    """The address of an agent: a URL, or host and port."""
+    """The address of an agent, or of `whom`: a URL, or host and port."""
 
     name = "url"
+
+    def __init__(self, whom: str = "an agent", example: str = DEFAULT_AGENT) -> None:
+        self._whom, self._example = whom, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The address as a URL without a path. Fails for anything else."""
@@ -25,12 +29,12 @@ class Address(click.ParamType[str]):
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            self.fail(f"{value!r} is no address of an agent: {str(error).lower()}", param, ctx)
+            self.fail(f"{value!r} is no address of {self._whom}: {str(error).lower()}", param, ctx)
         plain = parts.path in {"", "/"} and not parts.query and not parts.fragment
         if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc or not plain:
-            self.fail(f"{value!r} is no address of an agent, such as {DEFAULT_AGENT}", param, ctx)
+            self.fail(f"{value!r} is no address of {self._whom}, such as {self._example}", param, ctx)
         if not url.isascii() or not url.isprintable() or " " in url or port == 0:
-            self.fail(f"{value!r} is no address of an agent, such as {DEFAULT_AGENT}", param, ctx)
+            self.fail(f"{value!r} is no address of {self._whom}, such as {self._example}", param, ctx)
         return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -53,6 +57,30 @@ class CaFile(click.Path):
             self.fail(str(error), param, ctx)
         return tls
 
+
+scheduler_option = click.option(
+    "--scheduler",
+    "schedulers",
+    type=Address("a scheduler", DEFAULT_SCHEDULER),
+    multiple=True,
+    default=(DEFAULT_SCHEDULER,),
+    show_default=True,
+    envvar="PARLEY_SCHEDULER",
+    show_envvar=True,
+    help="The address of a scheduler; give it again for each further one: the one that leads is asked.",
+)
+agents_option = click.option(
+    "--agent",
+    "agents",
+    type=Address(),
+    multiple=True,
+    default=(DEFAULT_AGENT,),
+    show_default=True,
+    envvar="PARLEY_AGENT",
+    show_envvar=True,
+    help="The address of an agent; give it again for each further one.",
+)
+"""Of commands that ask several agents."""
 
 token_option = click.option(
     "--token-file",

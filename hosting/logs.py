@@ -1,7 +1,7 @@
 """Structured log lines on standard error: one event a line, constant message text, fixed keys.
 
 Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. Levels: info for decisions, warning for
-"wanted X, could not, because", error for our own faults.
+"wanted X, could not, because", error for our own faults. docs/operations.md lists them, and the keys of decisions.
 """
 
 import json
@@ -21,6 +21,7 @@ _TRACEBACKS = structlog.processors.ExceptionRenderer(
 )
 _STDERR: Final = 2
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS: Final = ("console", "json")
 
 
 class _Stderr:

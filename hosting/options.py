@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 import click
 
 from hosting import addresses, logs, tokens
+from protocol import quantities
 
 
 class FiniteRange(click.FloatRange):
@@ -21,12 +22,30 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class MemoryAmount(click.ParamType[int]):
+    """An amount of memory as a quantity; the value is in bytes."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes. Fails for what is no whole number of bytes, or below zero."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = quantities.parse(str(value)).exact_value()
+        except quantities.QuantityError:
+            found = None
+        if found is None or found < 0:
+            self.fail(f"{value!r} is no amount of memory, such as 512Mi or 6Gi", param, ctx)
+        return found
+
+
 @overload
 def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]: ...
 @overload
 def daemon(default_port: int, *, is_group: Literal[True]) -> Callable[[Callable[..., None]], click.Group]: ...
 def daemon(default_port: int, *, is_group: bool = False) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function the command of a daemon, with the options of every daemon: version, host, port, log level.
+    """Makes a function the command of a daemon, with the options of every daemon: version, host, port, log level and format.
 
     With `is_group` there are commands beside it; without one of them the function serves as the daemon.
     """
@@ -34,7 +53,20 @@ def daemon(default_port: int, *, is_group: bool = False) -> Callable[[Callable[.
     def decorate(function: Callable[..., None]) -> click.Command:
         port = click.IntRange(0, 65535)
         for option in (
-            click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
+            click.option(
+                "--log-format",
+                type=click.Choice(logs.FORMATS),
+                callback=lambda _, __, value: value or "auto",
+                show_default="console on a terminal, else json",
+                help="How log lines are written: for people, or as one JSON object each.",
+            ),
+            click.option(
+                "--log-level",
+                type=click.Choice(logs.LEVELS),
+                default="info",
+                show_default=True,
+                help="The least level of log lines that are written.",
+            ),
             click.option(
                 "--port", type=port, default=default_port, show_default=True, help="Port; 0: any free."
             ),

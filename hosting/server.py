@@ -12,19 +12,21 @@ connection without a reply.
 """
 
 import asyncio
-import functools
-import http
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
+import msgspec
 from aiohttp import HttpVersion11, StreamReader, web
 from aiohttp.helpers import rfc822_formatted_time
 
+from hosting import problems
 from hosting.logs import Logger
+from hosting.operation import Operation
+from protocol.reasons import ErrorCode
 from protocol.values import Value
 
 KEEP_ALIVE_S: Final = 75.0
@@ -72,11 +74,27 @@ def text(status: int, message: str) -> Reply:
     return Reply(status, message.encode() + b"\n", "text/plain; charset=utf-8")
 
 
+def problem(
+    status: int,
+    code: ErrorCode,
+    detail: str,
+    faults: Iterable[str] = (),
+    *,
+    headers: Mapping[str, str] = {},
+    leader: str | None = None,
+    biz_code: str = "",
+) -> Reply:
+    """An error as a problem document. `detail` is for people, `code` for scripts; `faults` are all things that are wrong, each with its path."""
+    content = problems.problem(status, code, detail, faults, leader=leader, biz_code=biz_code)
+    return Reply(status, msgspec.json.encode(content), problems.CONTENT_TYPE, headers)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
-    A body above `max_body_bytes` is refused with 413, or, where the route `cuts`, read as far as that.
+    A body above `max_body_bytes` is refused with 413, or, where the route `cuts`, read as far as that. `about` is what the OpenAPI document
+    says of the route.
     """
 
     method: str
@@ -84,6 +102,7 @@ class Route:
     handler: Handler
     max_body_bytes: int = 4096
     cuts: bool = False
+    about: Operation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +137,10 @@ class _Router:
         if self._fallback is not None:
             return self._fallback, {}
         if allowed:
-            return text(405, f"{method} is not served here; use {', '.join(sorted(allowed))}")
-        return text(404, f"there is nothing at {path[:200]}")
+            methods = ", ".join(sorted(allowed))
+            detail = f"{method[:20]} is not served here; use {methods}"
+            return problem(405, ErrorCode.WRONG_METHOD, detail, headers={"Allow": methods})
+        return problem(404, ErrorCode.NOT_FOUND, f"there is nothing at {path[:200]}")
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -292,10 +313,10 @@ class Server:
         if status < 500:
             self.stats["unparsable"] += 1
             self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
-            return _response(text(status, "not a well-formed HTTP request"))
+            return _response(problem(status, ErrorCode.MALFORMED, "not a well-formed HTTP request"))
         self.stats["faults"] += 1
         self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
-        return _response(text(500, "internal error"))
+        return _response(problem(500, ErrorCode.INTERNAL, "internal error"))
 
     def fail(self, error: object, *said: object) -> None:
         """Log a fault beside handlers, once."""
@@ -324,7 +345,8 @@ class Server:
             return reply
         if body is None:
             connection.keep_alive(False)
-            return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
+            detail = f"the body must not exceed {route.max_body_bytes} bytes"
+            return _response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
         is_cut = len(body) > route.max_body_bytes
         body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
@@ -376,6 +398,10 @@ async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> byt
     return bytes(body)
 
 
+_WITHOUT_BODY: Final = (204, 304)
+"""Statuses whose answers end with the head, whatever lengths would say."""
+
+
 class _Answer:
     """The reply to an ordinary request, head and body in one write.
 
@@ -395,7 +421,8 @@ class _Answer:
         transport = self._connection.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer has gone")
-        transport.write(_head(self._reply) + self._reply.body)
+        body = self._reply.body if self._reply.status not in _WITHOUT_BODY else b""
+        transport.write(_head(self._reply) + body)
         await request.writer.drain()  # a peer that does not read delays only itself
 
     async def write_eof(self) -> None:
@@ -403,25 +430,25 @@ class _Answer:
 
 
 def _head(reply: Reply) -> bytes:
+    has_body = reply.status not in _WITHOUT_BODY
+    kind = f"Content-Type: {reply.content_type}\r\n" if has_body else ""
+    length = f"Content-Length: {len(reply.body)}\r\n" if has_body else ""
     head = (
-        f"HTTP/1.1 {reply.status} {_phrase(reply.status)}\r\nContent-Type: {reply.content_type}\r\nServer: parley\r\n"
-        f"Content-Length: {len(reply.body)}\r\nDate: {rfc822_formatted_time()}\r\n"
+        f"HTTP/1.1 {reply.status} {problems.title_of(reply.status)}\r\n{kind}Server: parley\r\n"
+        f"{length}Date: {rfc822_formatted_time()}\r\n"
     )
     for name, value in reply.headers.items():
         head += f"{name}: {value}\r\n"
     return (head + "\r\n").encode()
 
 
-@functools.cache
-def _phrase(status: int) -> str:
-    return http.HTTPStatus(status).phrase
-
-
 def _response(reply: Reply, *, close: bool = False) -> web.Response:
+    has_body = reply.status not in _WITHOUT_BODY
+    kind = {"Content-Type": reply.content_type} if has_body else {}
     response = web.Response(
         status=reply.status,
-        body=reply.body,
-        headers={"Content-Type": reply.content_type, "Server": "parley", **reply.headers},
+        body=reply.body if has_body else None,
+        headers={**kind, "Server": "parley", **reply.headers},
     )
     if close:
         response.force_close()

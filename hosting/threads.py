@@ -42,10 +42,15 @@ class SingleCall:
     def __init__(self) -> None:
         self._running: asyncio.Future[Any] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs, also one that nobody waits for any more."""
+        return self._running is not None and not self._running.done()
+
     async def run(self, call: Callable[[], T], deadline_s: float) -> T:
         """The outcome of `call`, which begins when an earlier call has ended. Raises `TimeoutError` after `deadline_s`."""
         async with asyncio.timeout(deadline_s):
-            if self._running is not None and not self._running.done():
+            if self._running is not None and self.is_busy:
                 await asyncio.wait([self._running])
             self._running = future = in_own_thread(call)
             return await asyncio.shield(future)

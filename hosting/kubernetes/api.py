@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
@@ -16,6 +17,7 @@ from hosting.kubernetes.errors import (
     KubernetesError,
     RefusedError,
     UnreachableError,
+    is_status,
     refusal,
 )
 from hosting.kubernetes.patches import MERGE_PATCH
@@ -27,6 +29,7 @@ __all__ = [
     "CredentialsError",
     "KubernetesApi",
     "KubernetesError",
+    "Proxied",
     "RefusedError",
     "UnreachableError",
 ]
@@ -34,6 +37,14 @@ __all__ = [
 CALL_DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """A list of 10,000 pods has about 40 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxied:
+    """The answer of a program in a pod, through the API server's proxy."""
+
+    status: int
+    body: bytes
 
 
 class KubernetesApi:
@@ -162,6 +173,32 @@ class KubernetesApi:
                 raise UnreachableError(f"status {answer.status} without an object")
             return found
 
+    async def proxied(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        deadline_s: float = CALL_DEADLINE_S,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> Proxied:
+        """Get a page of a program in a pod: `path` is that of the pod's subresource `proxy`, with the page's own path behind it.
+
+        The answer of the program is returned whatever its status. Raises `RefusedError` where the API server itself answered, for instance
+        because nobody listens at the pod's port, and `UnreachableError`. `headers` reach the program, but for `Authorization`, which is
+        for the API server alone.
+        """
+        call = ApiCall("GET", path, query or {}, headers=headers or {}, is_proxied=True)
+        with self._counted("PROXY"):
+            try:
+                async with asyncio.timeout(deadline_s), self._open(call) as answer:
+                    text = await _read(answer, max_answer_bytes)
+            except TimeoutError:
+                raise UnreachableError(f"no answer within {deadline_s:g} s") from None
+            if answer.status >= 400 and is_status(text):
+                raise refusal(answer.status, text, answer.headers.get("Retry-After"))
+            return Proxied(answer.status, text)
+
     @asynccontextmanager
     async def stream(
         self, path: str, query: Mapping[str, str], *, connect_deadline_s: float, silence_s: float
@@ -217,14 +254,19 @@ class KubernetesApi:
 
 async def _checked(answer: Answer) -> bytes:
     """The whole body. Raises `RefusedError` for a status that is an error."""
+    text = await _read(answer, MAX_ANSWER_BYTES)
+    if answer.status >= 400:
+        raise refusal(answer.status, text, answer.headers.get("Retry-After"))
+    return text
+
+
+async def _read(answer: Answer, max_bytes: int) -> bytes:
     text = bytearray()
     with _named():
         async for chunk in answer.content.iter_any():
             text += chunk
-            if len(text) > MAX_ANSWER_BYTES:
-                raise UnreachableError(f"the answer exceeds {MAX_ANSWER_BYTES} bytes")
-    if answer.status >= 400:
-        raise refusal(answer.status, bytes(text), answer.headers.get("Retry-After"))
+            if len(text) > max_bytes:
+                raise UnreachableError(f"the answer exceeds {max_bytes} bytes")
     return bytes(text)
 
 

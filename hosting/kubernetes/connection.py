@@ -7,8 +7,9 @@ certificates, token files and the programs of `exec` are read once. So everythin
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,34 +18,60 @@ import yaml
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config.config_exception import ConfigException
+from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
-from hosting.kubernetes.errors import CredentialsError
+from hosting.kubernetes.errors import CredentialsError, is_status
 
 READ_DEADLINE_S: Final = 20.0
 """How long reading credentials may take: a program may have to be asked."""
+MAX_STATUS_BYTES: Final = 64 * 1024
+"""An error of the API server itself is no longer."""
 READ_AGAIN_AFTER_S: Final = 5.0
 """Credentials are not read more often, however often the server refuses them."""
+_CANNOT: Final = "the credentials for Kubernetes cannot be used"
 _UNUSABLE: Final = (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
 """What the library raises for a kubeconfig that is missing, no YAML, or YAML of another shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCredentials:
-    """Where the credentials are: a kubeconfig with a context of it, or, without one, the pod's service account."""
+    """Where the credentials are: a kubeconfig with a context of it, or, without one, the pod's service account.
+
+    `others` are further kubeconfigs, merged as kubectl does: the first word counts, and of several a missing one is left out.
+    """
 
     kubeconfig: Path | None = None
     context: str | None = None
+    others: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The kubeconfigs; none of them for a service account."""
+        return () if self.kubeconfig is None else (self.kubeconfig, *self.others)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeContext:
+    """A context of a kubeconfig. `server` is the address of its API server; `namespace` is empty where the context names none."""
+
+    name: str
+    server: str
+    user: str
+    namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A request to the API server. `body` is written as JSON."""
+    """A request to the API server. `body` is written as JSON. `headers` are sent beside those that every call has. `is_proxied` says that
+    a program behind the API server may answer in its place."""
 
     method: str
     path: str
     query: Mapping[str, str]
     body: Any = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_proxied: bool = False
 
 
 class Content(Protocol):
@@ -66,6 +93,53 @@ class Answer(Protocol):
     def content(self) -> Content: ...
     def close(self) -> None: ...
     def release(self) -> object: ...
+
+
+class BegunContent:
+    """A body whose beginning was read before; what follows comes from where it came."""
+
+    def __init__(self, begun: bytes, rest: Content) -> None:
+        self.begun = begun
+        self._rest = rest
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self.iter_any()
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        """All of it, in pieces."""
+        yield self.begun
+        async for chunk in self._rest.iter_any():
+            yield chunk
+
+    def at_eof(self) -> bool:
+        """Whether nothing follows."""
+        return self._rest.at_eof()
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnswer:
+    """An answer whose body was looked at."""
+
+    answer: Answer
+    content: BegunContent
+
+    @property
+    def status(self) -> int:
+        """That of the answer."""
+        return self.answer.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those of the answer."""
+        return self.answer.headers
+
+    def close(self) -> None:
+        """Close its connection."""
+        self.answer.close()
+
+    def release(self) -> object:
+        """Give its connection back."""
+        return self.answer.release()
 
 
 class Connection(Protocol):
@@ -103,11 +177,16 @@ class LibraryConnection:
         """Send a request and wait for its status. `silence_s` limits how long the body may be silent.
 
         Where the server or we refuse the other's credentials, these are read again, and the call is repeated once: it had no effect.
+        A program behind the server that refuses something else has its say.
         """
         client = self._client
         assert client is not None, "use `async with KubernetesApi(...)`"
         try:
-            answer = await _open(client, call, silence_s)
+            answer: Answer = await _open(client, call, silence_s)
+            if answer.status == 401 and call.is_proxied:
+                answer = held = await _held(answer)
+                if not is_status(held.content.begun):
+                    return held
         except aiohttp.ClientSSLError:
             if not await self._read_again(client):
                 raise
@@ -139,9 +218,10 @@ class LibraryConnection:
                 await self._configure(configuration)
             configuration.connection_pool_maxsize = self._max_connections
             client = ApiClient(configuration)
+        except TimeoutError:
+            raise CredentialsError(f"{_CANNOT}: they were not there within {READ_DEADLINE_S:g} s") from None
         except _UNUSABLE as error:
-            why = str(error) or type(error).__name__
-            raise CredentialsError(f"the credentials for Kubernetes cannot be used: {why}") from None
+            raise CredentialsError(f"{_CANNOT}: {_why(error)}") from None
         client.user_agent = self._user_agent
         return client
 
@@ -149,12 +229,60 @@ class LibraryConnection:
         if self._credentials.kubeconfig is None:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # the library
         else:
-            path = str(self._credentials.kubeconfig)
-            # The library takes a file that is missing for an empty one.
-            if not self._credentials.kubeconfig.is_file():
-                raise ConfigException(f"there is no file {path}")
-            context = self._credentials.context
+            path, context = _existing(self._credentials), _context(self._credentials)
             await config.load_kube_config(path, context, configuration, persist_config=False)
+
+
+async def _held(answer: Answer) -> BegunAnswer:
+    """An answer with so much of its body as a Status may have. The caller limits how long that takes."""
+    begun = bytearray()
+    async for chunk in answer.content.iter_any():
+        begun += chunk
+        if len(begun) > MAX_STATUS_BYTES:
+            break
+    return BegunAnswer(answer, BegunContent(bytes(begun), answer.content))
+
+
+def context_of(credentials: ApiCredentials) -> KubeContext:
+    """The context that the credentials name, else the current one of the kubeconfig. Raises `CredentialsError`. Nothing is sent."""
+    try:
+        merged: Any = KubeConfigMerger(_existing(credentials)).config
+        loader = KubeConfigLoader(merged, active_context=_context(credentials), config_base_path=None)
+        found: Any = loader.current_context
+        inner = found["context"]
+        cluster = merged["clusters"].get_with_name(inner["cluster"])["cluster"]
+        words = (found["name"], cluster["server"], inner.get("user"), inner.get("namespace"))
+    except _UNUSABLE as error:
+        raise CredentialsError(f"{_CANNOT}: {_why(error)}") from None
+    return KubeContext(*(str(word or "") for word in words))
+
+
+def _existing(credentials: ApiCredentials) -> str:
+    """The kubeconfigs that exist, as the library wants them. Raises `ConfigException` where there is none: the library takes a file that is
+    missing for an empty one."""
+    found = [str(path) for path in credentials.files if path.is_file()]
+    if not found:
+        named = " nor ".join(map(str, credentials.files))
+        raise ConfigException(f"there is no file {named}")
+    return os.pathsep.join(found)
+
+
+def _context(credentials: ApiCredentials) -> str | None:
+    """The context that is named, else that of the first kubeconfig that names a current one, as for kubectl: the library takes the last one's.
+
+    Raises `OSError` and `YAMLError`.
+    """
+    if credentials.context is not None or not credentials.others:
+        return credentials.context
+    for path in credentials.files:
+        found = yaml.safe_load(path.read_text()) if path.is_file() else None
+        if isinstance(found, dict) and found.get("current-context"):
+            return str(found["current-context"])
+    return None
+
+
+def _why(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 async def _open(client: Any, call: ApiCall, silence_s: float | None) -> Answer:
@@ -162,7 +290,7 @@ async def _open(client: Any, call: ApiCall, silence_s: float | None) -> Answer:
         call.path,
         call.method,
         query_params=dict(call.query),
-        header_params={"Accept": "application/json", "Content-Type": call.content_type},
+        header_params={"Accept": "application/json", "Content-Type": call.content_type, **call.headers},
         body=call.body,
         auth_settings=["BearerToken"],
         _preload_content=False,

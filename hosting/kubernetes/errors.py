@@ -61,6 +61,15 @@ class RefusedError(KubernetesError):
         return "DisruptionBudget" in self.causes
 
 
+def is_status(text: bytes) -> bool:
+    """Whether an error's body is a Status object: the API server's own word, and not that of a program behind its proxy."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and (found.get("kind"), found.get("apiVersion")) == ("Status", "v1")
+
+
 def refusal(status: int, text: bytes, retry_after: str | None = None) -> RefusedError:
     """The error in an answer: a Status object, or any text."""
     try:

@@ -35,6 +35,7 @@ class ResourceType:
 PODS: Final = ResourceType("", "v1", "pods", "Pod")
 NODES: Final = ResourceType("", "v1", "nodes", "Node", is_namespaced=False)
 CONFIG_MAPS: Final = ResourceType("", "v1", "configmaps", "ConfigMap")
+SECRETS: Final = ResourceType("", "v1", "secrets", "Secret")
 LIMIT_RANGES: Final = ResourceType("", "v1", "limitranges", "LimitRange")
 RESOURCE_QUOTAS: Final = ResourceType("", "v1", "resourcequotas", "ResourceQuota")
 LEASES: Final = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")

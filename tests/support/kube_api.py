@@ -3,7 +3,7 @@
 `FakeApiServer` holds objects and answers calls: lists in pages, watches with bookmarks, writes guarded by resourceVersion, three kinds
 of patches, the subresources `status`, `resize`, `eviction` and `binding`. Faults are put in with `fail`, and `store` is changed directly.
 
-Two ways lead to it. `server.api()` is a `KubernetesApi` without sockets, for tests in virtual time. `serving(server)` listens on
+Behind the proxy of its pods are `programs`, one for each pod and port that answers. Two ways lead to it. `server.api()` is a `KubernetesApi` without sockets, for tests in virtual time. `serving(server)` listens on
 loopback, for the connection itself and for programs.
 """
 
@@ -25,6 +25,8 @@ from tests.support.kube_patches import PatchError, patched
 from tests.support.kube_store import TYPES, Change, Key, KubeStore, RefusalError, Selector
 
 FaultKind: TypeAlias = Literal["status", "hang", "cut", "slow"]
+Program: TypeAlias = Callable[[ApiCall, str], tuple[int, bytes]]
+"""Answers a call for its own path with a status and a body."""
 When: TypeAlias = Callable[[ApiCall], bool]
 BOOKMARK_EVERY_S: Final = 60.0
 
@@ -108,6 +110,8 @@ class FakeApiServer:
         """Whether connections are refused."""
         self.lags = False
         """Whether watches show nothing at all until this is over; `wake` shows it."""
+        self.programs: dict[str, Program] = {}
+        """What answers behind the proxy of a pod, by `SCHEME:NAME:PORT`; for others the connection is refused."""
         self.bookmark_every_s = bookmark_every_s
         self._faults: list[_Fault] = []
         self._watches: set[_Watch] = set()
@@ -226,6 +230,9 @@ class FakeApiServer:
         try:
             for hook in self.hooks:
                 hook(call)
+            if "/proxy/" in call.path:
+                status, text = self._proxied(call)
+                return _Answer(status, _text(text), {})
             type_, key, subresource = _parsed(call.path)
             if watches(call):
                 watch = _Watch(self, call, type_, key[0])
@@ -240,6 +247,21 @@ class FakeApiServer:
         return _Answer(status, _once(body), {})
 
     # ------------------------------------------------------------ calls
+
+    def _proxied(self, call: ApiCall) -> tuple[int, bytes]:
+        """As a pod's program answers. Texts are those of a real API server."""
+        place, _, path = call.path.partition("/proxy/")
+        type_, (namespace, where), _ = _parsed(place)
+        name, port = where.split(":")[1:]
+        found = self.store.find(type_, (namespace, name))
+        if found is None:
+            raise RefusalError(404, "NotFound", f'pods "{name}" not found')
+        program = self.programs.get(where)
+        if program is None:
+            address = f"{found.get('status', {}).get('podIP')}:{port}"
+            trouble = f"error trying to reach service: dial tcp {address}: connect: connection refused"
+            raise RefusalError(503, "ServiceUnavailable", trouble)
+        return program(call, f"/{path}")
 
     def _did(self, call: ApiCall, type_: ResourceType, key: Key, subresource: str) -> tuple[int, Manifest]:
         store, body = self.store, call.body
@@ -403,7 +425,8 @@ async def serving(server: FakeApiServer, port: int = 0) -> AsyncIterator[str]:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         text = await request.read()
         body: Any = json.loads(text) if text else None
-        call = ApiCall(request.method, request.path, dict(request.query), body, request.content_type)
+        headers = dict(request.headers)
+        call = ApiCall(request.method, request.path, dict(request.query), body, request.content_type, headers)
         response = web.StreamResponse()
         try:
             answer = await server.open(call)

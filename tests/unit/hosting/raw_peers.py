@@ -9,6 +9,7 @@ from typing import Any, cast
 import structlog
 from structlog.testing import LogCapture
 
+from hosting import problems
 from hosting.logs import Logger
 from hosting.server import Reply, Request, Route, Server, ServerLimits
 
@@ -32,6 +33,14 @@ class Got:
     status: int
     headers: dict[str, str]
     body: bytes
+
+    def problem(self) -> tuple[int, str, str]:
+        """Status, code and detail of a problem document, all of whose parts agree."""
+        assert self.headers["content-type"] == problems.CONTENT_TYPE
+        found = problems.decode(self.body)
+        assert found is not None
+        assert (found.status, found.title) == (self.status, problems.title_of(self.status))
+        return self.status, found.code, found.detail
 
 
 @dataclass(slots=True)

@@ -30,6 +30,8 @@ ROUTES = (
     Route("POST", "/overloaded", answers(_OVERLOADED)),
     Route("POST", "/empty", answers(Reply(200))),
     Route("POST", "/gone", answers(HangUp())),
+    Route("*", "/none", answers(Reply(204))),
+    Route("*", "/unchanged", answers(Reply(304, b"never sent", headers={"ETag": '"a"'}))),
 )
 DATE = rb"Date: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n"
 
@@ -89,10 +91,6 @@ ROUTED = (
         ("GET", "/b/fixed", 200, b"exact"),
         ("GET", "/a/other", 200, b"named other"),
         ("GET", "/twice", 200, b"exact"),  # the first one of the same path
-        ("GET", "/a", 404, b"there is nothing at /a\n"),
-        ("GET", "/a/b/c", 404, b"there is nothing at /a/b/c\n"),
-        ("POST", "/a/b", 405, b"POST is not served here; use GET, PUT\n"),
-        ("DELETE", "/hello", 405, b"DELETE is not served here; use GET\n"),
         ("GET", "/all", 200, b"exact"),  # every method without a route of its own
         ("DELETE", "/all", 200, b"all"),
         ("PUT", "/all/b", 200, b"named b"),
@@ -102,6 +100,23 @@ async def test_a_request_finds_its_route(method: str, path: str, status: int, bo
     async with serving(*ROUTED) as running:
         got = await (await running.connect()).ask(method, path)
         assert (got.status, got.body) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "problem", "allowed"),
+    [
+        ("GET", "/a", (404, "not-found", "there is nothing at /a"), None),
+        ("GET", "/a/b/c", (404, "not-found", "there is nothing at /a/b/c"), None),
+        ("POST", "/a/b", (405, "wrong-method", "POST is not served here; use GET, PUT"), "GET, PUT"),
+        ("DELETE", "/hello", (405, "wrong-method", "DELETE is not served here; use GET"), "GET"),
+    ],
+)
+async def test_a_request_without_a_route_is_told_why(
+    method: str, path: str, problem: tuple[int, str, str], allowed: str | None
+) -> None:
+    async with serving(*ROUTED) as running:
+        got = await (await running.connect()).ask(method, path)
+        assert (got.problem(), got.headers.get("allow")) == (problem, allowed)
 
 
 async def test_the_fallback_serves_every_other_path_and_method() -> None:
@@ -122,7 +137,7 @@ async def test_a_failing_handler_is_500_and_one_line_and_the_server_lives_on(err
         await wire.send(request_bytes("POST", "/echo", b"first") + request_bytes("GET", "/broken"))
         assert (await wire.response()).body == b"first"
         got = await wire.response()
-        assert (got.status, got.body) == (500, b"internal error\n")
+        assert got.problem() == (500, "internal", "internal error")
         (line,) = running.lines
         assert (line["log_level"], line["event"], line["path"]) == ("error", "handler failed", "/broken")
         assert (line["error"], line["exc_info"]) == (repr(error), error)
@@ -171,6 +186,10 @@ HEADS = {
         + DATE
         + rb"\r\n",
     ),
+    "no body": (
+        request_bytes("GET", "/unchanged"),
+        rb"HTTP/1\.1 304 Not Modified\r\nServer: parley\r\n" + DATE + rb'ETag: "a"\r\n\r\n',
+    ),
     "headers": (
         request_bytes("POST", "/overloaded", b"{}"),
         rb"HTTP/1\.1 429 Too Many Requests\r\nContent-Type: application/json\r\nServer: parley\r\n"
@@ -188,12 +207,27 @@ async def test_an_ordinary_reply_is_these_bytes(content: bytes, answer: bytes) -
         await wire.send(content)
         head = await wire.reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"Content-Length: (\d+)", head)
-        assert length is not None
-        body = await wire.reader.readexactly(int(length[1]))
+        body = await wire.reader.readexactly(int(length[1])) if length is not None else b""
         assert re.fullmatch(answer, head + body), head + body
         assert (await wire.ask("GET", "/hello")).status == 200, (
             "the connection stays, and nothing lies between"
         )
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize(
+    ("path", "status"), [("/none", b"204 No Content"), ("/unchanged", b"304 Not Modified")]
+)
+async def test_a_status_without_a_body_tells_neither_length_nor_type(
+    path: str, status: bytes, version: str, method: str
+) -> None:
+    request = closing(method, path).replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+    async with serving(*ROUTES) as running:
+        head, rest = (await exchange(running, request)).split(b"\r\n\r\n")
+        assert head.split(b" ", 1)[1].startswith(status)
+        assert re.search(rb"(?i)\r\n(content-length|content-type|transfer-encoding):", head) is None, head
+        assert rest == b""
 
 
 async def test_replies_of_both_kinds_follow_each_other_on_one_connection() -> None:

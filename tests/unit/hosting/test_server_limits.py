@@ -201,7 +201,7 @@ async def test_garbage_is_400_and_one_line_without_a_traceback(content: bytes) -
         wire = await running.connect()
         await wire.send(content)
         got = await wire.response()
-        assert (got.status, got.body) == (400, b"not a well-formed HTTP request\n")
+        assert got.problem() == (400, "malformed", "not a well-formed HTTP request")
         assert await wire.rest() == b""
         (line,) = running.lines
         assert (line["log_level"], line["event"]) == ("warning", "request not parsable")

@@ -11,9 +11,11 @@ from hosting.kubernetes.api import (
     ApiCredentials,
     CredentialsError,
     KubernetesApi,
+    Proxied,
     RefusedError,
     UnreachableError,
 )
+from hosting.kubernetes.connection import KubeContext, context_of
 from hosting.kubernetes.patches import JSON_PATCH, STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.server import Reply, Request
@@ -282,3 +284,121 @@ async def test_neither_a_kubeconfig_nor_a_service_account_is_told(tmp_path: Path
         with pytest.raises(CredentialsError, match="cannot be used"):
             async with KubernetesApi(credentials, user_agent="test"):
                 pass
+
+
+WORDS_OF_A_PROGRAM = {
+    "a problem document": b'{"status": 401, "code": "unauthorised"}',
+    "nothing": b"",
+    "more than any Status": b"x" * 200_000,
+}
+
+
+@pytest.mark.parametrize("text", WORDS_OF_A_PROGRAM.values(), ids=WORDS_OF_A_PROGRAM)
+async def test_a_program_behind_the_proxy_that_refuses_its_caller_does_not_refuse_our_credentials(
+    text: bytes, tmp_path: Path
+) -> None:
+    shown: list[str | None] = []
+
+    async def refuse(request: Request) -> Reply:
+        shown.append(request.headers.get("Authorization"))
+        return Reply(401, text)
+
+    async with answering(refuse) as address:
+        path = kubeconfig(tmp_path / "config", address, {"token": "ours"})
+        async with KubernetesApi(ApiCredentials(path), user_agent="test") as api:
+            assert await api.proxied("/version") == Proxied(401, text)
+    assert shown == ["Bearer ours"]
+
+
+async def test_an_api_server_that_refuses_us_at_its_proxy_is_asked_again_with_new_credentials(
+    tmp_path: Path,
+) -> None:
+    shown: list[str | None] = []
+
+    async def refuse(request: Request) -> Reply:
+        shown.append(request.headers.get("Authorization"))
+        return Reply(401, b'{"kind": "Status", "apiVersion": "v1", "reason": "Unauthorized", "code": 401}')
+
+    async with answering(refuse) as address:
+        path = kubeconfig(tmp_path / "config", address, {"token": "old"})
+        async with KubernetesApi(ApiCredentials(path), user_agent="test") as api:
+            kubeconfig(path, address, {"token": "new"})
+            with pytest.raises(RefusedError, match="401"):
+                await api.proxied("/version")
+    assert shown == ["Bearer old", "Bearer new"]
+
+
+# ------------------------------------------------------------ programs behind the proxy
+
+
+def with_program(server: FakeApiServer, status: int, body: bytes) -> str:
+    """A pod whose program always answers so; the path that leads to its page."""
+    server.put(PODS, pod("a") | {"status": {"podIP": "10.0.0.1"}})
+    server.programs["http:a:80"] = lambda _, path: (status, body or path.encode())
+    return PODS.path("ns", "http:a:80", "proxy") + "/v1/page"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, b"any text"), (403, b"not for you\n"), (503, b'{"kind": "Status"}'), (500, b'{"status": 500}')],
+)
+async def test_the_answer_of_a_program_is_its_own_whatever_its_status(
+    server: FakeApiServer, api: KubernetesApi, status: int, body: bytes
+) -> None:
+    assert await api.proxied(with_program(server, status, body)) == Proxied(status, body)
+
+
+async def test_query_and_headers_reach_a_program(server: FakeApiServer, api: KubernetesApi) -> None:
+    path = with_program(server, 200, b"")
+    assert await api.proxied(path, query={"n": "1"}, headers={"Parley-Token": "x"}) == Proxied(
+        200, b"/v1/page"
+    )
+    call = server.calls[-1]
+    assert (call.query, call.headers["Parley-Token"]) == ({"n": "1"}, "x")
+
+
+async def test_what_the_api_server_says_of_a_pod_is_its_refusal(
+    server: FakeApiServer, api: KubernetesApi
+) -> None:
+    path = with_program(server, 200, b"")
+    server.programs.clear()
+    with pytest.raises(RefusedError, match="503 ServiceUnavailable: error trying to reach service"):
+        await api.proxied(path)
+    server.delete(PODS, "ns", "a")
+    with pytest.raises(RefusedError) as caught:
+        await api.proxied(path)
+    assert caught.value.is_not_found
+
+
+async def test_a_proxied_answer_has_a_bound_and_a_deadline(server: FakeApiServer, api: KubernetesApi) -> None:
+    path = with_program(server, 200, b"x" * 101)
+    assert (await api.proxied(path, max_answer_bytes=101)).status == 200
+    with pytest.raises(UnreachableError, match="the answer exceeds 100 bytes"):
+        await api.proxied(path, max_answer_bytes=100)
+    server.fail("hang")
+    with pytest.raises(UnreachableError, match=r"no answer within 0\.05 s"):
+        await api.proxied(path, deadline_s=0.05)
+
+
+# ------------------------------------------------------------ contexts
+
+
+def test_a_context_is_told_and_further_kubeconfigs_are_merged(tmp_path: Path) -> None:
+    first = kubeconfig(tmp_path / "first", "http://127.0.0.1:1")
+    other = json.loads(kubeconfig(tmp_path / "other", "http://127.0.0.1:2").read_text())
+    other["contexts"][0] |= {"name": "more"}
+    other["contexts"][0]["context"]["namespace"] = "shop"
+    (tmp_path / "other").write_text(json.dumps(other))
+    files = (tmp_path / "missing", (tmp_path / "other"))
+    other["current-context"] = "more"
+    (tmp_path / "other").write_text(json.dumps(other))
+    for others in ((), files):
+        found = context_of(ApiCredentials(first, None, others))
+        assert found == KubeContext("test", "http://127.0.0.1:1", "test", ""), "the first word counts"
+    assert context_of(ApiCredentials(first, "more", files)) == KubeContext(
+        "more", "http://127.0.0.1:1", "test", "shop"
+    )
+    with pytest.raises(CredentialsError, match="Expected object with name none"):
+        context_of(ApiCredentials(first, "none", files))
+    with pytest.raises(CredentialsError, match="there is no file"):
+        context_of(ApiCredentials(tmp_path / "missing"))
