@@ -1,10 +1,10 @@
 """Back ends by the names that settings use (`backend`)."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
@@ -12,13 +12,19 @@ from agent.backends.kubernetes import KubernetesBackend
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend
 from agent.backends.pod.distribution import DivisionRules
+from agent.backends.qemu.core.rules import GuestRules
 from agent.backends.simulated import SimulatedBackend
 from agent.core.model import VmKind
-from agent.core.ports import VmBackend, VmDescription
+from agent.core.ports import BackendError, VmBackend, VmDescription
+from hosting.client import HttpClient
 from hosting.kubernetes.scaling import Scaling
+from hosting.logs import Logger
+from hosting.metrics import Family
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
+
+NO_QEMU_EXTRA: Final = "backend: qemu needs the extra `vm`: pip install 'parley-autoscaler[vm]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,20 @@ class OnKubernetes:
 
 
 @dataclass(frozen=True, slots=True)
+class OnQemu:
+    """What the back end of QEMU guests may use. `to_informants` is open while the back end works; `moved` is told the name of a VM that
+    has moved, or is out of reach."""
+
+    rules: GuestRules
+    to_informants: HttpClient
+    moved: Callable[[str], None]
+    log: Logger
+
+
+@dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """What a back end may need. `resize_delay_s` and `faults` are for simulated VMs, `kubernetes` is for those of a cluster."""
+    """What a back end may need. `resize_delay_s` and `faults` are for simulated VMs, `kubernetes` is for those of a cluster, `qemu` for
+    QEMU guests."""
 
     state_directory: Path
     change_log: ChangeLog
@@ -43,8 +61,25 @@ class BackendOptions:
     resize_delay_s: float = 0.0
     faults: Faults = NONE
     kubernetes: OnKubernetes | None = None
+    qemu: OnQemu | None = None
     sizes: LoggedSizes | None = None
     """Where sizes are logged, where others of the agent log there as well."""
+
+
+class Machines(Protocol):
+    """What a back end has that holds a connection to each of its VMs."""
+
+    async def forget(self, name: str) -> None:
+        """The VM `namespace/name` is not ours any more."""
+
+    async def close(self) -> None:
+        """End everything."""
+
+    def machine(self, name: str) -> Mapping[str, Any] | None:
+        """What the VM's page shows of its machine; None while the machine is out of reach."""
+
+    def families(self) -> Iterator[Family]:
+        """The machines' metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +91,7 @@ class InstalledBackend:
 
     backend: VmBackend
     prepare: Callable[[VmDescription], None]
+    machines: Machines | None = None
 
 
 def _simulated(options: BackendOptions) -> InstalledBackend:
@@ -86,7 +122,32 @@ def _kubernetes(options: BackendOptions) -> InstalledBackend:
     return InstalledBackend(backend, lambda _: None)  # such VMs are made by others
 
 
+def _qemu(options: BackendOptions) -> InstalledBackend:
+    """QEMU guests, over QMP."""
+    try:
+        from agent.backends.qemu.backend import QemuBackend  # noqa: PLC0415 - the client library is an extra
+    except ImportError:
+        raise BackendError(NO_QEMU_EXTRA) from None
+    from agent.backends.qemu.guest_loop import GuestAccess, LoopContext  # noqa: PLC0415 - it loads that library
+    from agent.backends.qemu.guest_machine import InformantMachine  # noqa: PLC0415 - only guests need it
+    from agent.backends.qemu.standing import StandingFiles  # noqa: PLC0415 - only guests need it
+
+    there = options.qemu
+    assert there is not None, "the daemon has informants"
+    sizes = options.sizes or LoggedSizes(options.change_log)
+    files = StandingFiles(options.state_directory)
+    context = LoopContext(files, sizes, there.rules, there.moved, there.log, options.rng)
+    backend = QemuBackend(context)
+
+    def prepare(spec: VmDescription) -> None:
+        guest = InformantMachine(there.to_informants, spec.informant_url)
+        backend.describe(spec.vm, GuestAccess(Path(spec.qmp), guest))
+
+    return InstalledBackend(backend, prepare, backend)
+
+
 FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {
     "simulated": _simulated,
     "kubernetes": _kubernetes,
+    "qemu": _qemu,
 }

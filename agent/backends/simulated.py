@@ -7,7 +7,6 @@ file and renaming nothing is awaited, so one daemon per state directory (the nod
 """
 
 import asyncio
-import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, happens, ways
+from agent.backends.vm_files import vm_path
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from hosting import files
@@ -35,8 +35,6 @@ class MonotonicClock:
 
 
 MONOTONIC: Final = MonotonicClock()
-MAX_STEM: Final = 200
-"""Bytes of a file's name, without its ending."""
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -370,7 +368,4 @@ class SimulatedBackend:
             raise BackendError(f"{path} cannot be written: {error.strerror}") from None
 
     def _path(self, vm: Vm) -> Path:
-        stem = f"{vm.pod.namespace}.{vm.pod.name}"
-        if len(stem.encode()) > MAX_STEM:  # a pod's name may be longer than a file's
-            stem = f"{stem[:64]}.{hashlib.sha256(stem.encode()).hexdigest()}"
-        return self._directory / f"{stem}.json"
+        return vm_path(self._directory, vm)

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from agent.backends.pod.backend import PodBackend
+from agent.backends.qemu.backend import QemuBackend
 from tests.conformance import vm_backend_neonvm as neonvm
-from tests.conformance import vm_backend_pods
+from tests.conformance import vm_backend_pods, vm_backend_qemu
 from tests.conformance.vm_backend_clauses import CLAUSES
 from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
 from tests.conformance.vm_backend_pod_mutants import MUTANTS as POD_MUTANTS
+from tests.conformance.vm_backend_qemu_mutants import MUTANTS as QEMU_MUTANTS
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
 from tests.conformance.vm_backend_two_sides import kept_by_two_sides, two_sides
+from tests.support.virtual_time import virtually
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
@@ -53,6 +56,30 @@ async def test_pods_keep(profile: str, clause: str, tmp_path: Path) -> None:
     for seed in range(3):
         with vm_backend_pods.planted(tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed) as plant:
             await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("profile", vm_backend_qemu.PROFILES)
+@virtually
+async def test_guests_of_qemu_keep(profile: str, clause: str, tmp_path: Path) -> None:
+    chosen = vm_backend_qemu.PROFILES[profile]
+    for seed in range(3 if chosen.has_chance else 1):
+        async with vm_backend_qemu.planted(tmp_path / str(seed), chosen, seed) as plant:
+            await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize(("kind", "profile", "clause"), QEMU_MUTANTS)
+@virtually
+async def test_the_suite_catches_back_ends_of_qemu(
+    kind: type[QemuBackend], profile: str, clause: str, tmp_path: Path
+) -> None:
+    chosen = vm_backend_qemu.PROFILES[profile]
+    try:
+        async with vm_backend_qemu.planted(tmp_path, chosen, 1, kind) as plant:
+            await CLAUSES[clause](plant)
+    except (AssertionError, RuntimeError):
+        return
+    raise AssertionError(f"nobody noticed: {kind.__doc__}")
 
 
 @pytest.mark.parametrize(("plugin", "profile", "clause"), kept_by_two_sides())

@@ -447,6 +447,7 @@ async def targets_outlive_the_agent(plant: BackendPlant) -> None:
     await plant.resize(backend, cu(5), fencing)
     del backend
     again = plant.open()
+    await plant.fence(again)
     assert plant.shows(await plant.observe(again), cu(5))
     seen = await plant.rest()
     assert not (plant.traits.arrives and plant.traits.keeps_targets) or seen.size == cu(5)

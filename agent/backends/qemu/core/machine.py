@@ -1,0 +1,97 @@
+"""What QMP shows of one machine: its vCPUs, its memory devices, and what never changes from its boot on."""
+
+from dataclasses import dataclass
+from typing import Final
+
+PERIPHERALS: Final = "/machine/peripheral/"
+"""Where QEMU keeps devices that have an id."""
+DIMM_ID: Final = "parley-dimm-"
+BACKEND_ID: Final = "parley-mem-"
+"""Devices and memory of ours have ids that a later life knows again; what others plug in is counted, and never taken out."""
+CPU_ID: Final = "parley-cpu-"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSlot:
+    """A place for a vCPU, free where `path` is None. `kind` and `props` are QEMU's, and go back to it to plug a vCPU there."""
+
+    kind: str
+    props: tuple[tuple[str, int], ...]
+    path: str | None = None
+
+    @property
+    def device_id(self) -> str | None:
+        """The id of what is plugged in; None for what was there at boot, and for a free slot."""
+        if self.path is None or not self.path.startswith(PERIPHERALS):
+            return None
+        return self.path.removeprefix(PERIPHERALS)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimm:
+    """A pc-dimm, and the id of the memory behind it. An `id` is empty where whoever plugged it in gave none."""
+
+    id: str
+    backend: str
+    size_bytes: int
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether an agent has plugged it in."""
+        return self.id.startswith(DIMM_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtioMem:
+    """A virtio-mem device: the guest has taken `size_bytes`, and should have `requested_bytes`, whole blocks, at most `most_bytes`."""
+
+    id: str
+    size_bytes: int
+    requested_bytes: int
+    block_bytes: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What holds from boot to end. `boot` tells one boot from another; `most_bytes` is all memory that there can be."""
+
+    boot: str
+    base_bytes: int
+    memory_slots: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLook:
+    """A look that began at `begun_s`. `cpus` are all slots, the lowest first; `backends` are the memory objects of ours."""
+
+    begun_s: float
+    cpus: tuple[CpuSlot, ...]
+    dimms: tuple[Dimm, ...] = ()
+    virtio: VirtioMem | None = None
+    backends: frozenset[str] = frozenset()
+
+    @property
+    def plugged_cpus(self) -> int:
+        """How many vCPUs are plugged in."""
+        return sum(slot.path is not None for slot in self.cpus)
+
+    @property
+    def plugged_bytes(self) -> int:
+        """The memory that is plugged in beyond what the machine was booted with."""
+        return sum(dimm.size_bytes for dimm in self.dimms) + (self.virtio.size_bytes if self.virtio else 0)
+
+    @property
+    def orphans(self) -> tuple[str, ...]:
+        """Memory of ours behind no device: a plug that was cut off in its middle, or what an eject has left."""
+        return tuple(sorted(self.backends - {dimm.backend for dimm in self.dimms}))
+
+
+def free_number(look: MachineLook) -> int:
+    """The lowest number that no device and no memory of ours has."""
+    taken = {dimm.id for dimm in look.dimms} | look.backends
+    numbers = range(1, len(look.dimms) + len(look.backends) + 2)
+    return next(
+        number for number in numbers if taken.isdisjoint({f"{DIMM_ID}{number}", f"{BACKEND_ID}{number}"})
+    )

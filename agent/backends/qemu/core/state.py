@@ -1,0 +1,121 @@
+"""All that is known of one guest, frozen: what is wanted, what QEMU and the guest have shown, and what is on its way."""
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.backends.qemu.core.machine import MachineFacts, MachineLook
+from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.steps import Step
+from protocol.machine import GuestMachine
+from protocol.values import Resources
+
+MILLI: Final = 1000
+NEVER_S: Final = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class GuestView:
+    """What the guest has told. `answer` is the last one that counts, and shows the guest as it was at `heard_s` or later.
+
+    An answer counts when it names this life's generation: from then on no order of an earlier life can take effect. `generation` is that
+    of the last answer, whether it counts or not. `asked_s` is when the last call that has ended began, and `fault` why it was not
+    answered. `ordered_cpus` are those of an order that has ended and was not carried out (yet): the guest may bring so many online.
+    """
+
+    answer: GuestMachine | None = None
+    heard_s: float = NEVER_S
+    generation: int | None = None
+    asked_s: float = NEVER_S
+    fault: str = ""
+    ordered_cpus: int = 0
+
+    def believed(self, now_s: float, silence_s: float) -> GuestMachine | None:
+        """The last answer, unless the guest has been silent for too long since."""
+        return self.answer if now_s < self.heard_s + silence_s else None
+
+
+class StepPhase(enum.Enum):
+    """Where a step is: under way, ended, or looked at: a look has begun since its end, and will show what came of it."""
+
+    UNDER_WAY = enum.auto()
+    ENDED = enum.auto()
+    LOOKED_AT = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrack:
+    """The steps of one resource, one at a time. A `step` is there until a look has shown its outcome. `failing_s` is when they began to fail
+    without an end."""
+
+    step: Step | None = None
+    phase: StepPhase = StepPhase.UNDER_WAY
+    failures: int = 0
+    failing_s: float | None = None
+    retry_at_s: float = 0.0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Eject:
+    """A device that was asked out, `times` by now and for the first time at `since_s`; not again before `retry_at_s`.
+
+    `status` is the guest's refusal (ACPI's code), None where the eject may still happen.
+    """
+
+    id: str
+    since_s: float
+    times: int
+    retry_at_s: float
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QemuGuest:
+    """One guest under the life with `generation`, wanted at `target`; its memory comes in slots of `slot_bytes`.
+
+    `wanted_look_s`: looks at QEMU and at the guest are wanted that began then or later. `is_stale`: QEMU may show something else than
+    at the last look that has begun.
+    `cpus_short_s` and `memory_short_s` say since when the guest uses less than it should, `unmoved_s` since when a virtio-mem device has
+    not come nearer to its target, and `nudges` how often it was asked anew since.
+    """
+
+    rules: GuestRules
+    facts: MachineFacts
+    generation: int
+    target: Resources
+    slot_bytes: int
+    look: MachineLook
+    guest: GuestView = field(default_factory=GuestView)
+    cpu: StepTrack = field(default_factory=StepTrack)
+    memory: StepTrack = field(default_factory=StepTrack)
+    ejects: tuple[Eject, ...] = ()
+    is_looking: bool = False
+    is_asking: bool = False
+    wanted_look_s: float = NEVER_S
+    is_stale: bool = False
+    look_retry_s: float = NEVER_S
+    unmoved_s: float | None = None
+    nudges: int = 0
+    nudge_at_s: float = 0.0
+    cpus_short_s: float | None = None
+    memory_short_s: float | None = None
+
+    @property
+    def wanted_cpus(self) -> int:
+        """How many vCPUs the target has."""
+        return self.target.vcpu_milli // MILLI
+
+    @property
+    def plugged_bytes(self) -> int:
+        """All memory of the machine."""
+        return self.facts.base_bytes + self.look.plugged_bytes
+
+    def eject_of(self, device: str) -> Eject | None:
+        """The eject of a device, pending or refused."""
+        return next((eject for eject in self.ejects if eject.id == device), None)
+
+    def pending_ejects(self) -> tuple[Eject, ...]:
+        """The ejects that may still happen."""
+        return tuple(eject for eject in self.ejects if eject.status is None)

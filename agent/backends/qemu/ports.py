@@ -1,0 +1,24 @@
+"""What the loop of a guest needs besides QMP: the guest itself."""
+
+from typing import Protocol
+
+from protocol.machine import GuestMachine, MachineOrder
+
+
+class GuestSilentError(Exception):
+    """The guest did not answer, or not with its machine. An order may be carried out all the same. The text is for a person."""
+
+
+class GuestUnableError(GuestSilentError):
+    """The guest has answered that it can neither show nor do this: an order has no effect."""
+
+
+class GuestPort(Protocol):
+    """The machine as the guest's informant shows and switches it. Every call has a deadline."""
+
+    async def read(self) -> GuestMachine:
+        """What the guest uses. Raises `GuestSilentError`."""
+
+    async def order(self, order: MachineOrder) -> GuestMachine:
+        """What the guest uses after it took the order, or refused it because it takes those of a later life: the answer's generation
+        tells. Raises `GuestSilentError`."""

@@ -1,0 +1,119 @@
+"""QEMU's answers as values, and steps as its commands. What is not understood raises `QmpError`."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, assert_never
+
+from agent.backends.qemu.core.machine import (
+    BACKEND_ID,
+    PERIPHERALS,
+    CpuSlot,
+    Dimm,
+    MachineFacts,
+    MachineLook,
+    VirtioMem,
+)
+from agent.backends.qemu.core.steps import (
+    DropMemoryBackend,
+    EjectDimm,
+    MemoryStep,
+    PlugCpu,
+    PlugDimm,
+    RequestVirtioMem,
+    UnplugCpu,
+)
+from hosting.qmp import QmpError, QmpEvent, QmpMonitor
+
+MachineStep: TypeAlias = PlugCpu | UnplugCpu | MemoryStep
+"""The steps that QEMU is told; the others are the guest's."""
+Write = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+RESET: Final = "RESET"
+"""The event of a guest that boots anew within its machine."""
+CHANGES: Final = frozenset({"DEVICE_DELETED", "MEMORY_DEVICE_SIZE_CHANGE", "ACPI_DEVICE_OST", RESET})
+"""Events after which QEMU may show another machine."""
+EJECT_REQUEST: Final = 3
+DONE: Final = (0, 132)
+"""Statuses of an eject (ACPI's `_OST`) that are no refusal: success, and in progress."""
+NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+@contextmanager
+def _understood(command: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise QmpError(f"{command}: QEMU's answer cannot be understood: {error!r}") from None
+
+
+async def read_facts(monitor: QmpMonitor) -> MachineFacts:
+    """What holds for this boot. Raises `QmpError`."""
+    uuid = await monitor.execute("query-uuid")
+    memory = await monitor.execute("qom-get", {"path": "/machine", "property": "memory"})
+    with _understood("query-uuid, qom-get /machine memory"):
+        facts = MachineFacts(uuid["UUID"], memory["size"], memory.get("slots", 0), memory["max-size"])
+    if facts.boot == NO_UUID:
+        raise QmpError(
+            "start QEMU with -uuid, another one for each boot: nothing else tells one boot from another"
+        )
+    return facts
+
+
+async def read_look(monitor: QmpMonitor, begun_s: float) -> MachineLook:
+    """What is plugged in now. Raises `QmpError`."""
+    cpus = await monitor.execute("query-hotpluggable-cpus")
+    devices = await monitor.execute("query-memory-devices")
+    objects = await monitor.execute("query-memdev")
+    with _understood("query-hotpluggable-cpus, query-memory-devices, query-memdev"):
+        slots = sorted((_slot(each) for each in cpus), key=lambda slot: [number for _, number in slot.props])
+        dimms = tuple(_dimm(each["data"]) for each in devices if each["type"] == "dimm")
+        virtio = [_virtio(each["data"]) for each in devices if each["type"] == "virtio-mem"]
+        ours = frozenset(each["id"] for each in objects if str(each.get("id", "")).startswith(BACKEND_ID))
+    return MachineLook(begun_s, tuple(slots), dimms, virtio[0] if virtio else None, ours)
+
+
+def _slot(found: Mapping[str, Any]) -> CpuSlot:
+    props = tuple((name, found["props"][name]) for name in CPU_PROPS if name in found["props"])
+    return CpuSlot(found["type"], props, found.get("qom-path"))
+
+
+CPU_PROPS: Final = ("socket-id", "die-id", "cluster-id", "core-id", "thread-id")
+"""What says where a vCPU is, the coarsest first. The node (`node-id`) follows from it."""
+
+
+def _dimm(data: Mapping[str, Any]) -> Dimm:
+    return Dimm(str(data.get("id", "")), str(data["memdev"]).removeprefix("/objects/"), data["size"])
+
+
+def _virtio(data: Mapping[str, Any]) -> VirtioMem:
+    sizes = (data["size"], data["requested-size"], data["block-size"], data["max-size"])
+    return VirtioMem(data["id"], *sizes)
+
+
+def refused_eject(event: QmpEvent) -> tuple[str, int] | None:
+    """The device that the guest will not give up, with its status; None where the event tells of something else."""
+    info = event.data.get("info")
+    if event.name != "ACPI_DEVICE_OST" or not isinstance(info, dict):
+        return None
+    device, status = info.get("device"), info.get("status")
+    if info.get("source") != EJECT_REQUEST or status in DONE:
+        return None
+    return (device, status) if isinstance(device, str) and isinstance(status, int) else None
+
+
+async def carry_out(step: MachineStep, write: Write) -> None:
+    """Do a step with the commands of QEMU. Raises what `write` raises."""
+    match step:
+        case PlugCpu(slot, device):
+            await write("device_add", {"driver": slot.kind, "id": device, **dict(slot.props)})
+        case UnplugCpu(device) | EjectDimm(device):
+            await write("device_del", {"id": device})
+        case PlugDimm(device, backend, size_bytes):
+            await write("object-add", {"qom-type": "memory-backend-ram", "id": backend, "size": size_bytes})
+            await write("device_add", {"driver": "pc-dimm", "id": device, "memdev": backend})
+        case DropMemoryBackend(backend):
+            await write("object-del", {"id": backend})
+        case RequestVirtioMem(device, requested_bytes):
+            where = {"path": f"{PERIPHERALS}{device}", "property": "requested-size"}
+            await write("qom-set", {**where, "value": requested_bytes})
+        case _:
+            assert_never(step)
