@@ -8,7 +8,7 @@ import click
 
 from hosting import logs
 from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
-from hosting.options import Advertise, TokenFile, daemon
+from hosting.options import Advertise, daemon
 from hosting.tokens import RULE
 
 if TYPE_CHECKING:
@@ -26,9 +26,13 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 1
 )
 @click.option(
     "--token-file",
-    "token",
-    type=TokenFile(),
-    help=f"Serve /v1/vms to whoever has the token in this file ({RULE}), instead of to this machine only.",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"Serve /v1/vms to whoever has the token in this file ({RULE}), instead of to this machine only. It is read again.",
+)
+@click.option(
+    "--token-may-be-missing",
+    is_flag=True,
+    help="The file of --token-file may be made later, or never: until then /v1/vms is served to this machine only.",
 )
 @click.option(
     "--advertise",
@@ -44,7 +48,9 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 1
     help="Switch strategies on and off, beside qos.featureGates of the settings file; `parley-agent qos --known` lists them.",
 )
 @click.pass_context
-def main(context: click.Context, /, config: Path | None, log_level: str, **options: Any) -> None:
+def main(
+    context: click.Context, /, config: Path | None, log_level: str, log_format: logs.Style, **options: Any
+) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
     Exit codes: 0 after a signal, 1 when the address is taken, or the state directory or the credentials for Kubernetes
@@ -55,9 +61,11 @@ def main(context: click.Context, /, config: Path | None, log_level: str, **optio
     if config is None:
         parameter = next(each for each in context.command.params if each.name == "config")
         raise click.MissingParameter(ctx=context, param=parameter)
+    if options["token_may_be_missing"] and options["token_file"] is None:
+        raise click.UsageError("--token-may-be-missing speaks of the file of --token-file: give both")
     from agent.daemon.serving import CommandLine, run  # noqa: PLC0415 - the other commands need no daemon
 
-    logs.configure(log_level)
+    logs.configure(log_level, log_format)
     options["extension_plugins"] = options.pop("qos_extension_plugins")
     sys.exit(run(CommandLine(config, **options)))
 

@@ -86,6 +86,8 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return replace(state, limits=limits)
         case events.VmChanged(vm):
             return _changed(state, vm, now_s)
+        case events.VmMoved():
+            return replace(state, backend=replace(state.backend, told_s=now_s, next_observe_s=now_s))
         case events.MetricsRead():
             return on_metrics.read(state, event, now_s, timing, policy)
         case events.MetricsFailed():
@@ -140,6 +142,7 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
         wait_s = timing.observe_busy_s
     else:
         wait_s = timing.observe_rest_s if seen.is_at_rest else timing.observe_idle_s
+    is_old = seen.begun_s < state.backend.told_s
     link = replace(
         state.backend,
         observation=seen,
@@ -148,7 +151,7 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
         sent=sent,
         resizing=ResizeFaults() if has_worked else state.backend.resizing,
         refused=_refused(state, event, now_s, timing),
-        next_observe_s=now_s + wait_s,
+        next_observe_s=now_s if is_old else now_s + wait_s,
         failures=0,
         fault="",
     )

@@ -87,7 +87,11 @@ def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
     reasons = tuple(map(str, denial_reasons(state, planned, now_s)))
     names = denied_resources(state, planned, now_s) if state.unit.is_apart else ()
     what = f" {' and '.join(names)}" if names else ""
-    return reasons or (f"the scheduler permits no more{what} and names no reason",)
+    if reasons:
+        return reasons
+    if state.scheduler.is_requesting:
+        return (f"the scheduler is asked for more{what} and has not answered yet",)
+    return (f"the scheduler permits no more{what} and names no reason",)
 
 
 def denial_reasons(state: RunnerState, planned: Plan, now_s: float) -> tuple[Reason, ...]:

@@ -291,6 +291,11 @@ class VmChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class VmMoved:
+    """The back end has told that the VM is not as it was, or that it is out of reach: what the last look showed is old."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsRead:
     """The load was read: from the metrics plugin `source`, or from the VM's exporter (empty). `fault` says why a plugin
     that should have told the load did not."""
@@ -341,6 +346,7 @@ Event: TypeAlias = (
     | TryUpscaleReceived
     | WindowsMoved
     | VmChanged
+    | VmMoved
     | MetricsRead
     | MetricsFailed
     | PoliciesAnswered

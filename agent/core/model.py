@@ -15,6 +15,7 @@ class VmKind(enum.StrEnum):
     SIMULATED = "simulated"
     POD = "pod"
     NEONVM = "neonvm"
+    QEMU = "qemu"
 
 
 @dataclass(frozen=True, slots=True)

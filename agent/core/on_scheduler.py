@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.per_resource import Denial, PerResource, amounts
-from agent.core.state import NO_DENIALS, PermitRequest, RunnerState, SchedulerState
+from agent.core.state import NO_DENIALS, PermitRequest, RefusedRequest, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX
 from protocol.negotiation import Negotiation
@@ -44,6 +44,7 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
     if request is None or event.number != request.number:
         return _with(state, link)
     wrong = _unusable(request, event, link)
+    link = replace(link, refusal=None)
     if wrong:
         return _failed(state, link, wrong, now_s, timing, event.chance)
     is_unsettled = any(reason.code is ReasonCode.UNSETTLED for reason in event.reasons)
@@ -145,6 +146,8 @@ def refused(state: RunnerState, event: events.PermitRefused, now_s: float, timin
     if request is None or event.number != request.number:
         return _with(state, link)
     code = read.body.code if read is not None else None
+    refusal = RefusedRequest(event.status, code, read.supported if read is not None else None)
+    link = replace(link, refusal=refusal)
     fault = f"status {event.status}" + (f" {code.value}: {read.body.message}" if read and code else "")
     if event.status == 409:
         if read is not None and code is ErrorCode.AGENT_SUPERSEDED:
@@ -180,6 +183,7 @@ def failed(state: RunnerState, event: events.PermitFailed, now_s: float, timing:
     link = replace(state.scheduler, is_requesting=False)
     if link.request is None or event.number != link.request.number:
         return _with(state, link)
+    link = replace(link, refusal=None)
     return _failed(state, link, event.error, now_s, timing, event.chance, may_change=True)
 
 
@@ -196,9 +200,9 @@ def _failed(
     """`may_change`: another scheduler may lead soon, and is to be met soon."""
     failures = link.failures + 1
     wait = timing.leader_retry_after_s if may_change else timing.retry_after_s
-    return _with(
-        state, replace(link, failures=failures, retry_at_s=now_s + wait(failures, chance), fault=fault)
-    )
+    retry_at_s = now_s + wait(failures, chance)
+    link = replace(link, failures=failures, retry_at_s=retry_at_s, fault=fault)
+    return _with(state, link)
 
 
 def lapse(state: RunnerState, now_s: float) -> RunnerState:

@@ -4,6 +4,7 @@ Order up: scheduler, then VM, then informant. Order down: informant, then VM, th
 each kind is in flight. Reads only: the shell records `Started` for each action that it takes up.
 """
 
+import enum
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,11 +22,33 @@ _ALL_CALM: Final = PerResource(True, True)
 _NONE_CALM: Final = PerResource(False, False)
 
 
+class WaitsFor(enum.StrEnum):
+    """What must come before the scheduler is asked again, where that is no moment."""
+
+    TAKEOVER = "takeover"
+    """Another agent owns the VM."""
+    FENCE = "fence"
+    LOOK = "look"
+    METRICS = "metrics"
+    """The scheduler takes no request without metrics."""
+    ANSWER = "answer"
+    """A request is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextRequest:
+    """When the scheduler is asked next: at `at_s` (absolute seconds), or, where that is None, after what is waited for."""
+
+    at_s: float | None = None
+    waits_for: WaitsFor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Actions to start now, the moment of the next step (absolute seconds), and why each resource is desired so.
 
-    `resizes` says that a resize is due, also where it waits for its next try.
+    `resizes` says that a resize is due, also where it waits for its next try. `next_request` is when the scheduler is asked next,
+    as far as it is known now: what happens meanwhile may bring it forward.
     """
 
     actions: tuple[events.Action, ...]
@@ -33,6 +56,7 @@ class Plan:
     desired: Resources
     reason: Reasons
     resizes: bool = False
+    next_request: NextRequest = NextRequest()
 
     def told(self, use: Resources) -> str:
         """Why, in one line for people: the reason of the resource that grows alone beyond what is in use, else both."""
@@ -47,7 +71,8 @@ def plan(state: RunnerState, now_s: float, timing: Timing) -> Plan:
     """The plan at `now_s`. `state` must have been brought to `now_s` (`apply.lapse`)."""
     if state.superseded_at_ms is not None:
         why = Reasons.same("superseded by another agent of this VM")
-        return Plan((), now_s + timing.tick_s, state.in_use(), why)
+        asking = NextRequest(waits_for=WaitsFor.TAKEOVER)
+        return Plan((), now_s + timing.tick_s, state.in_use(), why, next_request=asking)
     steps = _Steps(state, now_s, timing)
     if not state.backend.is_fenced:
         steps.fence()
@@ -75,6 +100,9 @@ class _Steps:
         self._actions: list[events.Action] = []
         self._wake_at_s = now_s + timing.tick_s
         self._resizes = False
+        self._next_request = NextRequest(
+            waits_for=WaitsFor.LOOK if state.backend.is_fenced else WaitsFor.FENCE
+        )
 
     def done(self, desired: Resources, why: Reasons) -> Plan:
         lease_until_s = self._state.scheduler.lease_until_s
@@ -83,7 +111,7 @@ class _Steps:
         for wish in self._state.informant.wishes:
             if wish is not None:
                 self._at(wish.until_s)
-        return Plan(tuple(self._actions), self._wake_at_s, desired, why, self._resizes)
+        return Plan(tuple(self._actions), self._wake_at_s, desired, why, self._resizes, self._next_request)
 
     def _at(self, moment_s: float) -> None:
         self._wake_at_s = min(self._wake_at_s, moment_s)
@@ -131,13 +159,19 @@ class _Steps:
 
     def request(self, desired: Resources) -> None:
         link = self._state.scheduler
-        if link.is_requesting or (link.negotiation.version is None and not self._is_due(link.retry_at_s)):
+        self._next_request = NextRequest(waits_for=WaitsFor.ANSWER)
+        if link.is_requesting:
             return
-        request = self._next_request(desired)
+        self._next_request = NextRequest(link.retry_at_s)
+        if link.negotiation.version is None and not self._is_due(link.retry_at_s):
+            return
+        request = self._request(desired)
         if request.metrics is None and not request.version.allows_nil_metrics():
+            self._next_request = NextRequest(waits_for=WaitsFor.METRICS)
             return  # such a scheduler takes no request without metrics, and inventing some would mislead it
         seen = self._state.backend.observation
         if link.is_unsettled and (seen is None or seen.begun_s < link.look_after_s):
+            self._next_request = NextRequest(waits_for=WaitsFor.LOOK)
             return  # look first, then name the new process
         is_new = request.resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
@@ -146,10 +180,11 @@ class _Steps:
                 moments.append(link.next_tick_s)
             else:
                 moments.append(min(link.denied_until_s(request.resources), link.next_tick_s))
+        self._next_request = NextRequest(max(moments))
         if self._is_due(*moments):
             self._actions.append(events.RequestPermit(request))
 
-    def _next_request(self, desired: Resources) -> PermitRequest:
+    def _request(self, desired: Resources) -> PermitRequest:
         """The next request. The last request is sent again where no answer came and it is still true."""
         state, link = self._state, self._state.scheduler
         use, claim = state.in_use(), state.claim_at(self._now_s)
@@ -278,9 +313,9 @@ def _target(is_calm: bool, seen: tuple[int, int], allowed: int, approved: int | 
     """The next target of one resource, `seen` with its size and target; it may grow to `allowed`, and shrink to `approved`.
 
     Of what moves (somebody else's resize, one of an earlier life, or one that takes its time) the end is waited for, but
-    growth beyond it need not wait.
+    growth beyond it need not wait; nor need the end of a shrink that is not wanted any more: the guest may not be able to spare it.
     """
     size, target = seen
     if not is_calm:
-        return allowed if allowed > max(size, target) else target
+        return allowed if allowed > target and allowed >= size else target
     return approved if approved is not None and approved < size else max(size, allowed)

@@ -126,7 +126,7 @@ class VmDescription:
 
     `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the
     size that a back end makes the VM with, where the back end is what makes VMs; None for the minimum. `is_tied` is what the
-    source says of the VM's resources; None leaves that to the settings.
+    source says of the VM's resources; None leaves that to the settings. `qmp` is the path of the QMP socket of a QEMU guest.
     """
 
     vm: Vm
@@ -134,6 +134,7 @@ class VmDescription:
     annotations: Mapping[str, str] = field(default_factory=dict)
     initial: Resources | None = None
     is_tied: bool | None = None
+    qmp: str = ""
 
 
 @dataclass(frozen=True, slots=True)

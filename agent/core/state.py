@@ -17,7 +17,7 @@ from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.refused import RefusedResizes
 from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
-from protocol.reasons import Reason
+from protocol.reasons import ErrorCode, Reason
 from protocol.sequence import Life, SequenceSource
 from protocol.values import ZERO, ComputeUnit, Observation, Resources
 from protocol.versions import InformantProtoVersion, PluginProtoVersion
@@ -52,6 +52,16 @@ class PermitRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedRequest:
+    """An error status in answer to a request; `code` is None where no word of ours came with it. `supported` are the lowest and
+    the highest version that the scheduler speaks, where it said so."""
+
+    status: int
+    code: ErrorCode | None = None
+    supported: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerState:
     """The scheduler, as this life of the runner knows it.
 
@@ -60,6 +70,7 @@ class SchedulerState:
     `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it. `is_tied` says
     that the last reply took the VM's resources as tied: from such a peer, or although the request asked for apart.
     `denied` is what was not granted of each resource; tied, of both at once.
+    `fault` says why the last attempt came to nothing, `refusal` what its answer was, where one came.
     `is_migrating` says that the VM is being moved away. After an answer `unsettled` at `look_after_s` the VM is looked at
     anew before the next request: somebody may have shrunk it since our last look, and its room be somebody else's.
     """
@@ -87,6 +98,7 @@ class SchedulerState:
     retry_at_s: float = 0.0
     failures: int = 0
     fault: str = ""
+    refusal: RefusedRequest | None = None
 
     def denied_until_s(self, wanted: Resources) -> float:
         """Until when a request for `wanted` has to wait, because all growth in it was denied lately; 0 where it need not."""
@@ -174,7 +186,8 @@ class ResizeFaults:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """The VM's back end. `moved_s` is when a look showed another size or target than the one before.
+    """The VM's back end. `moved_s` is when a look showed another size or target than the one before, `told_s` when the back end told that the
+    VM has moved.
 
     Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
     `resizing` are those of resizes, and only a resize that works ends them. `refused` are the latest targets that the VM's node did
@@ -187,6 +200,7 @@ class BackendState:
     is_observing: bool = False
     next_observe_s: float = 0.0
     moved_s: float = 0.0
+    told_s: float = 0.0
     sent: SentResize | None = None
     is_resizing: bool = False
     resizing: ResizeFaults = field(default_factory=ResizeFaults)

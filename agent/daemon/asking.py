@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from hosting import lifecycle, tokens
+from hosting import lifecycle, problems, tokens
 from hosting.client import Answered, HttpClient
 from hosting.tls import Tls
 
@@ -177,7 +177,7 @@ def _document(outcome: Answered, key: str) -> Mapping[str, Any] | str:
     if outcome.status == 404:
         return "this agent has no such page; is it an older one?"
     if outcome.status != 200:
-        return f"status {outcome.status}: {outcome.body[:300].decode(errors='replace')}"
+        return f"status {outcome.status}: {problems.text_of(outcome.body)[:300]}"
     try:
         document = json.loads(outcome.body)
     except ValueError:

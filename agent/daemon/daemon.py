@@ -5,13 +5,21 @@ import gc
 import os
 import random
 import uuid
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import click
 
 from agent.backends.change_log import ChangeLog
-from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend, OnKubernetes
+from agent.backends.factories import (
+    FACTORIES,
+    BackendOptions,
+    InstalledBackend,
+    Machines,
+    OnKubernetes,
+    OnQemu,
+)
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
@@ -83,6 +91,7 @@ class Daemon:
         self._rng = random.Random()
         self._fleet: Fleet | None = None
         self._scheduler: SchedulerLink | None = None
+        self._machines: Machines | None = None
         self._supervisor = Supervisor(self._log, self._rng)
         self._extensions = NodeExtensions(
             settings, parts.strategies, parts.cluster, change_log, self._log, self._rng
@@ -105,7 +114,9 @@ class Daemon:
 
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
-        installed = self._extensions.installed(FACTORIES[self._settings.backend](self._backend_options()))
+        to_informants = HttpClient(max_connections=512)
+        options = self._backend_options(to_informants)
+        installed = self._extensions.installed(FACTORIES[self._settings.backend](options))
         try:
             port, with_tls = await self._server.open()
         except OSError as error:
@@ -115,15 +126,16 @@ class Daemon:
         tls = self._server_settings.tls
         async with (
             HttpClient(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as to_scheduler,
-            HttpClient(max_connections=512) as to_informants,
+            to_informants,
             HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
             scheduler = self._scheduler = SchedulerLink(to_scheduler, self._candidates, deadline_s, self._rng)
             factory = self._new_factory(installed, port, scheduler, to_informants, to_exporters)
             fleet = self._fleet = Fleet(
-                factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng
+                factory.make, factory.vm, installed, self._supervisor, self._log, self._rng
             )
+            self._machines = installed.machines
             try:
                 await self._start(fleet, stop, port, with_tls)
                 if self._announcer is not None:
@@ -133,6 +145,8 @@ class Daemon:
                 self._log.info("draining")
             finally:
                 await fleet.close()
+                if installed.machines is not None:
+                    await installed.machines.close()
                 await self._extensions.close()
                 if not self._lost_lock:  # else the directory may be another agent's
                     await self._load_files.save(self._known_loads())
@@ -140,7 +154,7 @@ class Daemon:
                 await self._server.close()
         return 1 if self._lost_lock else 0
 
-    def _backend_options(self) -> BackendOptions:
+    def _backend_options(self, to_informants: HttpClient) -> BackendOptions:
         settings = self._settings
         return BackendOptions(
             settings.state_directory,
@@ -149,6 +163,7 @@ class Daemon:
             settings.resize_delay,
             settings.faults,
             self._kubernetes,
+            OnQemu(settings.qemu.guest_rules(), to_informants, self._moved, self._log),
             self._extensions.sizes,
         )
 
@@ -237,6 +252,10 @@ class Daemon:
 
     # ---------------------------------------------------------------- pages
 
+    def _moved(self, name: str) -> None:
+        if self._fleet is not None:
+            self._fleet.moved(name)
+
     def _runners(self) -> list[Runner]:
         return self._fleet.runners() if self._fleet is not None else []
 
@@ -245,19 +264,25 @@ class Daemon:
 
     async def _one_vm(self, request: server.Request) -> server.Reply:
         name = f"{request.parameters['namespace']}/{request.parameters['name']}"
-        runner = self._fleet.find(name) if self._fleet is not None else None
+        runner, beside = self._fleet.find(name) if self._fleet is not None else None, self._beside()
         if runner is None:
-            return server.text(404, f"there is no VM {name[:300]} here")
-        return server.Reply(200, status.details(runner))
+            return status.not_here(name, beside.not_scaled.get(name, ()))
+        beside = beside.with_warnings(self._extensions.warnings([runner]))
+        page = status.details(runner, self._machine(name), beside.warnings.get(name, ()))
+        return server.Reply(200, page)
+
+    def _machine(self, name: str) -> Mapping[str, Any] | None:
+        return self._machines.machine(name) if self._machines is not None else None
+
+    def _beside(self) -> status.Beside:
+        if self._announcer is None:
+            return status.NOTHING_BESIDE
+        return status.Beside(self._announcer.warnings(), self._announcer.not_scaled())
 
     async def _vms(self, _: server.Request) -> server.Reply:
-        beside = (
-            status.Beside(self._announcer.warnings(), self._announcer.not_scaled())
-            if self._announcer is not None
-            else status.NOTHING_BESIDE
-        )
         runners = self._runners()
-        beside = beside.with_warnings(self._extensions.warnings(runners))
+        beside = self._beside().with_warnings(self._extensions.warnings(runners))
+        beside = replace(beside, machines={each.vm.name: self._machine(each.vm.name) for each in runners})
         page = status.document(self._settings.node, self._identity, runners, beside)
         return server.Reply(200, page)
 
@@ -271,5 +296,6 @@ class Daemon:
             *status.state_families(runners),
             *status.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
+            *(self._machines.families() if self._machines is not None else ()),
             *self._extensions.families(),
         ]

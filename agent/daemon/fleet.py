@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from agent.backends.factories import InstalledBackend
 from agent.core.model import Vm
 from agent.core.ports import VmChange, VmDescribed, VmDescription
 from agent.runner.runner import Runner
@@ -23,20 +24,20 @@ GOODBYE_S: Final = 1.0
 
 class Fleet:
     """Owns the runners. `make` builds a runner, `vm_of` the VM that a runner is told of when its description changes;
-    `prepare` makes sure that the back end knows the VM."""
+    `installed` is prepared for each VM, and forgets it."""
 
     def __init__(
         self,
         make: Callable[[VmDescription], Runner],
         vm_of: Callable[[VmDescription], Vm],
-        prepare: Callable[[VmDescription], None],
+        installed: InstalledBackend,
         supervisor: Supervisor,
         log: Logger,
         rng: random.Random,
     ) -> None:
         self._make = make
         self._vm_of = vm_of
-        self._prepare = prepare
+        self._installed = installed
         self._supervisor = supervisor
         self._log = log
         self._rng = rng
@@ -67,7 +68,7 @@ class Fleet:
         await asyncio.gather(*(self._end(name) for name in gone))
         new = [spec for name, spec in wanted.items() if name not in self._running]
         for spec in new:
-            self._prepare(spec)
+            self._installed.prepare(spec)
         spread_s = min(SPREAD_S, SPREAD_EACH_S * len(new)) if len(new) > 1 else 0.0
         for spec in new:
             self._start(spec, self._rng.random() * spread_s)
@@ -76,6 +77,11 @@ class Fleet:
                 self._running[name] = spec
                 self._runners[name].change(self._vm_of(spec))
                 self._log.info("VM changed", vm=name)
+
+    def moved(self, name: str) -> None:
+        """The back end tells that a VM has moved, or is out of reach."""
+        if (runner := self._runners.get(name)) is not None:
+            runner.look_now()
 
     async def close(self) -> None:
         """End every runner and say good-bye to their informants."""
@@ -99,13 +105,15 @@ class Fleet:
         del self._running[name]
         await self._supervisor.end(name)
         await runner.goodbye(GOODBYE_S)
+        if self._installed.machines is not None:
+            await self._installed.machines.forget(name)
         self._log.info("VM is not ours any more", vm=name)
 
 
 def _is_same(wanted: VmDescription | None, running: VmDescription) -> bool:
-    """Whether one runner serves both descriptions: the VM, its informant and its annotations are the same."""
-    return wanted is not None and (wanted.vm.pod_uid, wanted.informant_url, wanted.annotations) == (
-        running.vm.pod_uid,
-        running.informant_url,
-        running.annotations,
-    )
+    """Whether one runner serves both descriptions: the VM, the ways to it and its annotations are the same."""
+    return wanted is not None and _identity(wanted) == _identity(running)
+
+
+def _identity(spec: VmDescription) -> tuple[object, ...]:
+    return spec.vm.pod_uid, spec.informant_url, spec.annotations, spec.qmp

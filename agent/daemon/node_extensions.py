@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ class NodeExtensions:
         name = self._settings.plugins.resizer
         if self._plugins is None or name is None:
             return built_in
-        return InstalledBackend(self._plugins.resizer(name, built_in.backend), built_in.prepare)
+        return replace(built_in, backend=self._plugins.resizer(name, built_in.backend))
 
     def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
         """What is to be said of VMs by name: those that the built-in back end resizes in the place of a resizer."""

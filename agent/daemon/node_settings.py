@@ -1,4 +1,4 @@
-"""The parts `plugins` and `qos` of the agent's settings file: plugins of the node, and strategies."""
+"""The parts `plugins`, `qemu` and `qos` of the agent's settings file: plugins of the node, QEMU guests, and strategies."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from agent.backends.qemu.core.rules import GuestRules
 from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
 from agent.node.qos.flags import QOSExtensionConfig, configured
 from hosting.settings import FaultsError, Settings
@@ -76,6 +77,23 @@ def _faults(
     except FaultsError as error:
         return tuple(error.faults)
     return ()
+
+
+class QemuSettings(Settings):
+    """How QEMU guests are brought to their targets. Durations are seconds."""
+
+    unplug_cpus: bool = False
+    """Whether vCPUs are unplugged, and not only taken offline; QEMU under emulation does not survive it."""
+    eject_deadline: Annotated[float, Field(ge=1, le=600)] = 10.0
+    """After so long a DIMM that the guest does not give up is told as such."""
+    usable_deadline: Annotated[float, Field(ge=1, le=600)] = 5.0
+    """After so long what is plugged in and not used by the guest is told as such."""
+    silence: Annotated[float, Field(ge=0.5, le=60)] = 3.0
+    """For so long the last answer of an informant counts; after that all plugged vCPUs do."""
+
+    def guest_rules(self) -> GuestRules:
+        """The rules of the back end with the values of this file."""
+        return GuestRules(self.unplug_cpus, self.eject_deadline, self.usable_deadline, self.silence)
 
 
 class QosSettings(Settings):

@@ -4,15 +4,18 @@ Published informants call back over plain HTTP, so that port stays plain whateve
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.daemon.viewer_token import TokenFileError, ViewerToken
 from hosting import tokens
 from hosting.addresses import Advertised, endpoint, is_loopback, is_own
+from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
-from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, text
+from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, problem
 from hosting.tls import Tls
+from protocol.reasons import ErrorCode
 
 MAX_CONNECTIONS: Final = 4096
 """Every informant keeps a connection open; with a lower limit, each call would close the connection of another."""
@@ -28,7 +31,7 @@ class ServerSettings:
     host: str
     port: int
     advertised: Advertised
-    token: str | None
+    token: ViewerToken
     tls: Tls
     tls_port: int | None = None
 
@@ -47,6 +50,10 @@ class AgentServer:
     ) -> None:
         self._settings = settings
         self._log = log
+        self._token_faults = FaultLog(
+            log, "the token file cannot be used", "the token file can be used again"
+        )
+        self._is_warned = False
         open_to_all, private = tuple(pages), tuple(private)
         limits = ServerLimits(connections=MAX_CONNECTIONS)
         guarded = (self._guarded(route, self._plain_refusal) for route in private)
@@ -58,14 +65,21 @@ class AgentServer:
         """Listen. Returns the plain port, and the address with TLS or None. Raises `OSError` that names the address."""
         settings = self._settings
         port = await self._listen(self._plain, settings.port)
+        self._warn_of_token()
         if self._protected is None:
-            if settings.token is not None and not is_own(settings.host):
-                self._log.warning(
-                    "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
-                )
             return port, None
         tls_port = await self._listen(self._protected, settings.tls_port or 0, with_tls=True)
         return port, f"https://{endpoint(settings.host, tls_port)}"
+
+    def _warn_of_token(self) -> None:
+        """Warn once of a token that travels unprotected, and again where there was none in between: it may come while the agent runs."""
+        settings = self._settings
+        is_bare = self._protected is None and settings.token.value is not None and not is_own(settings.host)
+        if is_bare and not self._is_warned:
+            self._log.warning(
+                "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
+            )
+        self._is_warned = is_bare
 
     async def _listen(self, server: Server, port: int, *, with_tls: bool = False) -> int:
         try:
@@ -89,32 +103,42 @@ class AgentServer:
 
     def _guarded(self, route: Route, refusal: Callable[[Request], Reply | None]) -> Route:
         async def guarded(request: Request) -> Reply | HangUp:
+            await self._read_token()
             refused = refusal(request)
             return await handler(request) if refused is None else refused
 
         handler: Handler = route.handler
-        return Route(route.method, route.path, guarded, route.max_body_bytes)
+        return replace(route, handler=guarded)
 
     def _plain_refusal(self, request: Request) -> Reply | None:
         """Why a private page is refused at the plain port; None where the page is served."""
         if not is_loopback(request.peer):
-            if self._settings.token is None:
-                return text(403, "served to this machine only, unless --token-file is given")
+            if self._settings.token.value is None:
+                return self._to_this_machine_only()
             if self._protected is not None:
-                return text(
-                    403,
-                    "served to other machines with TLS only, at the port of `tls` in the agent's settings",
-                )
+                told = "served to other machines with TLS only, at the port of `tls` in the agent's settings"
+                return problem(403, ErrorCode.FORBIDDEN, told)
         return self._refusal(request)
 
     def _refusal(self, request: Request) -> Reply | None:
         """Why a private page is refused to a caller who may reach this port; None where the page is served."""
-        token = self._settings.token
+        token = self._settings.token.value
         if token is None:
-            is_own = is_loopback(request.peer)
-            return None if is_own else text(403, "served to this machine only, unless --token-file is given")
-        return (
-            None
-            if tokens.is_shown(token, request.headers)
-            else text(401, "a bearer token is needed (--token-file)")
-        )
+            return None if is_loopback(request.peer) else self._to_this_machine_only()
+        if tokens.is_shown(token, request.headers):
+            return None
+        return problem(401, ErrorCode.UNAUTHORISED, "a token is needed (--token-file)")
+
+    def _to_this_machine_only(self) -> Reply:
+        later = "; its file is missing" if self._settings.token.may_come_later else ""
+        told = f"served to this machine only, unless --token-file is given{later}"
+        return problem(403, ErrorCode.FORBIDDEN, told)
+
+    async def _read_token(self) -> None:
+        try:
+            await self._settings.token.refresh()
+        except TokenFileError as error:
+            self._token_faults.failed(error)
+        else:
+            self._token_faults.worked()
+            self._warn_of_token()

@@ -19,6 +19,7 @@ from agent.daemon.node_extensions import StrategyOptions
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.server import ServerSettings
 from agent.daemon.settings import AgentSettings
+from agent.daemon.viewer_token import TokenFileError, ViewerToken
 from agent.node.qos.core.gates import parsed
 from agent.peers.candidates import Candidates
 from agent.sources.file import FileSource
@@ -40,8 +41,9 @@ class CommandLine:
     config: Path
     host: str
     port: int
-    token: str | None
     advertise: str | None
+    token_file: Path | None = None
+    token_may_be_missing: bool = False
     extension_plugins: str = ""
     """`--qos-extension-plugins`."""
 
@@ -114,13 +116,15 @@ def run(given: CommandLine) -> int:
         address = advertised(given.advertise or settings.advertise, given.host)
         tls = Tls(settings.tls.files())
         tls.load()
-    except (SettingsError, FaultsError, AddressError, TlsError) as error:
+        token = ViewerToken(given.token_file, may_be_missing=given.token_may_be_missing)
+        token.load()
+    except (SettingsError, FaultsError, AddressError, TlsError, TokenFileError) as error:
         click.echo(str(error), err=True)
         return 2
     if settings.plugins.directory is not None and not _has_extra():
         click.echo(NO_EXTRA, err=True)
         return 1
-    server = ServerSettings(given.host, given.port, address, given.token, tls, settings.tls.port)
+    server = ServerSettings(given.host, given.port, address, token, tls, settings.tls.port)
     try:
         return lifecycle.run_to_exit(lambda stop: _main(stop, settings, strategies, given.config, server))
     except KubernetesError as error:

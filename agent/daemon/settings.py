@@ -12,7 +12,8 @@ from agent.backends import factories
 from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
-from agent.daemon.node_settings import PluginSettings, QosSettings, path
+from agent.daemon.guest_settings import guest_faults
+from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
 from agent.sources.file import InformantUrl, VmList
 from hosting.addresses import AdvertiseSetting, is_url
 from hosting.settings import Name, Settings
@@ -150,6 +151,7 @@ class AgentSettings(VmList):
     faults: Faults = Faults()
     """What goes wrong with simulated VMs; nothing by default."""
     kubernetes: KubernetesSettings = KubernetesSettings()
+    qemu: QemuSettings = QemuSettings()
     plugins: PluginSettings = PluginSettings()
     qos: QosSettings | None = None
     """Strategies on the node; none where it is left out, and the command line names none."""
@@ -177,7 +179,7 @@ class AgentSettings(VmList):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Policies and windows that cannot be used, and what is wrong with the VMs together."""
+        """Policies and windows that cannot be used, VMs that the back end cannot have, and what is wrong with the VMs together."""
         if not isinstance(data, dict):
             return []
         faults: list[str] = []
@@ -187,6 +189,7 @@ class AgentSettings(VmList):
             faults += policies.faults_of(data["policies"], policies.standard(has_plugins=has_plugins))
         if "windows" in data:
             faults += windows.faults_of(data["windows"])
+        faults += guest_faults(data)
         return faults + super().cross_faults(data)
 
     def fixed(self) -> Self:

@@ -3,16 +3,20 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agent.core.condition import Health, denial_reasons
 from agent.core.plan import Plan
+from agent.core.policies.values import Psi
+from agent.daemon import vm_details
 from agent.runner.event_json import event_document, without_ids
 from agent.runner.runner import Runner
 from agent.runner.stats import Latencies
 from hosting.metrics import Family, HistogramFamily
+from hosting.server import Reply, problem
+from protocol.reasons import ErrorCode, Reason
 
 
 def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
@@ -32,11 +36,8 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     now = runner.condition(now_s)
     age_s = None if state.metrics.read_s is None else round(now_s - state.metrics.read_s, 1)
     faults = [without_ids(f"{peer}: {fault}") for peer, fault in by_peer.items() if fault]
-    binding = None
-    if (
-        planned is not None and now.health is Health.DENIED
-    ):  # reasons stay with the permit, also once that covers the goal
-        binding = next(iter(denial_reasons(state, planned, now_s)), None)
+    # reasons stay with the permit, also once that covers the goal
+    binding = _binding_reason(runner, now_s) if now.health is Health.DENIED else None
     return {
         "vm": runner.vm.name,
         "agentID": str(state.life.agent_id),
@@ -54,6 +55,8 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
             "busyCPUs": None if load.busy_micro is None else round(load.busy_micro / 1e6, 3),
             "load1": None if load.load1 is None else round(load.load1, 2),
             "memoryUsed": load.memory_used(),
+            "cpuPressure": _pressure(load.cpu_psi),
+            "memoryPressure": _pressure(load.memory_psi),
         },
         "metricsAgeSeconds": age_s,
         "metricsPlugin": state.metrics.source or None,
@@ -72,21 +75,35 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     }
 
 
+def _binding_reason(runner: Runner, now_s: float) -> Reason | None:
+    """What the scheduler says first of a denied VM. None where another size than that is denied, or it names no reason."""
+    if runner.last_plan is None:
+        return None
+    return next(iter(denial_reasons(runner.state, runner.last_plan, now_s)), None)
+
+
+def _pressure(psi: Psi | None) -> float | None:
+    """Per cent of the last period in which some task of the guest waited for the resource."""
+    return None if psi is None or psi.some_avg10 is None else round(psi.some_avg10, 1)
+
+
 def _goal_reasons(planned: Plan | None) -> dict[str, str] | None:
     return None if planned is None else {"cpu": planned.reason.cpu, "memory": planned.reason.memory}
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is told beside the runners, by VM: warnings about those that are scaled, and why others are not."""
+    """What is told beside the runners, by VM: warnings about those that are scaled, why others are not, and their machines, where the
+    back end knows of any."""
 
     warnings: Mapping[str, tuple[str, ...]]
     not_scaled: Mapping[str, tuple[str, ...]]
+    machines: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
     def with_warnings(self, more: Mapping[str, str]) -> "Beside":
         """The same with one more warning for some VMs."""
         added = {name: (*self.warnings.get(name, ()), text) for name, text in more.items()}
-        return Beside({**self.warnings, **added}, self.not_scaled)
+        return replace(self, warnings={**self.warnings, **added})
 
 
 NOTHING_BESIDE: Final = Beside({}, {})
@@ -96,18 +113,33 @@ def document(node: str, daemon: str, runners: list[Runner], beside: Beside = NOT
     """The whole of `/v1/vms`. `daemon` tells one life of this process from another."""
     now_s = time.monotonic()
     vms = [
-        vm_status(runner, now_s) | {"warnings": list(beside.warnings.get(runner.vm.name, ()))}
+        vm_status(runner, now_s)
+        | {
+            "machine": beside.machines.get(runner.vm.name),
+            "warnings": list(beside.warnings.get(runner.vm.name, ())),
+        }
         for runner in runners
     ]
     not_scaled = [{"vm": name, "reasons": list(reasons)} for name, reasons in beside.not_scaled.items()]
     return json.dumps({"node": node, "daemon": daemon, "vms": vms, "notScaled": not_scaled}).encode()
 
 
-def details(runner: Runner) -> bytes:
-    """One VM in full, for `/v1/vms/NAMESPACE/NAME`: its status, its plan, and what happened last."""
-    now_s = time.monotonic()
+def details(
+    runner: Runner,
+    machine: Mapping[str, Any] | None = None,
+    warnings: Iterable[str] = (),
+    *,
+    now_s: float | None = None,
+) -> bytes:
+    """One VM in full, for `/v1/vms/NAMESPACE/NAME`: its status, its machine, its plan, what it waits for, and what happened last.
+
+    `now_s` is the runner's clock, that of this process where it is left out.
+    """
+    now_s = time.monotonic() if now_s is None else now_s
     planned, state = runner.last_plan, runner.state
     shown = vm_status(runner, now_s) | {
+        "machine": machine,
+        "warnings": list(warnings),
         "bounds": {"min": state.vm.bounds.min.written(), "max": state.vm.bounds.max.written()},
         "computeUnit": state.vm.unit.step.written(),
         "plan": {
@@ -131,7 +163,15 @@ def details(runner: Runner) -> bytes:
             {"secondsAgo": round(ago_s, 3), **event_document(event)} for ago_s, event in runner.journal(now_s)
         ],
     }
-    return json.dumps(shown).encode()
+    return json.dumps(shown | vm_details.parts(state, planned, runner.timing, now_s)).encode()
+
+
+def not_here(name: str, reasons: Iterable[str] = ()) -> Reply:
+    """The answer for a VM without a runner: it is not scaled for `reasons`, or not known here."""
+    why = tuple(reasons)
+    if why:
+        return problem(404, ErrorCode.VM_NOT_SCALED, f"{name} is not scaled: {'; '.join(why)}", why)
+    return problem(404, ErrorCode.UNKNOWN_VM, f"there is no VM {name[:300]} here")
 
 
 def latency_families(latencies: Latencies) -> Iterator[HistogramFamily]:
@@ -149,14 +189,18 @@ def latency_families(latencies: Latencies) -> Iterator[HistogramFamily]:
 
 
 def state_families(runners: list[Runner]) -> Iterator[Family]:
-    """Runners by state, and the stuck ones by the peer that they wait for."""
+    """Runners by state, the stuck ones by the peer that they wait for, and the denied ones by the code of the reason."""
     now_s = time.monotonic()
     states: Counter[str] = Counter({health.value: 0 for health in Health})
     stuck: list[tuple[tuple[str, ...], float]] = []
+    denied: list[tuple[tuple[str, ...], float]] = []
     for runner in runners:
         now = runner.condition(now_s)
         states[now.health.value] += 1
         stuck += [((runner.vm.name, peer), 1.0) for peer in now.peers]
+        if now.health is Health.DENIED:
+            binding = _binding_reason(runner, now_s)
+            denied.append(((runner.vm.name, binding.code.value if binding is not None else ""), 1.0))
     yield Family(
         "gauge",
         "parley_agent_runners",
@@ -170,6 +214,13 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
         "VMs whose runner waits for a peer that was not heard for two ticks",
         ("vm", "peer"),
         tuple(stuck),
+    )
+    yield Family(
+        "gauge",
+        "parley_agent_vm_denied",
+        "VMs that should have more than is permitted, by the code of the binding reason",
+        ("vm", "code"),
+        tuple(denied),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from agent.core import events
+from hosting import problems
 from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
@@ -16,7 +17,7 @@ _REASON_CHARS: Final = 300
 
 def _told(answer: Answered) -> str:
     """The error in an answer: its status, and the reason in its body, as one short line."""
-    text = answer.body[: 4 * _REASON_CHARS].decode(errors="replace")
+    text = problems.text_of(answer.body)[: 4 * _REASON_CHARS]
     reason = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return f"status {answer.status}: {reason[:_REASON_CHARS]}" if reason else f"status {answer.status}"
 

@@ -97,15 +97,15 @@ class Runner:
         self._peers = peers
         self._context = context
         able = peers.backend.capabilities
-        self._timing = replace(
+        self.timing = replace(
             timing,
             command_deadline_s=able.command_deadline_s,
             observe_busy_s=max(timing.observe_busy_s, able.look_every_s),
             observe_rest_s=max(timing.observe_rest_s, able.look_at_rest_every_s),
         )
         self._windows = windows
-        self._core = RunnerCore(self._timing, policy, context.new_id)
-        self._performer = Performer(peers, self._timing, context.rng)
+        self._core = RunnerCore(self.timing, policy, context.new_id)
+        self._performer = Performer(peers, self.timing, context.rng)
         self._now_s = context.clock
         self._log = context.log.bind(vm=vm.name)
         self._runner_log = RunnerLog(self._log)
@@ -126,7 +126,7 @@ class Runner:
         return KnownLoad(self.vm, self.state.metrics.remembered, self._core.policy.remembering)
 
     def condition(self, now_s: float) -> Condition:
-        return condition(self.state, self.last_plan, now_s, self._timing)
+        return condition(self.state, self.last_plan, now_s, self.timing)
 
     def journal(self, now_s: float) -> list[tuple[float, events.Event]]:
         """What happened last, each with how many seconds ago, the latest last."""
@@ -136,6 +136,10 @@ class Runner:
         """The VM is described otherwise from now on, for this life and later ones."""
         self.vm = vm
         self._wake()
+
+    def look_now(self) -> None:
+        """The back end has told that the VM has moved, or is out of reach."""
+        self.offer(events.VmMoved())
 
     def offer(self, event: events.Event) -> bool:
         """Put an event of a peer's call into the inbox; False when it is full.
@@ -217,8 +221,8 @@ class Runner:
             return math.inf
         if now_s >= self._next_tick_s:
             self.stats.ticks += 1
-            self._next_tick_s = now_s + self._timing.tick_s
-        self._runner_log.planned(self.last_plan, step.plan)
+            self._next_tick_s = now_s + self.timing.tick_s
+        self._runner_log.planned(self.last_plan, step.plan, self.state)
         self.last_plan = step.plan
         for started in step.started:
             name = f"{self.vm.name} {type(started.action).__name__}"

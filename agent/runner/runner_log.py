@@ -33,20 +33,21 @@ class HeldJournal:
 
 
 class RunnerLog:
-    """Logs what a person would want to know of one runner."""
+    """Logs what a person would want to know of one runner. Every line of a decision has the same keys."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
 
-    def planned(self, before: Plan | None, after: Plan) -> None:
+    def planned(self, before: Plan | None, after: Plan, state: RunnerState) -> None:
         if before is None or before.desired != after.desired:
-            self._log.info("goal", desired=str(after.desired), reason=str(after.reason))
+            self._write("goal", state, goal=after.desired, message=str(after.reason))
 
     def happened(self, transition: Transition) -> None:
         event, before, after = transition.event, transition.before, transition.after
-        if after.backend.refused != before.backend.refused:
-            latest = after.backend.refused[-1]
-            self._log.warning("resize refused", target=str(latest.target), error=latest.why)
+        refused = after.backend.refused
+        if refused and refused[-1] not in before.backend.refused:
+            latest = refused[-1]
+            self._write("resize refused", after, target=latest.target, message=latest.why, could_not=True)
         match event:
             case events.Started():
                 pass
@@ -54,16 +55,17 @@ class RunnerLog:
                 self._granted(event, before, after)
             case events.PermitRefused() | events.PermitFailed():
                 if before.scheduler.fault != after.scheduler.fault:
-                    self._log.warning("no permit", seq=event.number, error=after.scheduler.fault)
+                    self._no_permit(event, after)
             case events.ResizeAccepted():
                 sent = before.backend.sent
-                self._log.info("resize", target=str(sent.target) if sent is not None else None)
+                self._write("resize", before, target=sent.target if sent is not None else None)
             case events.DownscaleDenied():
-                self._log.info(
+                self._write(
                     "downscale refused by the guest",
-                    amount=str(event.amount),
+                    before,
+                    target=event.amount,
                     resource=_asked_for_less(event.amount, before),
-                    reason=event.status,
+                    message=event.status,
                 )
             case _:
                 self._trouble(before, after)
@@ -71,10 +73,69 @@ class RunnerLog:
     def _granted(self, event: events.PermitGranted, before: RunnerState, after: RunnerState) -> None:
         known = before.scheduler
         if after.scheduler.fault and not known.fault:
-            self._log.warning("permit not usable", error=after.scheduler.fault)
+            self._write(
+                "permit not usable",
+                after,
+                seq=event.number,
+                permit=event.permit,
+                message=after.scheduler.fault,
+                could_not=True,
+            )
         elif event.permit != known.permit or _codes(event.reasons) != _codes(known.reasons):
-            why = "; ".join(map(str, _binding(event.reasons, after)))
-            self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why or None)
+            binding = _binding(event.reasons, after)
+            self._write(
+                "permit",
+                after,
+                seq=event.number,
+                permit=event.permit,
+                reason=" ".join(reason.code.value for reason in binding) or None,
+                resource=" ".join(reason.resource for reason in binding if reason.resource) or None,
+                message="; ".join(reason.message for reason in binding) or None,
+                retry_after_s=next((each.retry_after_s for each in binding if each.retry_after_s), None),
+            )
+
+    def _no_permit(self, event: events.PermitRefused | events.PermitFailed, after: RunnerState) -> None:
+        refusal = after.scheduler.refusal
+        self._write(
+            "no permit",
+            after,
+            seq=event.number,
+            reason=refusal.code.value if refusal is not None and refusal.code is not None else None,
+            message=after.scheduler.fault,
+            retry_after_s=event.retry_after_s if isinstance(event, events.PermitRefused) else None,
+            could_not=True,
+        )
+
+    def _write(  # noqa: PLR0913 - the keys of a line
+        self,
+        event: str,
+        state: RunnerState,
+        *,
+        seq: int | None = None,
+        goal: Resources | None = None,
+        target: Resources | None = None,
+        permit: Resources | None = None,
+        reason: str | None = None,
+        resource: str | None = None,
+        message: str | None = None,
+        retry_after_s: float | None = None,
+        could_not: bool = False,
+    ) -> None:
+        """One line of a decision; what does not apply is null."""
+        look = state.backend.observation
+        write = self._log.warning if could_not else self._log.info
+        write(
+            event,
+            seq=seq,
+            goal=_text(goal),
+            size=_text(look.size) if look is not None else None,
+            target=_text(target),
+            permit=_text(permit),
+            reason=reason,
+            resource=resource,
+            message=message,
+            retry_after_s=retry_after_s,
+        )
 
     def _trouble(self, before: RunnerState, after: RunnerState) -> None:
         faults = {
@@ -90,6 +151,10 @@ class RunnerLog:
         phase = after.informant.phase
         if phase is not before.informant.phase and after.informant.is_registered:
             self._log.info("informant", phase=phase.value)
+
+
+def _text(amount: Resources | None) -> str | None:
+    return str(amount) if amount is not None else None
 
 
 def _binding(reasons: tuple[Reason, ...], state: RunnerState) -> list[Reason]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from agent.core.model import Vm
+from agent.core.model import Vm, VmKind
 from agent.core.ports import VmChange, VmDescription, VmSourceError
 from agent.sources.changes import changes_between
 from hosting.addresses import is_url
@@ -23,6 +23,8 @@ from protocol.wire import PodName
 
 CHECK_S: Final = 2.0
 """How often the file is looked at."""
+MAX_SOCKET: Final = 107
+"""Bytes of a path that the kernel takes for a socket."""
 
 
 def _informant_url(value: str) -> str:
@@ -32,11 +34,19 @@ def _informant_url(value: str) -> str:
     return value
 
 
+def _socket(value: str) -> str:
+    if not value.startswith("/") or len(value.encode()) > MAX_SOCKET:
+        raise ValueError(f"must be the absolute path of a socket, of at most {MAX_SOCKET} bytes")
+    return value
+
+
+QmpSocket = Annotated[str, AfterValidator(_socket)]
 InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
 
 
 class VmSettings(Settings):
-    """A VM on this node: its pod, bounds and informant. `initial` is the size that a simulated VM is made with."""
+    """A VM on this node: its pod, bounds and informant. `initial` is the size that a simulated VM is made with, `qmp` the socket of a
+    QEMU guest's QMP, which is the agent's alone."""
 
     namespace: Name
     name: Name
@@ -47,6 +57,7 @@ class VmSettings(Settings):
     compute_unit: PositiveResources
     slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
     initial: PositiveResources | None = None
+    qmp: QmpSocket | None = None
     tied: bool | None = None
     """Whether the VM has one number of units for CPU and memory; by default as the settings' own `tied` says."""
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -64,9 +75,16 @@ class VmSettings(Settings):
             self.uid,
             Bounds(self.min, self.max),
             ComputeUnit(self.compute_unit),
-            self.slot_size or self.compute_unit.memory_bytes,
+            self.slot_bytes,
+            VmKind.SIMULATED if self.qmp is None else VmKind.QEMU,
         )
-        return VmDescription(vm, self.informant, self.annotations, self.initial, self.tied)
+        qmp = "" if self.qmp is None else self.qmp
+        return VmDescription(vm, self.informant, self.annotations, self.initial, self.tied, qmp)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of one slot."""
+        return self.slot_size or self.compute_unit.memory_bytes
 
 
 class VmList(Settings):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from agent.core import events
-from agent.core.model import Sample, Vm
+from agent.core.model import Sample, Stalls, Vm
 from agent.core.policies.combined import Combined
 from agent.core.policies.remembered import NOTHING, Remembered
 from agent.core.policies.values import Goal, Load, ResourceGoal, Sizing
@@ -113,12 +113,16 @@ class Informant:
 
 
 class Exporter:
-    """Always the same load."""
+    """Always the same load. `stalled` is the share of time in which tasks wait for a CPU."""
+
+    def __init__(self) -> None:
+        self.stalled: float | None = None
 
     async def read(self, vm: Vm, port: int) -> events.MetricsRead:
         del vm, port
         await asyncio.sleep(0.001)
-        return events.MetricsRead(Sample(now_s(), 1.0, 1.0))
+        stalls = None if self.stalled is None else Stalls(now_s() * self.stalled)
+        return events.MetricsRead(Sample(now_s(), 1.0, 1.0, cpu_stalls=stalls))
 
 
 class Backend:
@@ -184,8 +188,9 @@ class World:
         self.held = Held()
         self.backend = Backend(self.held, cu(2))
         self.informant = Informant()
+        self.exporter = Exporter()
         self.policy = Wants(2)
-        peers = Peers(self.backend, self.scheduler, self.informant, Exporter())
+        peers = Peers(self.backend, self.scheduler, self.informant, self.exporter)
         context = RunnerContext(self.held, logs.logger("test"), Certain(7), clock=now_s)
         policy = Combined((("decree", self.policy),))
         self.runner = Runner(vm, peers, context, policy, FAST, remembered=remembered)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from agent.daemon.server import AgentServer, ServerSettings
+from agent.daemon.viewer_token import TokenFileError, ViewerToken
+from hosting import tokens
 from hosting.addresses import Advertised
 from hosting.client import Answered, HttpClient
 from hosting.server import Reply, Request, Route
@@ -34,8 +36,9 @@ class Opened:
     believed: Tls
     lines: list[dict[str, Any]]
 
-    async def status(self, url: str, token: str | None = None) -> int:
-        headers = {"Authorization": f"Bearer {token}"} if token is not None else None
+    async def status(self, url: str, token: str | None = None, *, proxied: bool = False) -> int:
+        shown = tokens.proxied_headers if proxied else tokens.headers
+        headers = shown(token)
         async with HttpClient(tls=self.believed) as client:
             outcome = await client.call("GET", url, deadline_s=20, headers=headers)
         assert isinstance(outcome, Answered), outcome
@@ -46,12 +49,16 @@ class Opened:
 async def opened(
     directory: Path, *, token: str | None = None, with_tls: bool = False, host: str = "127.0.0.1"
 ) -> AsyncIterator[Opened]:
-    """AgentServer on free ports of `host`."""
+    """AgentServer on free ports of `host`. The token is in a file `token` of the directory."""
+    if token is not None:
+        (directory / "token").write_text(token)
+    viewer = ViewerToken(directory / "token", may_be_missing=True)
+    viewer.load()
     authority = Authority(directory, "ca")
     tls = loaded(authority.issue(directory)) if with_tls else NONE
     log, lines = recorded()
     server = AgentServer(
-        ServerSettings(host, 0, Advertised("127.0.0.1"), token, tls, 0 if with_tls else None),
+        ServerSettings(host, 0, Advertised("127.0.0.1"), viewer, tls, 0 if with_tls else None),
         log,
         pages=[Route("GET", "/healthz", serve)],
         private=[Route("GET", "/v1/vms", serve)],
@@ -70,7 +77,7 @@ async def test_this_machine_is_served_and_with_a_token_who_shows_it(tmp_path: Pa
         assert await server.status(f"{server.plain}/v1/vms") == 200
         assert server.protected is None
         port = int(server.plain.rpartition(":")[2])
-        taken = ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), None, NONE)
+        taken = ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), ViewerToken(), NONE)
         other = AgentServer(taken, recorded()[0], [], [], [])
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             await other.open()
@@ -78,7 +85,9 @@ async def test_this_machine_is_served_and_with_a_token_who_shows_it(tmp_path: Pa
     async with opened(tmp_path, token=TOKEN) as server:
         for wrong in (None, TOKEN[:-1], "\u00e4" * 16):
             assert await server.status(f"{server.plain}/v1/vms", wrong) == 401
+            assert await server.status(f"{server.plain}/v1/vms", wrong, proxied=True) == 401
         assert await server.status(f"{server.plain}/v1/vms", TOKEN) == 200
+        assert await server.status(f"{server.plain}/v1/vms", TOKEN, proxied=True) == 200
         assert await server.status(f"{server.plain}/healthz") == 200
         assert server.lines == []
 
@@ -92,6 +101,58 @@ async def test_with_tls_people_have_a_port_and_informants_keep_the_plain_one(tmp
         assert await server.status(f"{server.plain}/agents/x/id") == 200
 
 
+async def test_a_token_is_taken_up_renewed_and_taken_away_while_the_agent_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.daemon.server.is_loopback", lambda _: False)  # as seen from elsewhere
+    monkeypatch.setattr("agent.daemon.viewer_token.LOOK_S", 0.0)
+    other = "fedcba9876543210"
+    async with opened(tmp_path) as server:
+        url = f"{server.plain}/v1/vms"
+        assert await server.status(url, TOKEN) == 403
+        (tmp_path / "token").write_text(TOKEN)
+        assert [await server.status(url, each) for each in (TOKEN, other)] == [200, 401]
+        (tmp_path / "token").write_text(f"{other}\n")
+        assert [await server.status(url, each) for each in (TOKEN, other)] == [401, 200]
+        (tmp_path / "token").write_text("short")
+        assert await server.status(url, other) == 200, "what was read before stays in force"
+        (tmp_path / "token").unlink()
+        assert await server.status(url, other) == 403
+    told = [(line["event"], line.get("error", "")) for line in server.lines]
+    assert [event for event, _ in told] == [
+        "the token file cannot be used",
+        "the token file can be used again",
+    ]
+    assert "must hold a token of 16 to 512" in told[0][1]
+    assert "short" not in told[0][1]
+
+
+async def test_the_file_is_not_read_with_every_request(tmp_path: Path) -> None:
+    async with opened(tmp_path, token=TOKEN) as server:
+        url = f"{server.plain}/v1/vms"
+        assert await server.status(url, TOKEN) == 200
+        (tmp_path / "token").write_text("fedcba9876543210")
+        assert await server.status(url, TOKEN) == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is missing"),
+        (b"short", "must hold a token of 16 to 512"),
+        (b"\xff" * 16, "bytes that are no ASCII"),
+    ],
+)
+def test_a_token_file_that_cannot_be_used_is_told_without_what_it_holds(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TokenFileError, match=said):
+        ViewerToken(path).load()
+
+
 @pytest.mark.parametrize(("token", "with_tls"), [(None, False), (None, True), (TOKEN, True)])
 async def test_the_plain_port_tells_other_machines_nothing_that_tls_or_a_token_should_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None, *, with_tls: bool
@@ -100,6 +161,23 @@ async def test_the_plain_port_tells_other_machines_nothing_that_tls_or_a_token_s
     async with opened(tmp_path, token=token, with_tls=with_tls) as server:
         assert await server.status(f"{server.plain}/v1/vms", token) == 403
         assert await server.status(f"{server.plain}/agents/x/id") == 200
+
+
+async def test_a_token_that_comes_later_is_warned_of_each_time_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.daemon.viewer_token.LOOK_S", 0.0)
+    async with opened(tmp_path, host="0.0.0.0") as server:
+        url, told = f"{server.plain}/v1/vms", []
+        for content in (TOKEN, TOKEN, None, TOKEN):
+            if content is not None:
+                (tmp_path / "token").write_text(content)
+            else:
+                (tmp_path / "token").unlink()
+            await server.status(url, content)
+            told.append(len(server.lines))
+        assert told == [1, 1, 1, 2]
+        assert all("travels unprotected" in line["event"] for line in server.lines)
 
 
 async def test_a_token_that_would_travel_unprotected_is_warned_of(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from agent.backends.qemu.core.rules import GuestRules
+from agent.core.model import VmKind
 from agent.core.policies.outside import PluginPolicy
 from agent.daemon.policies import build, standard
 from agent.daemon.settings import AgentSettings
@@ -89,7 +91,56 @@ def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
 
 def test_a_back_end_that_does_not_exist_is_refused_with_those_that_do() -> None:
     (fault,) = _faults(f"{GOOD}backend: abacus\n")
-    assert fault.startswith("backend: must be one of kubernetes, simulated")
+    assert fault.startswith("backend: must be one of kubernetes, qemu, simulated")
+
+
+HEAD = "node: n\nscheduler: http://127.0.0.1:10299/\nstateDirectory: /tmp/x\n"
+
+
+def test_guests_of_qemu_are_whole_and_every_fault_of_theirs_is_told() -> None:
+    wrong = """
+    [{namespace: d, name: a, uid: u, informant: "http://h:1", min: {cpu: 500m, memory: 512Mi}, max: {cpu: 4, memory: 1Gi},
+      computeUnit: {cpu: 1, memory: 100Mi}},
+     {namespace: d, name: b, uid: u, informant: "ftp://h:1", qmp: b.sock, min: {cpu: 1, memory: 512Mi}, max: {cpu: 4, memory: 1Gi},
+      computeUnit: {cpu: 1, memory: 256Mi}, slotSize: 128Mi},
+     {namespace: d, name: c, uid: u, informant: "http://h:1", qmp: /c.sock, min: {cpu: 1, memory: 512Mi}, max: {cpu: 4, memory: 1Gi},
+      computeUnit: {cpu: 1, memory: 256Mi}, slotSize: 192Mi}]
+    """
+    assert [fault.partition(" (found")[0] for fault in _faults(f"{HEAD}backend: qemu\nvms: {wrong}")] == [
+        "vms[1].informant: must be a URL such as http://127.0.0.1:10301, its port from 1 to 65535 (informants speak no https)",
+        "vms[1].qmp: must be the absolute path of a socket, of at most 107 bytes",
+        "vms[0].qmp: is needed by the back end qemu: the socket of the guest's QMP",
+        "vms[0].computeUnit.memory: must be a multiple of 128Mi, not 100Mi",
+        "vms[0].min.cpu: must be whole vCPUs, not 500m",
+        "vms[0].min.memory: must be whole slots of 100Mi, not 512Mi",
+        "vms[0].max.memory: must be whole slots of 100Mi, not 1Gi",
+        "vms[2].slotSize: must be a multiple of 128Mi, not 192Mi",
+        "vms[2].min.memory: must be whole slots of 192Mi, not 512Mi",
+        "vms[2].max.memory: must be whole slots of 192Mi, not 1Gi",
+        "vms[2].computeUnit.memory: must be whole slots of 192Mi, not 256Mi",
+    ]
+
+
+def test_two_vms_cannot_have_one_guest() -> None:
+    bounds = "min: {cpu: 1, memory: 512Mi}, max: {cpu: 4, memory: 1Gi}, computeUnit: {cpu: 1, memory: 128Mi}"
+    vms = ", ".join(
+        f'{{namespace: d, name: {name}, uid: u, informant: "http://h:1", qmp: {path}, {bounds}}}'
+        for name, path in (("a", "/a.sock"), ("b", "/b.sock"), ("c", "/a.sock"))
+    )
+    (fault,) = _faults(f"{HEAD}backend: qemu\nvms: [{vms}]")
+    assert fault == "vms[2].qmp: '/a.sock' is used more than once"
+
+
+def test_a_socket_of_qmp_goes_with_its_back_end_and_tells_what_the_vm_is() -> None:
+    entry = """[{namespace: d, name: a, uid: u, informant: "http://h:1", qmp: /a.sock, min: {cpu: 1, memory: 512Mi},
+      max: {cpu: 4, memory: 1Gi}, computeUnit: {cpu: 1, memory: 256Mi}, slotSize: 128Mi}]"""
+    (fault,) = _faults(f"{HEAD}vms: {entry}")
+    assert fault == "vms[0].qmp: goes with the back end qemu only"
+    text = f"{HEAD}backend: qemu\nqemu: {{unplugCpus: true, silence: 1.5}}\nvms: {entry}"
+    read = parse(Path("agent.yaml"), text.encode(), AgentSettings)
+    (spec,) = [vm.spec() for vm in read.vms]
+    assert (spec.qmp, spec.vm.kind, spec.vm.slot_bytes) == ("/a.sock", VmKind.QEMU, 128 * 2**20)
+    assert read.qemu.guest_rules() == GuestRules(unplugs_cpus=True, silence_s=1.5)
 
 
 def test_urls_are_told_apart_by_who_speaks_what() -> None:
@@ -113,7 +164,7 @@ def test_what_informants_are_told_to_call_is_a_setting(advertise: str) -> None:
 def test_a_wildcard_to_listen_on_is_refused_with_the_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hosting.logs.configure", lambda _: None)  # of the whole process
+    monkeypatch.setattr("hosting.logs.configure", lambda *_: None)  # of the whole process
     file = tmp_path / "agent.yaml"
     file.write_text(GOOD)
     done = CliRunner().invoke(main, ["--config", str(file), "--host", "0.0.0.0"])

@@ -140,6 +140,13 @@ def test_an_agent_without_any_is_said(command: str, page_of: Callable[[], bytes]
     ("answer", "words"),
     [
         ((401, b"a bearer token is needed"), "status 401: a bearer token is needed"),
+        (
+            (
+                401,
+                b'{"status":401,"title":"Unauthorized","detail":"a token is needed","code":"unauthorised"}',
+            ),
+            "status 401: a token is needed",
+        ),
         ((404, b""), "this agent has no such page; is it an older one?"),
         ((200, b"<html>"), "what answers there is no agent"),
     ],

@@ -64,6 +64,15 @@ def test_a_refusal_is_a_reason_and_not_stuck() -> None:
     assert driver.size == cu(2)
 
 
+def test_a_scheduler_that_has_not_answered_yet_has_refused_nothing() -> None:
+    driver = settled()
+    driver.by_hand = {events.RequestPermit}
+    driver.busy_cpus = 4
+    driver.wait(TIMING.metrics_s)
+    assert driver.is_flying(events.RequestPermit)
+    assert now(driver).reasons == ("the scheduler is asked for more and has not answered yet",)
+
+
 @pytest.mark.parametrize("tick_s", [1.0, 2.0, 5.0, 15.0])
 def test_a_peer_that_keeps_its_own_pace_is_not_waited_for_in_vain(tick_s: float) -> None:
     """A VM at rest is looked at every ten seconds and an informant requests as often, however short the ticks are."""

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from agent.backends.factories import InstalledBackend, Machines
 from agent.core.model import Vm
-from agent.core.ports import BackendError, VmDescribed, VmDescription, VmRemoved
+from agent.core.ports import BackendError, VmBackend, VmDescribed, VmDescription, VmRemoved
 from agent.daemon.fleet import Fleet
 from agent.runner.runner import Runner
 from hosting import logs
@@ -42,6 +43,9 @@ class Puppet:
     async def goodbye(self, _deadline_s: float) -> None:
         self.notes.append("goodbye")
 
+    def look_now(self) -> None:
+        self.notes.append("look")
+
     def change(self, vm: Vm) -> None:
         self.vm = vm
         self.notes.append(f"max {vm.bounds.max}")
@@ -51,10 +55,12 @@ class World:
     def __init__(self) -> None:
         rng = random.Random(1)
         self.prepared: list[str] = []
+        self.forgotten: list[str] = []
         self.fails: set[str] = set()
         self.puppets: list[Puppet] = []
         log = logs.logger("test")
-        self.fleet = Fleet(self._make, self._vm_of, self._prepare, Supervisor(log, rng), log, rng)
+        installed = InstalledBackend(cast("VmBackend", None), self._prepare, cast("Machines", self))
+        self.fleet = Fleet(self._make, self._vm_of, installed, Supervisor(log, rng), log, rng)
 
     def _make(self, made: VmDescription) -> Runner:
         self.puppets.append(Puppet(made.vm))
@@ -77,6 +83,10 @@ class World:
         )
         await asyncio.sleep(1.0)
 
+    async def forget(self, name: str) -> None:
+        """As the back end's `Machines`."""
+        self.forgotten.append(name)
+
     def notes(self) -> list[list[str]]:
         return [puppet.notes for puppet in self.puppets]
 
@@ -97,16 +107,18 @@ async def test_each_vm_is_prepared_and_run_once_told_of_other_bounds_and_ended_w
 
 
 @pytest.mark.parametrize(
-    "change", [{"uid": "uid-new"}, {"informant_url": "http://h:1"}, {"annotations": {"a": "b"}}]
+    "change",
+    [{"uid": "uid-new"}, {"informant_url": "http://h:1"}, {"annotations": {"a": "b"}}, {"qmp": "/a"}],
 )
 @virtually
-async def test_another_uid_informant_or_annotation_gets_another_runner(
+async def test_another_uid_way_or_annotation_gets_another_runner(
     change: dict[str, Any],
 ) -> None:
     world = World()
     await world.tell(spec("a"))
     await world.tell(spec("a", **change))
     assert world.notes() == [["run", "ended", "goodbye"], ["run"]]
+    assert world.forgotten == ["default/a"], "the back end begins anew as well"
     await world.fleet.close()
 
 
@@ -131,4 +143,14 @@ async def test_a_runner_that_was_never_started_is_ended_as_well() -> None:
     await world.tell(*names)
     assert world.fleet.runners() == []
     assert all("goodbye" in notes for notes in world.notes())
+    await world.fleet.close()
+
+
+@virtually
+async def test_the_runner_of_a_vm_that_has_moved_looks_and_nobody_minds_a_vm_that_has_gone() -> None:
+    world = World()
+    await world.tell(spec("a"), spec("b"))
+    world.fleet.moved("default/b")
+    world.fleet.moved("default/gone")
+    assert world.notes() == [["run"], ["run", "look"]]
     await world.fleet.close()

@@ -15,7 +15,7 @@ from agent.peers.informant import InformantLink
 from agent.peers.scheduler import SchedulerLink, request_of
 from hosting import logs
 from hosting.client import HttpClient
-from hosting.server import HangUp, Reply, Request, Route, Server
+from hosting.server import HangUp, Reply, Request, Route, Server, problem
 from protocol import codec
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
@@ -192,6 +192,7 @@ REASONS = [
     (Reply(400, b"the check of /id failed: no route\n", "text/plain"), "the check of /id failed: no route"),
     (Reply(500, b"  two\n lines\r\n\x1b[31m \xff", "text/plain"), "two lines [31m \ufffd"),
     (Reply(500, "\u00e9".encode() * 5000, "text/plain"), "\u00e9" * 300),
+    (problem(404, ErrorCode.NOT_FOUND, "there is nothing at /downscale"), "there is nothing at /downscale"),
     (Reply(400, b" \n"), None),
     (Reply(400), None),
     (Reply(404), None),

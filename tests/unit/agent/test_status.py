@@ -65,6 +65,20 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
         await until(lambda: made.backend.size == cu(3), beside=task)
 
 
+@virtually
+async def test_the_load_tells_how_much_of_the_last_period_tasks_waited() -> None:
+    made = World()
+    made.exporter.stalled = 0.25
+
+    def told() -> dict[str, Any]:
+        load: dict[str, Any] | None = status.vm_status(made.runner, now_s())["load"]
+        return load or {}
+
+    async with running(made) as task:
+        await until(lambda: told().get("cpuPressure") is not None, beside=task)
+        assert (told()["cpuPressure"], told()["memoryPressure"]) == (25.0, None)
+
+
 def test_a_warning_is_added_to_those_of_a_vm() -> None:
     beside = status.Beside({"d/a": ("one",)}, {"d/c": ("why",)}).with_warnings({"d/a": "two", "d/b": "three"})
     assert beside == status.Beside({"d/a": ("one", "two"), "d/b": ("three",)}, {"d/c": ("why",)})
