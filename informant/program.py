@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 import click
 from click.core import ParameterSource
@@ -16,46 +16,28 @@ from click.core import ParameterSource
 from hosting import lifecycle, logs
 from hosting.addresses import AddressError, Advertised, advertised, endpoint
 from hosting.client import HttpClient
-from hosting.options import Advertise, FiniteRange, daemon
+from hosting.options import Advertise, FiniteRange, MemoryAmount, daemon
 from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from informant import diagnose, node
 from informant.core.workload import IDLE_BYTES, Shape, Workload
 from informant.guest import cgroup as cgroups
-from informant.guest import protection
+from informant.guest import machine_files, protection
 from informant.guest.approvals import Approvals
 from informant.guest.findings import Finding
 from informant.guest.machine import GIB, GuestSource, ProcSource, WorkloadSource
+from informant.guest.machine_files import MachineFiles
 from informant.guest.watching import EventSource
 from informant.service import event_sources
 from informant.service.informant import Informant
 from informant.service.limits import Guest
 from informant.settings import InformantSettings
-from protocol import quantities
 from protocol.values import Resources
 
 MAX_CONNECTIONS: Final = 64
 ANSWER_S: Final = 3.5
 """How long a request may take, without the time for which the informant waits for agents or the kernel."""
-
-
-class _Memory(click.ParamType[int]):
-    """An amount of memory as a quantity; the value is in bytes."""
-
-    name = "memory"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes. Fails for what is no whole number of bytes, or below zero."""
-        if isinstance(value, int):
-            return value
-        try:
-            found = quantities.parse(str(value)).exact_value()
-        except quantities.QuantityError:
-            found = None
-        if found is None or found < 0:
-            self.fail(f"{value!r} is no amount of memory, such as 512Mi or 6Gi", param, ctx)
-        return found
 
 
 class WorkloadOptions(TypedDict):
@@ -119,7 +101,7 @@ def _found(
 ) -> tuple[Finding, ...]:
     own = protection.own_group(cgroups.root())
     protected = protection.protect(own, only_us=is_once) if settings.protect else ()
-    return (*diagnose.cgroup_findings(group), *protected)
+    return (*diagnose.cgroup_findings(group), *machine_files.findings(MachineFiles()), *protected)
 
 
 async def _show(
@@ -144,7 +126,8 @@ async def _serve(
     async with HttpClient(max_connections=32) as client:
         with _event_sources(group, settings, is_real=is_real) as (sources, heard):
             approvals = Approvals(settings.state) if group is not None else None
-            guest = Guest(source, group, approvals, wanted.approves_all, sources)
+            machine = MachineFiles() if is_real else None
+            guest = Guest(source, group, approvals, wanted.approves_all, sources, machine)
             informant = Informant(guest, settings, client, log, random.Random())
             longest_s = max(settings.deadlines.id, settings.deadlines.reclaim) + ANSWER_S
             limits = ServerLimits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
@@ -244,7 +227,7 @@ async def _serve(
 )
 @click.option(
     "--memory",
-    type=_Memory(),
+    type=MemoryAmount(),
     nargs=2,
     metavar="LEAST MOST",
     help="The memory that the synthetic load wants, as quantities such as 512Mi 6Gi; 256Mi otherwise.",
@@ -278,6 +261,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     output: str,
     approves_all: bool,
     log_level: str,
+    log_format: logs.Style,
     advertise: str | None,
     is_node: bool,
     cgroup_root: Path | None,
@@ -289,7 +273,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
 
     Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file or cgroup.
     """
-    logs.configure(log_level)
+    logs.configure(log_level, log_format)
     if is_node:
         if cgroup is not None or approves_all or wanted["workload"] is not None:
             raise click.UsageError("--node goes with none of --cgroup, --approve-all and --workload")

@@ -35,9 +35,13 @@ class CallSettings(Settings):
     """How long a call to an agent may take, in seconds."""
 
     id: Seconds = 1.0
+    """Seconds that an agent may take to tell its ID."""
     resume: Seconds = 1.0
+    """Seconds that an agent may take to resume."""
     suspend: Seconds = 1.0
+    """Seconds that an agent may take to be suspended."""
     try_upscale: Seconds = 1.0
+    """Seconds that an agent may take to take up a wish."""
 
 
 class DeadlineSettings(CallSettings):
@@ -51,37 +55,54 @@ class HealthSettings(Settings):
     """How often every agent is asked for its ID, in seconds, and how many calls in a row may fail before it is dropped."""
 
     every: Seconds = 10.0
+    """Seconds between two calls for an agent's ID."""
     tolerance: Annotated[int, Field(ge=1, le=100)] = HEALTH_TOLERANCE
+    """After so many failed calls in a row an agent is dropped."""
 
 
 class SpareSettings(Settings):
     """When memory is short, and what must stay free."""
 
     margin: Bytes = SPARE.margin_bytes
+    """So much must stay free after a downscale, beside what would be a shortage."""
     waiting_share: Share | None = _SEEN.memory_waiting_share
+    """Tasks that wait for memory so great a share of `over` are a shortage; null: not looked at."""
     over: Seconds = _SEEN.memory_over_s
+    """The seconds over which waiting is counted."""
     left: Bytes = SPARE.left_bytes
+    """So little that may still be used, or `leftShare` of the memory where that is more, is a shortage."""
     left_share: Annotated[float, Field(ge=0, lt=1)] = SPARE.left_share
+    """As `left`, as a share of the memory."""
 
 
 class MemorySettings(SpareSettings):
     """When memory is short, what must stay free, and what happens when the workload reaches its limit."""
 
     reserve: Bytes = _GUARD.reserve_bytes
+    """So much is kept from the workload for the kernel and the informant, at most a quarter of the memory."""
     freeze: Annotated[float, Field(ge=0, le=1)] = _GUARD.freeze_s
+    """Seconds that a workload at its limit is frozen at most; 0: never."""
     freeze_every: Seconds = _GUARD.freeze_every_s
+    """Seconds between two freezes, at least."""
     relief: PositiveBytes = _GUARD.relief_bytes
+    """By so much the limit rises when a freeze is over and no memory has come, up to `memory.max`."""
     relief_every: Seconds = _GUARD.relief_every_s
+    """Seconds between two such rises, at least."""
     calm: SecondsOrZero = _GUARD.calm_s
+    """Seconds without a hit of the limit after which it falls back."""
     trial: Annotated[float, Field(ge=0, le=60)] = _GUARD.trial_s
+    """Seconds that the workload is watched after a downscale has taken page cache; 0: not at all."""
 
 
 class CpuSettings(Settings):
     """When CPU is short: so great a share of `over` seconds waited for, or busy on all CPUs. null: not looked at."""
 
     waiting_share: Share | None = _SEEN.cpu_waiting_share
+    """Tasks that wait for a CPU so great a share of `over` are a shortage; null: not looked at."""
     busy_share: Share | None = _SEEN.cpu_busy_share
+    """All CPUs busy for so great a share of `over` are a shortage; null: not looked at."""
     over: Seconds = _SEEN.cpu_over_s
+    """The seconds over which both are counted."""
 
 
 class WishSettings(Settings):
@@ -92,9 +113,13 @@ class WishSettings(Settings):
     """
 
     expires: Seconds = _WISH.expires_s
+    """Seconds after which a wish that was delivered is delivered again, or is forgotten."""
     calm: Seconds = _WISH.calm_s
+    """Seconds without a shortage after which a wish ends."""
     hold: SecondsOrZero = _GUARD.hold_s
+    """Seconds for which what a wish brought is not given back."""
     arrival: SecondsOrZero = _SEEN.arrival_s
+    """Seconds for which memory that was announced counts as present."""
 
 
 _NEVER = 2.0
@@ -148,7 +173,9 @@ class InformantSettings(CommonSettings):
     state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
     """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
     events: Literal["auto", "inotify", "poll", "polling"] = "auto"
+    """What tells of events: the best that the guest has (`auto`), or that one only."""
     protect: bool = True
+    """Whether the informant keeps itself from being killed for lack of memory, and from waiting behind the workload."""
     deadlines: DeadlineSettings = DeadlineSettings()
     memory: MemorySettings = MemorySettings()
 
@@ -183,7 +210,9 @@ class PodCpuSettings(CpuSettings):
     """As in a guest, and when the CPU limit holds tasks back: in so great a share of the periods in `throttled_over` seconds."""
 
     throttled_share: Share | None = _SEEN.throttled_share
+    """A pod held back by its CPU limit in so great a share of the periods of `throttledOver` is short; null: not looked at."""
     throttled_over: Annotated[float, Field(ge=0.1, le=10)] = _SEEN.throttled_over_s
+    """The seconds over which such periods are counted."""
 
 
 class PodMemorySettings(SpareSettings):

@@ -48,11 +48,14 @@ class Shortage:
 @dataclass(frozen=True, slots=True)
 class ShortageDetector:
     """Past readings. `cpu_from_s` and `memory_from_s` are when either resource grew last: waiting before that says nothing of
-    the present. Memory was `announced_s` last."""
+    the present. The guest had so many `cpus` last; a change of them is a beginning, too. Memory was `announced_s` last. The group's limit
+    should have been `limit_bytes` at the last look."""
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     points: tuple[_Point, ...] = ()
     hits: int | None = None
+    limit_bytes: int | None = None
+    cpus: float | None = None
     cpu_from_s: float = float("-inf")
     memory_from_s: float = float("-inf")
     announced_s: float = float("-inf")
@@ -84,13 +87,14 @@ class ShortageDetector:
             older.pop()  # a flood of readings must not push out what lies `keep_s` back
         first = max((at for at, known in enumerate(older) if known.at_s <= now_s - keep_s), default=0)
         points = (*older[first:], point)[-_MOST_POINTS:]
-        after = replace(self, points=points, memory_from_s=from_s)
+        cpu_from_s = self.cpu_from_s if reading.cpus == self.cpus else now_s
+        after = replace(self, points=points, memory_from_s=from_s, cpus=reading.cpus, cpu_from_s=cpu_from_s)
         stalled = self._stalled(points, from_s)
         if reading.pod is not None:
             held = self.pod.see(
                 reading.pod, reading.oom_kills, now_s, self.cpu_from_s, coming, self.thresholds
             )
-            cpu = held.cpu if held.cpu or held.is_elsewhere else self._cpu(points, reading.cpus)
+            cpu = held.cpu if held.cpu or held.is_elsewhere else self._cpu(points, reading.cpus, cpu_from_s)
             # What a shortage of the whole node costs a pod, a larger pod cannot cure.
             memory = held.memory or (stalled if reading.pod.is_full else "")
             after = replace(after, pod=held.after, hits=reading.pod.hits)
@@ -100,7 +104,8 @@ class ShortageDetector:
         later = None if limit_bytes is None else limit_bytes + coming
         hit = self._hit(reading, limit_bytes, hits)
         memory = (hit if not coming else "") or self._left(reading, later, coming) or stalled
-        return replace(after, hits=hits), Shortage(self._cpu(points, reading.cpus), memory, bool(hit))
+        after = replace(after, hits=hits, limit_bytes=limit_bytes)
+        return after, Shortage(self._cpu(points, reading.cpus, cpu_from_s), memory, bool(hit))
 
     def strain(self, before: Reading, after: Reading, over_s: float) -> str:
         """Why a workload cannot do without the page cache that was taken between two readings; empty where it can."""
@@ -116,16 +121,17 @@ class ShortageDetector:
         """The workload gets back the page cache that a trial took: waiting for that, for a while, is no shortage."""
         return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
 
-    def _cpu(self, points: tuple[_Point, ...], cpus: float) -> str:
+    def _cpu(self, points: tuple[_Point, ...], cpus: float, from_s: float) -> str:
+        """Why tasks have too few CPUs."""
         at = self.thresholds
-        span = _span(points, at.cpu_over_s, self.cpu_from_s)
+        span = _span(points, at.cpu_over_s, from_s)
         if span is None:
             return ""
         first, last, over_s = span
         waiting = _waited(first, last, "cpu_waiting")
         if waiting is not None and waiting >= at.cpu_waiting_share:
             return f"tasks waited for a CPU {waiting:.0%} of {over_s:.1f} s"
-        busy = min(1.0, (last.busy_s - first.busy_s) / over_s / (cpus or 1))  # there may have been more CPUs
+        busy = min(1.0, (last.busy_s - first.busy_s) / over_s / (cpus or 1))  # it is counted in whole ticks
         if busy >= at.cpu_busy_share:
             return f"all {cpus:g} CPUs were busy {busy:.0%} of {over_s:.1f} s"
         return ""
@@ -133,6 +139,8 @@ class ShortageDetector:
     def _hit(self, reading: Reading, limit_bytes: int | None, hits: int | None) -> str:
         if hits is None or self.hits is None or hits <= self.hits:
             return ""
+        if limit_bytes is not None and self.limit_bytes is not None and limit_bytes > self.limit_bytes:
+            return ""  # memory has arrived, and the lower limit was hit
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         has_room = (
             needed is not None

@@ -1,6 +1,5 @@
 """Where readings come from: this machine's /proc, or a seeded synthetic workload."""
 
-import os
 import time
 from pathlib import Path
 from typing import Protocol
@@ -37,13 +36,13 @@ class ProcSource:
     def read(self) -> Reading:
         """The machine now."""
         load1, load5, load15 = (self._proc / "loadavg").read_text().split()[:3]
-        memory = proc_files.memory(self._proc)
+        cpu, memory = proc_files.cpu_time(self._proc), proc_files.memory(self._proc)
         return Reading(
             float(load1),
             float(load5),
             float(load15),
-            proc_files.cpu_time(self._proc).busy_s,
-            os.cpu_count() or 1,
+            cpu.busy_s,
+            cpu.cpus,
             memory.total_bytes,
             memory.available_bytes,
             self._pressure(),

@@ -17,6 +17,7 @@ from informant.core.wishes import Wishes
 from informant.guest import protection
 from informant.service.agents import AgentSet
 from informant.service.limits import Guest, LimitController
+from informant.service.machine_control import MachineControl
 from informant.settings import CommonSettings
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,6 +39,7 @@ class Informant:
             Guard(settings.guard()), ShortageDetector(settings.thresholds()), guest.approves_all
         )
         self.limits = LimitController(guest, log, state, self.agents)
+        self.machine = MachineControl(guest.machine, log)
 
     def routes(self) -> tuple[Route, ...]:
         """What the informant serves. Source: reference/neon.md section 1.1."""
@@ -46,6 +48,8 @@ class Informant:
             Route("DELETE", "/unregister", self.agents.unregister),
             Route("PUT", "/downscale", partial(self._of_an_agent, self.limits.downscale)),
             Route("PUT", "/upscale", partial(self._of_an_agent, self.limits.upscale)),
+            Route("GET", "/machine", self.machine.show),
+            Route("PUT", "/machine", self.machine.order),
             Route("GET", "/metrics", self._metrics),
             Route("GET", "/healthz", self._healthz),
             Route("GET", "/readyz", self._healthz),
@@ -55,6 +59,8 @@ class Informant:
         """What runs beside the server, by name."""
         found = self.agents.children()
         found["sample"] = partial(self.limits.sample, self._settings.sample)
+        if self._guest.machine is not None:
+            found["machine"] = self.machine.carry_out
         for number, source in enumerate(self._guest.sources):
             found[f"listen-{number}"] = partial(self.limits.listen, source)
         return found
@@ -104,5 +110,6 @@ class Informant:
             figures["parley_informant_size_memory_bytes"] = size.memory_bytes
         for number, source in enumerate(self._guest.sources):
             figures[f'parley_informant_event_source{{name="{source.name}",number="{number}"}}'] = 1
+        figures |= self.machine.figures()
         figures["parley_informant_resident_memory_bytes"] = protection.resident_bytes()
         return figures

@@ -25,6 +25,7 @@ from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
 from informant.guest.findings import reason_of
 from informant.guest.machine import GuestSource
+from informant.guest.machine_files import MachineFiles
 from informant.guest.watching import EventSource
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
@@ -40,13 +41,15 @@ _GONE: Final = (errno.ENOENT, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What the informant sees and controls of its guest. `approvals` is None where nothing is to be remembered."""
+    """What the informant sees and controls of its guest. `approvals` is None where nothing is to be remembered, `machine` where the guest has none
+    of its own."""
 
     source: GuestSource
     cgroup: Cgroup | None = None
     approvals: Approvals | None = None
     approves_all: bool = False
     sources: tuple[EventSource, ...] = ()
+    machine: MachineFiles | None = None
 
 
 class WishPort(Protocol):

@@ -35,8 +35,18 @@ def test_load_cpu_time_and_memory_are_read(proc: Path) -> None:
     # user, nice, system, irq, softirq and steal; neither idle nor waiting for disks
     assert reading.cpu_busy_s == pytest.approx((100 + 20 + 30 + 6 + 7 + 8) / os.sysconf("SC_CLK_TCK"))
     assert (reading.memory_total_bytes, reading.memory_available_bytes) == (2048 * 1024, 1024 * 1024)
-    assert reading.cpus >= 1
+    assert reading.cpus == 1
     assert reading.pressure_s == {}
+
+
+def test_the_cpus_that_are_online_are_counted_and_those_that_were_stay_in_the_time_used(proc: Path) -> None:
+    """As the kernel shows it: the first line adds up all CPUs that there could be, the others are of CPUs that are online."""
+    (proc / "stat").write_text(STAT.replace("cpu0", "cpu0 1 2 3 4 5 6 7 8 0 0\ncpu2"))
+    before = ProcSource(proc).read()
+    (proc / "stat").write_text(STAT)
+    after = ProcSource(proc).read()
+    assert (before.cpus, after.cpus) == (2, 1)
+    assert before.cpu_busy_s == after.cpu_busy_s
 
 
 def test_pressure_is_read_where_the_kernel_has_it(proc: Path) -> None:

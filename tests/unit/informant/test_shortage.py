@@ -82,6 +82,22 @@ def test_a_machine_that_shows_no_cpu_is_taken_to_have_one() -> None:
     assert why((0.0, calm(cpus=0)), (2.0, calm(busy_s=2.0, cpus=0))).cpu
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)], ids=["gone", "come"])
+def test_what_happened_with_another_number_of_cpus_is_no_shortage_of_those_that_are_there(
+    before: int, after: int
+) -> None:
+    """Two of four CPUs that were busy would be more than all of the one that is left."""
+    many = calm(waiting(cpu_s=0.0), cpus=before)
+    switched = calm(waiting(cpu_s=1.9), busy_s=1.9 * 2, cpus=after)
+    detector, shortage = look((10.0, many), (11.9, switched), (12.0, switched))
+    assert shortage == Shortage()
+    busy = calm(waiting(cpu_s=1.9), busy_s=1.9 * 2 + 1.95 * after, cpus=after)
+    _, shortage = look((13.8, busy), detector=detector)
+    assert shortage == Shortage()
+    _, shortage = look((13.9, replace(busy, cpu_busy_s=busy.cpu_busy_s + 0.05 * after)), detector=detector)
+    assert shortage.resources() == CPU
+
+
 def test_the_load_averages_are_not_looked_at() -> None:
     loaded = replace(CALM, load1=1000.0, load5=1000.0, load15=1000.0)
     assert why((0.0, loaded), (2.0, loaded)) == Shortage()
@@ -196,6 +212,16 @@ def test_a_limit_that_page_cache_alone_reached_is_no_shortage(room: int, is_shor
     untold = replace(CALM, cgroup=replace(group, needed_bytes=None, events={"high": 2}))
     assert why((0.0, replace(CALM, cgroup=group)), (0.1, untold), limit=limit, at=at).is_hit
     assert why((0.0, replace(CALM, cgroup=group)), (0.1, hit), limit=None, at=at).is_hit
+
+
+def test_hits_of_a_limit_that_has_risen_since_tell_nothing_of_the_higher_one() -> None:
+    """Memory arrives, or an upscale is announced: the workload has been running into the lower limit until now."""
+    before, after, later = (grouped(needed_bytes=GIB - 64 * MIB, events={"high": each}) for each in (1, 2, 3))
+    detector, _ = look((0.0, before), limit=GIB - 64 * MIB)
+    detector, shortage = look((0.1, after), limit=GIB, detector=detector)
+    assert shortage == Shortage()
+    assert look((0.2, later), limit=GIB, detector=detector)[1].is_hit
+    assert look((0.2, later), limit=GIB - MIB, detector=detector)[1].is_hit
 
 
 # ------------------------------------------------------------ memory that was announced
