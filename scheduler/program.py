@@ -12,10 +12,11 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import AddressError, advertised, endpoint
+from hosting.operation import HEALTHZ, METRICS, READYZ
 from hosting.options import Advertise, FiniteRange, daemon
 from scheduler.clusters.file import FileCluster
 from scheduler.daemon.extender import ExtenderOptions, extender_options, listener_settings
-from scheduler.daemon.serving import Serving, ServingOptions, Sources
+from scheduler.daemon.serving import Serving, ServingOptions, Sources, description
 from scheduler.permits.config_file import ConfigFile
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Options(ServingOptions):
     config: Path | None
     host: str
     port: int
+    page_routes: tuple[server.Route, ...]
 
 
 class AllOptions(ServingOptions, ExtenderOptions):
@@ -46,6 +48,7 @@ class AllOptions(ServingOptions, ExtenderOptions):
     config_map: tuple[str, str] | None
     advertise: str | None
     scheduler_name: str | None
+    page: bool
 
 
 class Place(click.ParamType[tuple[str, str]]):
@@ -75,15 +78,19 @@ class Program:
         config = options["config"]
         configuration = ConfigFile(config, migrator_present=False) if config is not None else None
         self._serving = Serving(options, Sources(cluster, configuration, lambda: cluster.pools))
-        self._server = server.Server(
-            self._log,
-            (
-                *self._serving.routes(),
-                server.Route("GET", "/healthz", self._healthz),
-                server.Route("GET", "/readyz", self._healthz),
-                server.Route(
-                    "GET", "/metrics", metrics.handler(lambda: self._serving.families(self._server))
-                ),
+        led, always = self._serving.routes(), self._common(options["page_routes"])
+        self._server = server.Server(self._log, (*led, *always, description(led, always)))
+
+    def _common(self, page_routes: tuple[server.Route, ...]) -> tuple[server.Route, ...]:
+        return (
+            *page_routes,
+            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ),
+            server.Route("GET", "/readyz", self._healthz, about=READYZ),
+            server.Route(
+                "GET",
+                "/metrics",
+                metrics.handler(lambda: self._serving.families(self._server)),
+                about=METRICS,
             ),
         )
 
@@ -258,14 +265,19 @@ async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> 
     is_flag=True,
     help="Take changes of pools (/v1/pools) from other machines, too.",
 )
-def main(log_level: str, **options: Unpack[AllOptions]) -> None:
+@click.option(
+    "--page",
+    is_flag=True,
+    help="Show nodes, VMs and decisions to people with a browser, at / (needs the extra `page`).",
+)
+def main(log_level: str, log_format: logs.Style, **options: Unpack[AllOptions]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the directory of the journal or the state cannot be
     used, 2 for a wrong command line, cluster file, configuration or state, credentials, or a plugin that is not there.
     """
     check_options(options)
-    logs.configure(log_level)
+    logs.configure(log_level, log_format)
     try:
         run = _program(options)
     except OSError as error:
@@ -279,15 +291,25 @@ def _unusable(options: ServingOptions, error: OSError) -> str:
     return f"cannot use the directory {' or '.join(named)}: {error.strerror}"
 
 
+def _page_routes() -> tuple[server.Route, ...]:
+    from scheduler.page.routes import PageUnavailableError, page_routes  # noqa: PLC0415 - most schedulers show no page
+
+    try:
+        return page_routes()
+    except PageUnavailableError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
     """Raises `OSError` where the directory of the journal or the state cannot be used."""
+    pages = {"page_routes": _page_routes() if options["page"] else ()}
     if not options["kubernetes"]:
-        return Program(cast("Options", options)).run
+        return Program(cast("Options", {**options, **pages})).run
     namespace, name = os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME")
     pod = (namespace, name) if namespace and name else None
     try:
         address = advertised(options["advertise"], options["host"])
     except AddressError as error:
         raise click.UsageError(str(error)) from None
-    more = {"pod": pod, "advertised": address, "listener": listener_settings(options)}
+    more = {"pod": pod, "advertised": address, "listener": listener_settings(options), **pages}
     return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}))

@@ -35,9 +35,13 @@ class NodeEntry(Settings):
     """A node: what it can allocate, the share of the system, and its compute unit."""
 
     name: Name
+    """The node's name."""
     allocatable: Resources
+    """What the node can give to pods, VMs among them."""
     system: Resources | None = None
+    """What the system keeps of that; the configuration's where it is left out."""
     compute_unit: PositiveResources | None = None
+    """The step of growth of VMs here that have none of their own; the configuration's where it is left out."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -68,19 +72,33 @@ class VmEntry(Settings):
     """
 
     namespace: Name
+    """The namespace of the VM's pod."""
     name: Name
+    """The name of the VM's pod."""
     uid: Uid
+    """The UID of the VM's pod: another UID is another VM."""
     node: Name
+    """The node that the VM runs on, which must be in `nodes`."""
     min: PositiveResources
+    """The least that the VM has."""
     max: Resources
+    """The most that the VM may have."""
     slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
+    """The size of a memory slot, for callers without the extension."""
     compute_unit: PositiveResources | None = None
+    """The step of the VM's growth; the node's where it is left out."""
     size: Resources | None = None
+    """What the VM has now, where that is known."""
     target: Resources | None = None
+    """What the VM is being resized to."""
     phase: Phase = "Running"
+    """The phase of the pod; one that has ended holds nothing."""
     migration: Literal["auto", "always", "never"] = "auto"
+    """Whether the VM may leave a node above its watermark: when it is chosen, as soon as its load is known, or never."""
     tied: bool = False
+    """Whether CPU and memory grow in one number of units."""
     labels: Labels = Field(default_factory=dict)
+    """Labels of the pod; `parley.dev/pool` names its pool."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -94,7 +112,9 @@ class PartEntry(Settings):
     """An amount of which either part may be left open."""
 
     cpu: Annotated[int, Cpu] | None = None
+    """CPUs; left out, none are named."""
     memory: Annotated[int, Memory] | None = None
+    """Memory; left out, none is named."""
 
     def amounts(self) -> Amounts:
         return Amounts(self.cpu, self.memory)
@@ -104,12 +124,17 @@ class PodEntry(Settings):
     """A pod that is no VM. It holds its requests; its limits, where it requests nothing; nothing once it has ended."""
 
     namespace: Name
+    """The pod's namespace."""
     name: Name
+    """The pod's name."""
     uid: Uid
+    """The pod's UID."""
     node: Name
+    """The node that the pod runs on, which must be in `nodes`."""
     requests: PartEntry = PartEntry()
     limits: PartEntry = PartEntry()
     phase: Phase = "Running"
+    """The phase of the pod; one that has ended holds nothing."""
 
     def spec(self) -> PodSpec:
         holds = pod_holds(self.requests.amounts(), self.limits.amounts())

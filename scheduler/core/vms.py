@@ -93,6 +93,8 @@ class VmTable:
         self._by_pod: dict[PodName, VmRecord] = {}
         self._by_uid: dict[str, VmRecord] = {}
         self._retired: dict[str, Retired] = {}
+        self.changes = 0
+        """How often a VM came or went: while it stays, so do the names."""
 
     def find(self, pod: PodName) -> VmRecord | None:
         """The live VM of that name."""
@@ -107,10 +109,12 @@ class VmTable:
         assert record.spec.pod not in self._by_pod
         assert record.spec.uid not in self._by_uid
         self._by_pod[record.spec.pod] = self._by_uid[record.spec.uid] = record
+        self.changes += 1
 
     def remove(self, record: VmRecord) -> None:
         """Forget a VM."""
         del self._by_pod[record.spec.pod], self._by_uid[record.spec.uid]
+        self.changes += 1
 
     def retire(self, record: VmRecord, until_s: float) -> None:
         """Keep the gate of a VM that goes, so that a late packet of an old agent stays old should it come back."""

@@ -8,10 +8,10 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -24,10 +24,11 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.operation import HEALTHZ, METRICS, READYZ
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
 from hosting.tls import TlsError
-from protocol.extension import AGENT_HEADER
+from protocol.reasons import ErrorCode
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.policies import PolicyStatus
@@ -37,13 +38,21 @@ from scheduler.clusters.migrator import KubernetesMigrator
 from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
+from scheduler.daemon.following import led_routes, refuse
 from scheduler.daemon.leader_label import LeaderLabel
 from scheduler.daemon.scheduling import LiveScheduling, check_usable
-from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
+from scheduler.daemon.serving import (
+    UNREADABLE,
+    ConfigurationSource,
+    Serving,
+    ServingOptions,
+    Sources,
+    description_if_any,
+)
+from scheduler.daemon.waits import either, into
 from scheduler.extender.listener import ExtenderListener, ListenerSettings
 from scheduler.extender.service import ExtenderService
 from scheduler.framework.core.profile import Profile
-from scheduler.permits.answers import not_leader
 from scheduler.permits.config_file import ConfigFile, Configuration
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
@@ -52,7 +61,6 @@ RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
 """Between tries to read the cluster and the configuration: each lists every object."""
 REPORTER: Final = f"{names.GROUP}/scheduler"
 MAX_BODY_BYTES: Final = 1 << 20
-_AGENT_HEADER: Final = AGENT_HEADER.lower()
 
 
 class KubernetesOptions(ServingOptions, ExtenderOptions):
@@ -74,6 +82,7 @@ class KubernetesOptions(ServingOptions, ExtenderOptions):
     config_map: tuple[str, str] | None
     scheduler_name: str | None
     pod: tuple[str, str] | None
+    page_routes: tuple[server.Route, ...]
 
 
 def leading_family(*, leads: bool) -> metrics.Family:
@@ -107,6 +116,8 @@ class KubernetesProgram:
         self._rng = random.Random()
         self._server = server.Server(self._log, (), fallback=self._fallback())
         self._life: _Life | None = None
+        has_scheduling = options["mode"] != "permits"
+        self._led = led_routes(options, _cluster(api, self._rng), has_scheduling=has_scheduling)
         listener = options["listener"]
         self._listener = ExtenderListener(listener, logs.logger("extender")) if listener is not None else None
         self._is_ready = False
@@ -128,25 +139,29 @@ class KubernetesProgram:
 
     def _common(self) -> tuple[server.Route, ...]:
         return (
-            server.Route("GET", "/healthz", self._healthz),
-            server.Route("GET", "/readyz", self._readyz),
-            server.Route("GET", "/metrics", metrics.handler(self._families)),
+            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ),
+            server.Route("GET", "/readyz", self._readyz, about=READYZ),
+            server.Route("GET", "/metrics", metrics.handler(self._families), about=METRICS),
+            *self._options["page_routes"],
         )
 
     def _answer_from(self, life: "_Life | None") -> None:
-        """Answer from a core; without one, every route of the protocol names the leader."""
+        """Answer from a core; without one, every route of the protocol and every page names the leader, and all are described."""
         self._life = life
-        own = life.routes() if life is not None else ()
-        self._server.route((*self._common(), *own), None if life is not None else self._fallback())
+        always = self._common()
+        if life is not None:
+            led = life.routes()
+            self._server.route((*always, *led, *description_if_any(led, always, self._log)), None)
+        else:
+            described = description_if_any(self._led, always, self._log)
+            self._server.route((*always, *described), self._fallback())
         if self._listener is not None:
             extender = life.extender if life is not None else None
             self._listener.answer_from(extender.routes() if extender is not None else None)
 
     async def _refuse(self, request: server.Request) -> server.Reply | server.HangUp:
-        """Not leading: any answer but a permit would be fatal to callers without the extension, which post to `/` only."""
-        if request.path == "/" and _AGENT_HEADER not in request.headers:
-            return server.HangUp()
-        return not_leader(self._elector.leader if self._elector is not None else None)
+        leader = self._elector.leader if self._elector is not None else None
+        return refuse(request, leader, self._address)
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         return server.text(200, "ok")
@@ -155,7 +170,9 @@ class KubernetesProgram:
         return (
             server.text(200, "ok")
             if self._is_ready
-            else server.text(503, "cluster and configuration were not read yet, or have faults")
+            else server.problem(
+                503, ErrorCode.NOT_READY, "cluster and configuration were not read yet, or have faults"
+            )
         )
 
     def _families(self) -> list[metrics.AnyFamily]:
@@ -201,10 +218,10 @@ class KubernetesProgram:
         self._log.info("listening", address=f"http://{endpoint(self._options['host'], port)}")
         ending = asyncio.create_task(stop.wait(), name="request to end")
         try:
-            await _either(ending, self._prove())
+            await either(ending, self._prove())
             while not stop.is_requested():
                 won: list[Leadership] = []
-                await _either(ending, _into(won, elector.acquire()))
+                await either(ending, into(won, elector.acquire()))
                 for leadership in won:
                     await self._lead(elector, leadership, ending)
         finally:
@@ -263,7 +280,7 @@ class KubernetesProgram:
         life = _Life(self._api, self._options, self._rng, leadership, guard, is_first=is_first)
         try:
             life.watch()
-            await _either(ending, losing, self._load(life))
+            await either(ending, losing, self._load(life))
             if not (ending.done() or losing.done()):
                 self._answer_from(life)
                 life.changed = partial(self._answer_from, life)
@@ -469,22 +486,3 @@ def _configuration(
     if options["config"] is not None:
         return ConfigFile(options["config"], migrator_present=True)
     return None
-
-
-async def _into(found: list[T], wait: Awaitable[T]) -> None:
-    found.append(await wait)
-
-
-async def _either(*waits: "asyncio.Task[Any] | Coroutine[Any, Any, Any]") -> None:
-    """Return with the first of them, whose error counts. Coroutines are cancelled then; tasks go on."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    own = [task for task, wait in zip(tasks, waits, strict=True) if task is not wait]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in own:
-            task.cancel()
-        if own:
-            await asyncio.wait(own)

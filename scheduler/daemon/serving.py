@@ -6,16 +6,17 @@ earlier time is taken for what is so now.
 
 import asyncio
 import gc
+import importlib.metadata
 import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
-from hosting import logs, metrics, server
+from hosting import logs, metrics, openapi, server
 from hosting.fault_log import FaultLog
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
@@ -25,12 +26,13 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
 from scheduler.core.state import SchedulerConfig
+from scheduler.explain.pages import ExplainPages
 from scheduler.framework.core.profile import Profile
 from scheduler.permits.batch import MAX_BODY_BYTES, BatchService
 from scheduler.permits.config_file import Configuration
-from scheduler.permits.inspect import Inspection
 from scheduler.permits.journal_files import JournalWriter
 from scheduler.permits.metrics import families
+from scheduler.permits.operations import BATCH
 from scheduler.permits.placements import CorePlacements
 from scheduler.permits.service import PermitService
 from scheduler.pools.core.values import Pool
@@ -54,6 +56,10 @@ TICK_S = 1.0
 REFRESH_S = 2.0
 UNREADABLE: Final = (SettingsError, ClusterUnreachableError, FileUnreachableError)
 """What reading the cluster or the configuration raises."""
+
+
+NOT_LEADING: Final = "Another scheduler leads (`leader`), or none that this one knows of."
+"""What 503 means where a route says nothing else of it."""
 
 
 class ServingOptions(TypedDict):
@@ -102,6 +108,30 @@ class Sources:
     refreshed: Callable[[], object] = lambda: None
 
 
+def description(led: Iterable[server.Route], always: Iterable[server.Route]) -> server.Route:
+    """The route that describes those of a scheduler: `led` are answered by the one that leads, `always` by every one. It is the same for
+    schedulers that have nobody beside them. Raises `ValueError` where one says nothing of itself."""
+    version = importlib.metadata.version("parley-autoscaler")
+    routes = (*map(_led, led), *always)
+    return openapi.route("Parley scheduler", version, routes, shared={503: NOT_LEADING})
+
+
+def _led(route: server.Route) -> server.Route:
+    about = route.about
+    return replace(route, about=replace(about, shared=(503,))) if about is not None else route
+
+
+def description_if_any(
+    led: tuple[server.Route, ...], always: tuple[server.Route, ...], log: logs.Logger
+) -> tuple[server.Route, ...]:
+    """The route that describes all, where that can be done: a page that says nothing of itself must not end a scheduler that leads."""
+    try:
+        return (description(led, always),)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a description is wrong with it alone
+        log.error("the pages cannot be described, and are served without that", error=repr(error))
+        return ()
+
+
 class Serving:
     """The wiring around one core. Raises `OSError` where the directory of the journal or the state cannot be used."""
 
@@ -141,6 +171,9 @@ class Serving:
             sources.migrator,
             guard=sources.guard,
         )
+        self._pages = ExplainPages(
+            self.core, self.service.recorder.memory, self.pools.admission_queue.state_of, time.monotonic
+        )
         self.placements: Placements = CorePlacements(
             self.core, self.service.take, time.monotonic, self.pools.births.still_admits
         )
@@ -160,8 +193,8 @@ class Serving:
         """What is answered from the core."""
         return (
             *self.service.routes(),
-            server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES),
-            *Inspection(self.core, time.monotonic).routes(),
+            server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
+            *self._pages.routes(),
             *self.pools.routes(),
         )
 

@@ -7,16 +7,17 @@ named for that, and without one the port is there for this machine only.
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from hosting.addresses import endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
-from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, text
+from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, problem
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError, TlsFiles
+from protocol.reasons import ErrorCode
 from scheduler.extender.service import HTTP_TIMEOUT_S, MAX_BODY_BYTES, PREFIX
 from scheduler.extender.stats import VERBS
 
@@ -118,15 +119,15 @@ class ExtenderListener:
 
 
 def _guarded(route: Route) -> Route:
-    return Route(route.method, route.path, partial(_without_origin, route.handler), route.max_body_bytes)
+    return replace(route, handler=partial(_without_origin, route.handler))
 
 
 async def _without_origin(handler: Handler, request: Request) -> Reply | HangUp:
     """A page in a browser on this machine, which may be anybody's, binds no pods."""
     if "origin" in request.headers:
-        return text(403, "web pages are not served")
+        return problem(403, ErrorCode.FORBIDDEN, "web pages are not served")
     return await handler(request)
 
 
 async def _refuse(_: Request) -> Reply:
-    return text(503, "this scheduler does not lead")
+    return problem(503, ErrorCode.NOT_LEADER, "this scheduler does not lead")

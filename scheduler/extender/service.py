@@ -6,18 +6,20 @@ lead answers 503.
 """
 
 import asyncio
+import importlib.metadata
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from hosting import server
+from hosting import openapi, server
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily
+from protocol.reasons import ErrorCode
 from protocol.values import Value
-from scheduler.extender import messages, verdicts
+from scheduler.extender import messages, operations, verdicts
 from scheduler.extender.binds import Binds, scheduler_name
 from scheduler.extender.messages import (
     ExtenderArgs,
@@ -95,31 +97,40 @@ class ExtenderService:
         self.refused: Final = RefusedPods(self._events_of)
 
     def routes(self) -> tuple[server.Route, ...]:
-        """One route for each verb. `urlPrefix` of kube-scheduler's configuration ends in `PREFIX`."""
+        """One route for each verb, and their document. `urlPrefix` of kube-scheduler's configuration ends in `PREFIX`."""
         served = self._served
-        return (
+        verbs = (
             server.Route(
                 "POST",
                 "/extender/v1/filter",
                 served("filter", self._filter, self._filter_fails),
                 MAX_BODY_BYTES,
+                about=operations.FILTER,
             ),
             server.Route(
                 "POST",
                 "/extender/v1/prioritize",
                 served("prioritize", self._prioritize, self._prioritize_fails),
                 MAX_BODY_BYTES,
+                about=operations.PRIORITIZE,
             ),
             server.Route(
                 "POST",
                 "/extender/v1/preempt",
                 served("preempt", self._preempt, self._preempt_fails),
                 MAX_BODY_BYTES,
+                about=operations.PREEMPT,
             ),
             server.Route(
-                "POST", "/extender/v1/bind", served("bind", self._bind, self._bind_fails), MAX_BINDING_BYTES
+                "POST",
+                "/extender/v1/bind",
+                served("bind", self._bind, self._bind_fails),
+                MAX_BINDING_BYTES,
+                about=operations.BIND,
             ),
         )
+        version = importlib.metadata.version("parley-autoscaler")
+        return (*verbs, openapi.route("Parley extender", version, verbs, "/extender/v1/openapi.json"))
 
     def families(self) -> tuple[AnyFamily, ...]:
         """The metrics."""
@@ -167,10 +178,11 @@ class ExtenderService:
                 outcome, answer = await serve(body)
         except MessageError as error:
             self._log.warning("call malformed", verb=verb, faults=error.faults[:10])
-            return "malformed", server.text(400, f"{verb}: {error}"[:4096])
+            return "malformed", server.problem(400, ErrorCode.MALFORMED, f"{verb}: {error}", error.faults)
         except NotLeadingError as error:
             where = f" at {error.leader}" if error.leader is not None else ""
-            return "not-leader", server.text(503, f"{error}{where}")
+            detail = f"{error}{where}"
+            return "not-leader", server.problem(503, ErrorCode.NOT_LEADER, detail, leader=error.leader)
         except TimeoutError:
             self._log.warning("call late", verb=verb, after_s=self._answer_s)
             return "late", fails(f"no answer within {self._answer_s:g} s")
@@ -319,7 +331,7 @@ class ExtenderService:
 
     def _preempt_fails(self, why: str) -> server.Reply:
         """The answer has no place for an error, and an empty one would say that no preemption helps."""
-        return server.text(500, why)
+        return server.problem(500, ErrorCode.INTERNAL, why)
 
     # ------------------------------------------------------------ bind
 

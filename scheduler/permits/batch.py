@@ -17,7 +17,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
 from scheduler.core.vms import VmTable
-from scheduler.permits.answers import MAX_BATCH, Outcome
+from scheduler.permits.answers import MAX_BATCH, Outcome, error_reply
 from scheduler.permits.service import PermitService, grows
 
 MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
@@ -74,7 +74,7 @@ class BatchService:
 
     def _refused(self, message: str) -> server.Reply:
         self._permits.stats.answers["error", ErrorCode.MALFORMED.value] += 1
-        return server.Reply(400, codec.encode_error(codec.ErrorBody(message, ErrorCode.MALFORMED)))
+        return error_reply(400, codec.ErrorBody(message, ErrorCode.MALFORMED))
 
 
 async def _all(outcomes: dict[int, Outcome | Awaitable[Outcome]]) -> list[Outcome]:

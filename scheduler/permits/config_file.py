@@ -131,38 +131,49 @@ class NodeDefaults(Settings):
     """What holds for every node, where no override says otherwise. What is left out is as in `DEFAULT_RULES`."""
 
     system: Resources | None = None
+    """What of a node the system keeps, and is no room for VMs."""
     watermark: Watermark | None = None
+    """The share of a node above which its VMs are to leave, as one number or `{cpu, memory}`."""
     compute_unit: PositiveResources | None = None
+    """The step of growth of VMs that have none of their own."""
 
 
 class OverrideEntry(NodeDefaults):
     """Values for the nodes whose name is in `nodes`, or matches a glob there; of each value the first one wins."""
 
     nodes: list[Annotated[str, AfterValidator(_name)]]
+    """Names of nodes, or globs."""
 
 
 class GrowthEntry(Settings):
     """Which growth is refused: all of it, or that of VMs where it is only recommended."""
 
     stop: bool = False
+    """Nothing grows; decreases pass."""
     recommend_only: bool = False
+    """Nothing grows, and each refusal says what would have been permitted."""
     recommend_only_namespaces: list[Annotated[str, AfterValidator(_namespace_of_many)]] = Field(
         default_factory=list
     )
+    """As `recommendOnly`, for these namespaces or globs."""
     recommend_only_vms: list[Annotated[str, AfterValidator(_vm)]] = Field(default_factory=list)
+    """As `recommendOnly`, for these VMs (`NAMESPACE/NAME`) or globs."""
 
 
 class MigrationEntry(Settings):
     """Whether VMs leave nodes above their watermark."""
 
     enabled: bool = False
+    """VMs leave nodes above their watermark, where something can move them."""
 
 
 class NamedEntry(Settings):
     """A plugin or provider: its registered name, and its parameters as it wants them."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
+    """The name under which it is registered."""
     args: Any = None
+    """Its parameters, which it checks itself."""
 
     def named(self) -> config.Named:
         return config.Named(self.name, self.args)
@@ -172,6 +183,7 @@ class PluginEntry(NamedEntry):
     """A plugin of the chain. `instance` is what logs, metrics and reasons call it, where the same one is listed again."""
 
     instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
+    """What logs, metrics and reasons call this entry; its name, where it is empty."""
 
     def named(self) -> config.Named:
         return config.Named(self.name, self.args, self.instance)
@@ -188,8 +200,11 @@ class DefaultPoolEntry(Settings):
     """The pool of VMs without the label `parley.dev/pool` in some namespaces, or with some labels, or both."""
 
     pool: PoolName
+    """The pool of the VMs that match."""
     namespaces: list[Annotated[str, AfterValidator(_namespace)]] = Field(default_factory=list)
+    """Namespaces or globs; any of them matches."""
     labels: Labels = Field(default_factory=dict)
+    """Labels, all of which a VM must have."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -208,6 +223,7 @@ class PoolsEntry(Settings):
     plugins: list[PluginEntry] = Field(default_factory=list)
     providers: ProvidersEntry = Field(default_factory=ProvidersEntry)
     cooldown: Annotated[float, Field(ge=1, le=86_400)] = COOLDOWN_S
+    """For so many seconds a pool that admitted no more is not asked again for more, 1 to 86400."""
     defaults: Annotated[list[DefaultPoolEntry], Field(max_length=MAX_DEFAULTS)] = Field(default_factory=list)
 
     def config(self) -> config.ChainConfig:

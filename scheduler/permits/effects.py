@@ -8,6 +8,7 @@ from typing import Any, Final
 from hosting.backoff import Backoff
 from hosting.logs import Logger
 from scheduler.core import events
+from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.stats import PermitStats
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
@@ -30,6 +31,7 @@ class Effects:
         migrator: Migrator | None,
         clock: Callable[[], float],
         stats: PermitStats,
+        recorder: DecisionRecorder,
         log: Logger,
     ) -> None:
         self._report = report
@@ -37,6 +39,7 @@ class Effects:
         self._migrator = migrator
         self._clock = clock
         self._stats = stats
+        self._recorder = recorder
         self._log = log
         self._rng = random.Random()
         self._asking: set[int] = set()
@@ -107,12 +110,12 @@ class Effects:
             self._stats.migrations["failed"] += 1
             wait_s = RETRY_MIGRATION.delay_s(self._failures, self._rng)
             why = "not started in time" if isinstance(error, TimeoutError) else str(error) or repr(error)
-            self._log.warning("migration failed to start", pod=str(wanted.pod), node=wanted.node, error=why)
+            self._recorder.migration_failed(wanted, why, wait_s)
             self._report(events.MigrationFailed(wanted.uid, self._clock() + wait_s))
         else:
             self._failures = 0
             self._stats.migrations["started"] += 1
-            self._log.info("migration started", pod=str(wanted.pod), node=wanted.node)
+            self._recorder.migration_started(wanted.pod, wanted.node)
             self._report(events.MigrationStarted(wanted.uid))
 
 

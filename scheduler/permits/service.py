@@ -16,6 +16,7 @@ from hosting import server
 from hosting.logs import Logger
 from protocol import codec, translate, wire
 from protocol.errors import RemoteProtocolError
+from protocol.explaining import ProgressCode
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
@@ -23,11 +24,13 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.published import is_first_of_its_caller
 from scheduler.core.vms import VmRecord
+from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.answers import Answers, Outcome
 from scheduler.permits.cluster_reader import ClusterReader
 from scheduler.permits.core_loop import CoreLoop
 from scheduler.permits.effects import Effects
 from scheduler.permits.looks import Looks
+from scheduler.permits.operations import PERMIT
 from scheduler.permits.stats import PermitStats
 from scheduler.permits.waiting import WaitingRequest, WaitingRequests
 from scheduler.ports import (
@@ -54,6 +57,8 @@ FIRST_DEADLINE_S: Final = 3.5
 if it fails."""
 LOOK_AGAIN_S: Final = 0.25
 """Between looks for one request that is held."""
+HOLD_S: Final = 0.5
+"""How long a pool's answer, or a look that helps, may take until the request counts as held."""
 
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
 
@@ -82,12 +87,15 @@ class PermitService:
         self._published = 0
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self.stats = PermitStats()
-        self._answers = Answers(self.stats, log)
+        self.recorder = DecisionRecorder(core, clock, log)
+        self._answers = Answers(self.stats, self.recorder, log)
         self._loop = CoreLoop(
             core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
         )
-        self._effects = Effects(self._loop.put, pools or NoPools(), migrator, clock, self.stats, log)
-        self._reader = ClusterReader(cluster, self.take, self._answers.forget, self.stats, log)
+        self._effects = Effects(
+            self._loop.put, pools or NoPools(), migrator, clock, self.stats, self.recorder, log
+        )
+        self._reader = ClusterReader(cluster, self.take, self.recorder.gone, self.stats, log)
         self._looks = Looks(self._reader.read)
         self.load = self._reader.load
         self.refresh = self._reader.refresh
@@ -97,8 +105,20 @@ class PermitService:
     def take(self, event: events.Input) -> tuple[events.Output, ...]:
         """Take an input that is no request to the core, and begin what follows."""
         outputs = self._loop.decide(event)
+        if isinstance(event, events.MigrationStarted | events.MigrationEnded):
+            self._tell_migration(event)
         self._loop.run(outputs)
         return outputs
+
+    def _tell_migration(self, event: events.MigrationStarted | events.MigrationEnded) -> None:
+        """What somebody else than our migrator has begun is told here, too."""
+        record = self._core.vms.by_uid(event.uid)
+        if record is None:
+            return
+        if isinstance(event, events.MigrationStarted):
+            self.recorder.migration_started(record.spec.pod, record.spec.node)
+        else:
+            self.recorder.migration_ended(record.spec.pod, record.spec.node)
 
     async def tick(self) -> None:
         """Tell the core the time, and read the VMs where a floor may end by it."""
@@ -118,7 +138,7 @@ class PermitService:
         """Where permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
         limit = codec.MAX_REQUEST_BYTES
         return (
-            server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True),
+            server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True, about=PERMIT),
             server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True),
         )
 
@@ -150,13 +170,13 @@ class PermitService:
         if request.extension is not None:
             return self.decide_extended(request, body)
         if self._published >= MAX_PUBLISHED or self._is_pool_full(request):
-            return self._answers.hang_up(ErrorCode.OVERLOADED.value)
+            return self._answers.overloaded(request)
         return self._decide_published(request, body)
 
     def decide_extended(self, request: AgentRequest, body: bytes) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
         if self._waiting.is_busy and self._would_wait_too_long(request):
-            return self._answers.overloaded()
+            return self._answers.overloaded(request)
         arrived = events.RequestArrived(next(self._tickets), request, self._clock())
         found = self._submit(arrived, body, arrived.now_s + ADMISSION_DEADLINE_S)
         if not isinstance(found, WaitingRequest):
@@ -180,7 +200,7 @@ class PermitService:
                 found = self._submit(arrived, body, arrived.now_s + deadline_s)
                 return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
-            return self._answers.hang_up("deadline")
+            return self._answers.hang_up("deadline", request, f"no answer within {deadline_s:g} s")
         finally:
             self._published -= 1
 
@@ -198,7 +218,7 @@ class PermitService:
         pending = WaitingRequest(arrived, body, arrived.now_s, due_s)
         self._waiting.add(pending)
         self._loop.run(outputs)
-        return pending.outcome if pending.outcome is not None else pending
+        return pending if pending.outcome is None else pending.outcome
 
     async def _wait(self, pending: WaitingRequest, patience_s: float) -> Outcome:
         """The outcome of a request; the core, the looks and the pools give up by themselves, long before `patience_s`."""
@@ -223,7 +243,8 @@ class PermitService:
             case events.Decided() | events.Refused() | events.HungUp():
                 pending = self._waiting.find(output.ticket)
                 if pending is not None:
-                    outcome = self._answers.write(output, for_extension=pending.for_extension)
+                    is_recorded = pending.pool is None or not _is_overtaken(output)
+                    outcome = self._answers.write(output, pending.arrived.request, is_recorded=is_recorded)
                     self._waiting.settle(output.ticket, outcome)
             case events.LookNeeded():
                 pending = self._waiting.find(output.ticket)
@@ -232,12 +253,15 @@ class PermitService:
             case events.AdmissionCallNeeded():
                 due_s = self._wait_for_pool(output.ticket, output.pool)
                 self._effects.call_admission(output, due_s)
+                self._hold_later(output.ticket)
             case events.Joined():
                 leader = self._waiting.find(output.leader)
                 self._wait_for_pool(output.ticket, (leader.pool if leader is not None else None) or "")
+                self._hold_later(output.ticket)
             case events.AdmissionCallCancelled():
                 self._effects.cancel(output.ticket)
             case events.MigrationWanted():
+                self.recorder.migration_wanted(output)
                 self._effects.migrate(output)
             case events.ReadNeeded() | events.Placed() | events.NotPlaced():
                 pass  # `tick` makes the reads; whoever asks for a placement sees its outcome
@@ -252,10 +276,28 @@ class PermitService:
         self._waiting.asks(pending, pool)
         return pending.due_s
 
+    def _hold_later(self, ticket: int) -> None:
+        """Most waits end before anybody would notice: only a request that still waits for the same after a while is told as held."""
+        pending = self._waiting.find(ticket)
+        if pending is not None and pending.holder != (holder := pending.pool or ""):
+            pending.holder = holder
+            asyncio.get_running_loop().call_later(HOLD_S, self._hold, pending, holder)
+
+    def _hold(self, pending: WaitingRequest, holder: str) -> None:
+        if self._waiting.find(pending.arrived.ticket) is not pending or pending.holder != holder:
+            return
+        if pending.pool is not None:
+            message = f"pool {pending.pool} has been asked, and has not answered for {HOLD_S:g} s"
+            self.recorder.held(pending.arrived.request, ProgressCode.POOL_ASKED, message)
+        else:
+            message = "the last look at the cluster did not show what the VM uses"
+            self.recorder.held(pending.arrived.request, ProgressCode.CLUSTER_LOOK, message)
+
     def _look(self, pending: WaitingRequest) -> None:
         """Look at the cluster for a request, at once or, where a look has not helped, after a moment."""
         self._waiting.looks(pending)
         if pending.looks:
+            self._hold_later(pending.arrived.ticket)
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_now, pending)
         else:
             self._look_now(pending)
@@ -281,8 +323,7 @@ class PermitService:
         elif self._may_look_again(pending, now_s):
             self._look(pending)
         else:
-            unreachable = self._answers.unreachable(for_extension=pending.for_extension)
-            self._waiting.settle(ticket, unreachable)
+            self._waiting.settle(ticket, self._answers.unreachable(last.request))
 
     def _may_look_again(self, pending: WaitingRequest, now_s: float) -> bool:
         """Whether a request may wait until the cluster can be read: only the first one of a published agent."""
@@ -321,10 +362,14 @@ class PermitService:
             self._waiting.settle(pending.arrived.ticket, self._our_fault(pending.arrived, error))
 
     def _our_fault(self, arrived: events.RequestArrived, error: Exception) -> Outcome:
-        for_extension = arrived.request.extension is not None
         if isinstance(error, NotLeadingError):
-            return self._answers.not_leader(error.leader, for_extension=for_extension)
-        return self._answers.our_fault(error, arrived.request.pod, for_extension=for_extension)
+            return self._answers.not_leader(arrived.request, error.leader)
+        return self._answers.our_fault(arrived.request, error)
+
+
+def _is_overtaken(answer: events.Output) -> bool:
+    """Whether a request that waited for its pool is refused because its own agent has asked anew."""
+    return isinstance(answer, events.Refused) and answer.code is ErrorCode.SEQUENCE_STALE
 
 
 def grows(record: VmRecord, request: AgentRequest) -> bool:

@@ -23,7 +23,7 @@ class WaitingRequest:
     """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
 
     `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it
-    waits for; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
+    waits for, `holder` the pool whose answer, or "" for a look, may make the request held; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
     """
 
     arrived: events.RequestArrived
@@ -33,6 +33,7 @@ class WaitingRequest:
     looks: int = 0
     is_looking: bool = False
     pool: str | None = None
+    holder: str | None = None
     outcome: Outcome | None = None
     future: asyncio.Future[Outcome] | None = None
 

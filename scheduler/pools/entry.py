@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from hosting.amounts import PositiveResources
 from hosting.settings import Settings
@@ -20,15 +20,23 @@ def _name(value: str) -> str:
     return value
 
 
-PoolName = Annotated[str, AfterValidator(_name)]
-_Key = Annotated[str, AfterValidator(validation.key)]
-Labels = Annotated[
-    dict[_Key, Annotated[str, AfterValidator(validation.label)]], Field(max_length=validation.MAX_TEXTS)
+def _matching(pattern: re.Pattern[str]) -> WithJsonSchema:
+    """What the OpenAPI document says of a text that matches as a whole."""
+    return WithJsonSchema({"type": "string", "pattern": f"^({pattern.pattern})$"})
+
+
+PoolName = Annotated[str, AfterValidator(_name), _matching(_NAME)]
+_Key = Annotated[str, AfterValidator(validation.key), _matching(validation.KEY)]
+_Label = Annotated[str, AfterValidator(validation.label), _matching(validation.LABEL)]
+_Annotation = Annotated[
+    str,
+    AfterValidator(validation.annotation),
+    WithJsonSchema({"type": "string", "maxLength": validation.MAX_ANNOTATION}),
 ]
+_TEXTS: Final = Field(max_length=validation.MAX_TEXTS, json_schema_extra={"additionalProperties": False})
+Labels = Annotated[dict[_Key, _Label], _TEXTS]
 """Labels as Kubernetes allows them."""
-_Annotations = Annotated[
-    dict[_Key, Annotated[str, AfterValidator(validation.annotation)]], Field(max_length=validation.MAX_TEXTS)
-]
+_Annotations = Annotated[dict[_Key, _Annotation], _TEXTS]
 
 
 class LimitsEntry(Settings):
@@ -36,8 +44,11 @@ class LimitsEntry(Settings):
     are kept for it."""
 
     max_units: Annotated[int, Field(ge=0, le=validation.MAX_UNITS)] | None = None
+    """So many units the VMs of the pool may hold together; 0 freezes the pool."""
     max_units_per_vm: Annotated[int, Field(ge=1, le=validation.MAX_UNITS)] | None = None
+    """So many units one VM of the pool may hold."""
     min_units: Annotated[int, Field(ge=0, le=validation.MAX_UNITS)] = 0
+    """So many units are kept for the pool by plugins that know quotas."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -50,11 +61,16 @@ class PoolEntry(Settings):
     """A pool as it is wanted."""
 
     name: PoolName
+    """The pool's name, which VMs name by the label `parley.dev/pool`."""
     compute_unit: PositiveResources
+    """The unit in which the pool counts."""
     limits: LimitsEntry = LimitsEntry()
     labels: Labels = Field(default_factory=dict)
+    """Labels that plugins read, such as the tenant's."""
     annotations: _Annotations = Field(default_factory=dict)
+    """Annotations that plugins read."""
     finalizers: Annotated[list[_Key], Field(max_length=validation.MAX_TEXTS)] = Field(default_factory=list)
+    """Who must be done with the pool before it is gone."""
 
     def pool(self) -> Pool:
         """The pool as hooks see it."""

@@ -4,7 +4,7 @@ Source: reference/koordinator.md 1.9. A plugin's page is `/v1/scheduling/plugins
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,8 +13,20 @@ from pydantic import Field
 
 from hosting import addresses, server
 from hosting.logs import Logger
+from hosting.operation import DocumentedAnswer, DocumentedParameter, Operation
 from hosting.settings import Settings, SettingsError, parse_json
-from protocol.values import ZERO
+from protocol.explaining import AmountShown
+from protocol.pages import (
+    DebugFlagsShown,
+    DiagnosesShown,
+    DiagnosisInShort,
+    DiagnosisShown,
+    FailureShown,
+    ReservationShown,
+    ScheduledNode,
+)
+from protocol.reasons import ErrorCode
+from protocol.values import ZERO, Resources
 from scheduler.framework.core.debugging import MOST_NODES, DebugFlags
 from scheduler.framework.core.diagnosis import Diagnosis, DiagnosisStore
 from scheduler.framework.core.extended import APIServiceProvider, Endpoint, Reservation
@@ -28,6 +40,36 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 MOST_SHOWN: Final = 100
 """So many diagnoses are listed, the newest ones."""
 _BODY: Final = Path("body")
+_TAG: Final = "scheduling"
+_TEXT: Final = {"type": "string", "minLength": 1, "maxLength": 253}
+SERVICES: Final = Operation(
+    "The pages below /v1/scheduling",
+    {200: DocumentedAnswer("Their paths, by method.", dict[str, list[str]])},
+    _TAG,
+)
+NODE: Final = Operation(
+    "A node as scheduling plugins saw it in the last cycle",
+    {200: DocumentedAnswer("The node.", ScheduledNode)},
+    _TAG,
+    path=(DocumentedParameter("node", "Name of the node.", _TEXT),),
+)
+DIAGNOSES: Final = Operation(
+    "Why pods found no node, the newest ones first",
+    {200: DocumentedAnswer("At most 100 of them.", DiagnosesShown)},
+    _TAG,
+)
+DIAGNOSIS: Final = Operation(
+    "Why a pod found no node",
+    {200: DocumentedAnswer("The last diagnosis of the pod.", DiagnosisShown)},
+    _TAG,
+    path=(
+        DocumentedParameter("namespace", "Namespace of the pod.", _TEXT),
+        DocumentedParameter("name", "Its name.", _TEXT),
+    ),
+)
+FLAGS: Final = Operation(
+    "What is logged for debugging", {200: DocumentedAnswer("The switches.", DebugFlagsShown)}, _TAG
+)
 
 
 class PluginServices:
@@ -53,7 +95,7 @@ class PluginServices:
     def routes(self) -> tuple[server.Route, ...]:
         """A route for every page."""
         return tuple(
-            server.Route("GET", _path(name, endpoint), self._reading(name, endpoint))
+            server.Route("GET", _path(name, endpoint), self._reading(name, endpoint), about=_about(name))
             for name, pages in self._pages.items()
             for endpoint in pages
         )
@@ -65,11 +107,12 @@ class PluginServices:
                 body = msgspec.json.encode(page)
             except Exception:  # noqa: BLE001 - a plugin's own: whatever it raises
                 self._log.exception("a page of a plugin failed", plugin=name, path=request.path)
-                return server.text(500, f"the page of plugin {name} failed; the log says why")
+                return _failed(f"the page of plugin {name} failed; the log says why")
             if page is None:
-                return server.text(404, f"plugin {name} has nothing at {request.path[:200]}")
+                detail = f"plugin {name} has nothing at {request.path[:200]}"
+                return server.problem(404, ErrorCode.NOTHING_KNOWN, detail)
             if len(body) > MOST_BYTES:
-                return server.text(500, f"the page of plugin {name} is larger than {MOST_BYTES} bytes")
+                return _failed(f"the page of plugin {name} is larger than {MOST_BYTES} bytes")
             return server.Reply(200, body)
 
         return read
@@ -79,11 +122,33 @@ def _path(plugin: str, endpoint: Endpoint) -> str:
     return f"{PREFIX}/plugins/{plugin}{endpoint.path}"
 
 
+def _about(plugin: str) -> Operation:
+    return Operation(
+        f"A page of the scheduling plugin {plugin}",
+        {200: DocumentedAnswer("Whatever the plugin shows.", Any)},
+        _TAG,
+    )
+
+
+def _failed(detail: str) -> server.Reply:
+    return server.problem(500, ErrorCode.PLUGIN_FAILED, detail)
+
+
 class FlagsBody(Settings):
     """The body of `PUT /v1/scheduling/debug`. What is left out is switched off."""
 
     scores: Annotated[int, Field(ge=0, le=MOST_NODES)] = 0
     filters: bool = False
+
+
+SET_FLAGS: Final = Operation(
+    "Switch what is logged for debugging; what is left out is switched off",
+    {200: DocumentedAnswer("The switches from now on.", DebugFlagsShown)},
+    _TAG,
+    body=FlagsBody,
+    examples={"the scores of ten nodes": {"scores": 10}},
+    problems={403: "The caller is on another machine, or a web page."},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +169,14 @@ class SchedulingPages:
     def routes(self) -> tuple[server.Route, ...]:
         """Every page, those of the plugins too."""
         return (
-            server.Route("GET", "/v1/scheduling/__services__", self._services),
-            server.Route("GET", "/v1/scheduling/nodes/{node}", self._node),
-            server.Route("GET", "/v1/scheduling/diagnoses", self._diagnoses),
-            server.Route("GET", "/v1/scheduling/diagnoses/{namespace}/{name}", self._diagnosis),
-            server.Route("GET", "/v1/scheduling/debug", self._flags),
-            server.Route("PUT", "/v1/scheduling/debug", self._set_flags),
+            server.Route("GET", "/v1/scheduling/__services__", self._services, about=SERVICES),
+            server.Route("GET", "/v1/scheduling/nodes/{node}", self._node, about=NODE),
+            server.Route("GET", "/v1/scheduling/diagnoses", self._diagnoses, about=DIAGNOSES),
+            server.Route(
+                "GET", "/v1/scheduling/diagnoses/{namespace}/{name}", self._diagnosis, about=DIAGNOSIS
+            ),
+            server.Route("GET", "/v1/scheduling/debug", self._flags, about=FLAGS),
+            server.Route("PUT", "/v1/scheduling/debug", self._set_flags, about=SET_FLAGS),
             *self.plugins.routes(),
         )
 
@@ -123,77 +190,91 @@ class SchedulingPages:
         name = request.parameters["node"]
         node = self.nodes().get(name)
         if node is None:
-            return server.text(404, f"there is no node {name[:253]!r}")
+            return server.problem(404, ErrorCode.UNKNOWN_NODE, f"there is no node {name[:253]!r}")
         return _page(
-            {
-                "node": name,
-                "generation": node.generation,
-                "allocatable": node.reservable.written(),
-                "requested": node.reserved.written(),
-                "remaining": node.free.max(ZERO).written(),
-                "pods": [pod.name for pod in node.pods],
-                "nominatedPods": [pod.name for pod in self.nominations.on(name)],
-                "reservations": [shown_reservation(each) for each in self.reservations(name)],
-            }
+            ScheduledNode(
+                node=name,
+                generation=node.generation,
+                allocatable=_amount(node.reservable),
+                requested=_amount(node.reserved),
+                remaining=_amount(node.free.max(ZERO)),
+                pods=tuple(pod.name for pod in node.pods),
+                nominated_pods=tuple(pod.name for pod in self.nominations.on(name)),
+                reservations=tuple(map(shown_reservation, self.reservations(name))),
+            )
         )
 
     async def _diagnoses(self, _: server.Request) -> server.Reply:
         newest = self.diagnoses.newest(MOST_SHOWN)
-        return _page({"diagnoses": [{"pod": each.pod.name, "text": each.text} for each in newest]})
+        shown = (DiagnosisInShort(pod=each.pod.name, text=each.text) for each in newest)
+        return _page(DiagnosesShown(diagnoses=tuple(shown)))
 
     async def _diagnosis(self, request: server.Request) -> server.Reply:
         namespace, name = request.parameters["namespace"], request.parameters["name"]
         found = self.diagnoses.of(namespace, name)
         if found is None:
-            return server.text(404, f"pod {namespace[:253]}/{name[:253]} was not found to be unschedulable")
+            detail = f"pod {namespace[:253]}/{name[:253]} was not found to be unschedulable"
+            return server.problem(404, ErrorCode.NOTHING_KNOWN, detail)
         return _page(_shown_diagnosis(found))
 
     async def _flags(self, _: server.Request) -> server.Reply:
-        return _page(asdict(self.flags))
+        return _page(_shown_flags(self.flags))
 
     async def _set_flags(self, request: server.Request) -> server.Reply:
         if not addresses.is_loopback(request.peer) or "origin" in request.headers:
-            return server.text(403, "debug output is switched from this machine only, and not by web pages")
+            detail = "debug output is switched from this machine only, and not by web pages"
+            return server.problem(403, ErrorCode.FORBIDDEN, detail)
+        if request.body.strip() in (b"", b"null"):
+            fault = "the body: must be a mapping, such as {} to switch everything off"
+            return server.problem(400, ErrorCode.MALFORMED, fault, [fault])
         try:
             body = parse_json(_BODY, request.body, FlagsBody)
         except SettingsError as error:
-            return server.text(400, str(error))
+            return server.problem(400, ErrorCode.MALFORMED, f"the body: {error.faults[0]}", error.faults)
         self.flags.scores, self.flags.filters = body.scores, body.filters
         self.log.info("debug output switched", scores=body.scores, filters=body.filters)
-        return _page(asdict(self.flags))
+        return _page(_shown_flags(self.flags))
 
 
-def shown_reservation(reservation: Reservation) -> dict[str, Any]:
+def shown_reservation(reservation: Reservation) -> ReservationShown:
     """A reservation for a page."""
-    return {
-        "name": reservation.name,
-        "uid": reservation.uid,
-        "allocatable": reservation.allocatable.written(),
-        "allocated": reservation.allocated.written(),
-        "available": reservation.is_matchable,
-    }
+    return ReservationShown(
+        name=reservation.name,
+        uid=reservation.uid,
+        allocatable=_amount(reservation.allocatable),
+        allocated=_amount(reservation.allocated),
+        available=reservation.is_matchable,
+    )
 
 
-def _shown_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {
-        "pod": diagnosis.pod.name,
-        "uid": diagnosis.pod.uid,
-        "text": diagnosis.text,
-        "nodes": diagnosis.node_count,
-        "nominatedNode": diagnosis.nominated_node,
-        "preFilterMessage": diagnosis.pre_filter_message,
-        "postFilterMessage": diagnosis.post_filter_message,
-        "suggestion": diagnosis.suggestion,
-        "failures": [
-            {
-                "reason": failure.reason,
-                "plugin": failure.plugin,
-                "preemptionMightHelp": failure.preemption_might_help,
-                "nodes": failure.nodes,
-            }
+def _shown_diagnosis(diagnosis: Diagnosis) -> DiagnosisShown:
+    return DiagnosisShown(
+        pod=diagnosis.pod.name,
+        uid=diagnosis.pod.uid,
+        text=diagnosis.text,
+        nodes=diagnosis.node_count,
+        nominated_node=diagnosis.nominated_node,
+        pre_filter_message=diagnosis.pre_filter_message,
+        post_filter_message=diagnosis.post_filter_message,
+        suggestion=diagnosis.suggestion,
+        failures=tuple(
+            FailureShown(
+                reason=failure.reason,
+                plugin=failure.plugin,
+                preemption_might_help=failure.preemption_might_help,
+                nodes=failure.nodes,
+            )
             for failure in diagnosis.failures
-        ],
-    }
+        ),
+    )
+
+
+def _shown_flags(flags: DebugFlags) -> DebugFlagsShown:
+    return DebugFlagsShown(scores=flags.scores, filters=flags.filters)
+
+
+def _amount(amount: Resources) -> AmountShown:
+    return AmountShown(**amount.written())
 
 
 def _page(shown: object) -> server.Reply:

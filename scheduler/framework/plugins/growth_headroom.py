@@ -54,14 +54,18 @@ class ResourceWeight(Settings):
     """How much a resource counts in a node's score."""
 
     name: Literal["cpu", "memory"]
+    """The resource."""
     weight: Annotated[int, Field(ge=1, le=100)] = 1
+    """Its part of the score, against that of the other resource."""
 
 
 class UtilizationPoint(Settings):
     """A point of a shape, with the published ranges; but utilization may reach 200 percent."""
 
     utilization: Annotated[int, Field(ge=0, le=MAX_UTILIZATION)]
+    """Per cent of the node in use."""
     score: Annotated[int, Field(ge=0, le=10)]
+    """The score there; between two points it lies between theirs."""
 
 
 class RequestedToCapacityRatioParam(Settings):
@@ -85,6 +89,7 @@ class ScoringStrategy(Settings):
     """How scores follow from utilization. `requestedToCapacityRatio` is given with that strategy, and only with it."""
 
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    """Whether emptier nodes score higher, fuller ones, or as a shape says."""
     resources: Annotated[list[ResourceWeight], Field(min_length=1)] = Field(default_factory=_both)
     requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
 
@@ -119,6 +124,7 @@ class GrowthHeadroomArgs(Settings):
     that counts as likely."""
 
     growth_share_ppm: Annotated[int, share(0, 1)] = Field(500_000, alias="growthShare")
+    """The share of what lies between what a VM keeps and its maximum that counts as likely."""
     scoring_strategy: ScoringStrategy = Field(default_factory=ScoringStrategy)
 
 

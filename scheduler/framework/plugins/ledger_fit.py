@@ -52,6 +52,7 @@ class LedgerFitArgs(Settings):
     """
 
     hold_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(60.0, alias="holdSeconds")
+    """Seconds for which room is kept for a pod that is being bound, beyond the wait for its permit."""
 
 
 class LedgerFit(ShippedPlugin):

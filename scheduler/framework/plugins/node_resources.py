@@ -49,9 +49,11 @@ class NodeResourcesArgs(Settings):
     """
 
     ignored_resources: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Names of extended resources that are not looked at."""
     ignored_resource_groups: list[Annotated[str, Field(min_length=1, pattern="^[^/]*$")]] = Field(
         default_factory=list
     )
+    """The parts before the slash of names that are not looked at."""
 
 
 class NodeResources(ShippedPlugin):

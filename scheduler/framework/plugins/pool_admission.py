@@ -38,6 +38,7 @@ class PoolAdmissionArgs(Settings):
     deadline_s: Annotated[float, Field(ge=0.1, le=10, allow_inf_nan=False)] = Field(
         ADMISSION_DEADLINE_S, alias="deadlineSeconds"
     )
+    """Seconds that a pool has for its answer."""
 
 
 class PoolAdmission(ShippedPlugin):

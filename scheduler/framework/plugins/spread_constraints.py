@@ -19,9 +19,13 @@ class DefaultConstraint(Settings):
     """A constraint for pods that have none of their own; it selects the pods of the same owner, else those with the same labels."""
 
     max_skew: Annotated[int, Field(ge=1)]
+    """By how many pods two domains may differ."""
     topology_key: Annotated[str, Field(min_length=1)]
+    """The label of nodes that makes the domains."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    """Whether a node that breaks the constraint is left out, or only scores lower."""
     min_domains: Annotated[int, Field(ge=1)] | None = None
+    """With fewer domains than this the least is taken to be zero."""
 
     def manifest(self) -> Mapping[str, Any]:
         """The constraint as pods have it."""
@@ -46,6 +50,7 @@ class PodTopologySpreadArgs(Settings):
 
     default_constraints: list[DefaultConstraint] = Field(default_factory=list)
     defaulting_type: Literal["System", "List"] = "System"
+    """Whether pods without constraints get those of kube-scheduler, or the ones listed here."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

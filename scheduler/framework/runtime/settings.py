@@ -26,12 +26,14 @@ class DisabledEntry(Settings):
     """A default plugin that is not called at a point, or `*` for all of them."""
 
     name: PluginName
+    """The name under which the plugin is registered; `*` in `disabled` stands for all."""
 
 
 class EnabledEntry(DisabledEntry):
     """A plugin that is called at a point. The weight counts where the plugin scores."""
 
     weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = 1
+    """How much its scores count, from 1."""
 
 
 class PointEntry(Settings):
@@ -70,13 +72,16 @@ class PluginArgsEntry(Settings):
     """The args of a plugin, as its factory wants them."""
 
     name: PluginName
+    """The plugin that the args are for."""
     args: Any = None
+    """Its parameters, which its own model checks."""
 
 
 class ProfileEntry(Settings):
     """The plugins for the pods that name this scheduler."""
 
     scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER_NAME
+    """What pods name as `schedulerName` to be placed by this profile."""
     plugins: PointsEntry = Field(default_factory=PointsEntry)
     plugin_config: Annotated[list[PluginArgsEntry], Field(max_length=MAX_PLUGINS)] = Field(
         default_factory=list

@@ -22,22 +22,22 @@ MAX_TEXTS: Final = 64
 MAX_ANNOTATION: Final = 4096
 MAX_WAIT_S: Final = 1e9
 """The longest wait that a plugin can name (30 years); more is a mistake, such as a time of day in its place."""
-_KEY: Final = re.compile(
+KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
-_LABEL: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+LABEL: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 def key(value: str) -> str:
     """The name of a label, an annotation or a finalizer. Raises `ValueError`."""
-    if not _KEY.fullmatch(value):
+    if not KEY.fullmatch(value):
         raise ValueError("must be a name of at most 63 letters, digits, -, _ and ., perhaps after a domain/")
     return value
 
 
 def label(value: str) -> str:
     """The text of a label. Raises `ValueError`."""
-    if not _LABEL.fullmatch(value):
+    if not LABEL.fullmatch(value):
         raise ValueError("must be at most 63 letters, digits, -, _ and .")
     return value
 

@@ -1,7 +1,7 @@
 """Pools over HTTP: `/v1/pools`. Each change goes through the hooks of the chain.
 
 Whoever may write pools decides how much VMs may have, so writes are taken from this machine only, unless the operator
-says otherwise. Errors are JSON: `error` for a person, `code` for programs, and `faults`, one for each thing that is wrong.
+says otherwise. Errors are problem documents; the refusals of hooks have the hook's own status.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,14 +12,32 @@ from typing import Any, Final
 import msgspec
 
 from hosting import addresses, server
+from hosting.operation import DocumentedAnswer, DocumentedParameter, Operation
 from hosting.settings import SettingsError, parse_json
+from protocol.explaining import AmountShown
+from protocol.pages import (
+    ConditionShown,
+    DeletedPool,
+    LastOutcome,
+    ParkedVm,
+    PluginShown,
+    PluginsShown,
+    PoolShown,
+    PoolsShown,
+    PoolStatusShown,
+    SaturatedAmount,
+    UnparkedPool,
+)
+from protocol.reasons import ErrorCode
+from protocol.values import Resources
 from scheduler.core.core import Core
+from scheduler.pools import entry
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.core.admission_state import PoolAdmissionState, message_of
-from scheduler.pools.core.errors import AppError, kind_from_app_error
+from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
 from scheduler.pools.core.values import Pool
-from scheduler.pools.entry import WrittenPool, shown
+from scheduler.pools.entry import WrittenPool
 
 MAX_BODY_BYTES: Final = 512 * 1024
 _BODY: Final = Path("body")
@@ -30,8 +48,76 @@ _KINDS: Final = {
     ProbeResultKind.INVALID_SPEC: "InvalidSpec",
 }
 
-_CODES: Final = {404: "unknown-pool", 409: "conflict"}
+_CODES: Final = {404: ErrorCode.UNKNOWN_POOL, 409: ErrorCode.CONFLICT}
 """Of refusals that name no kind: what the store says."""
+_CODES_OF_KINDS: Final = {
+    PluginErrorKind.INSUFFICIENT_RESOURCES: ErrorCode.INSUFFICIENT_RESOURCES,
+    PluginErrorKind.INVALID_SPEC: ErrorCode.INVALID_SPEC,
+    PluginErrorKind.INTERNAL: ErrorCode.INTERNAL,
+    PluginErrorKind.UNKNOWN: ErrorCode.INTERNAL,
+}
+
+_NAME: Final = (
+    DocumentedParameter("name", "Name of the pool.", {"type": "string", "maxLength": 253, "minLength": 1}),
+)
+_WRITING: Final = {
+    403: "The caller is on another machine, or a web page; or pools are objects of Kubernetes here."
+}
+_REFUSING: Final = {
+    **_WRITING,
+    409: "The pool has changed meanwhile, or is there already.",
+    422: "A plugin finds the description wrong; a plugin may answer with any other status of an error, too.",
+    429: "A plugin refuses the change because a quota is full.",
+    503: "A plugin refuses the change because the cluster is full, or cannot say; or another scheduler leads (`leader`).",
+}
+_EXAMPLE: Final = {
+    "a small pool": {"name": "ci", "computeUnit": {"cpu": 1, "memory": "1Gi"}, "limits": {"maxUnits": 8}}
+}
+LIST_PLUGINS: Final = Operation(
+    "The pool plugins, and what each shows of itself",
+    {200: DocumentedAnswer("The plugins.", PluginsShown)},
+    "pools",
+)
+LIST: Final = Operation("All pools", {200: DocumentedAnswer("The pools.", PoolsShown)}, "pools")
+GET: Final = Operation("One pool", {200: DocumentedAnswer("The pool.", PoolShown)}, "pools", path=_NAME)
+CREATE: Final = Operation(
+    "Make a pool",
+    {201: DocumentedAnswer("The pool as it was made; plugins may have changed it.", PoolShown)},
+    "pools",
+    body=WrittenPool,
+    examples=_EXAMPLE,
+    problems=_REFUSING,
+)
+UPDATE: Final = Operation(
+    "Replace the description of a pool",
+    {
+        200: DocumentedAnswer(
+            "The pool, or, where its last finalizer was taken off, what has gone.", PoolShown | DeletedPool
+        )
+    },
+    "pools",
+    path=_NAME,
+    body=WrittenPool,
+    examples=_EXAMPLE,
+    problems=_REFUSING,
+)
+DELETE: Final = Operation(
+    "Delete a pool",
+    {
+        200: DocumentedAnswer("It has gone.", DeletedPool),
+        202: DocumentedAnswer("Finalizers hold it; it is gone when the last one is taken off.", PoolShown),
+    },
+    "pools",
+    path=_NAME,
+    problems=_REFUSING,
+)
+UNPARK: Final = Operation(
+    "End saturation and parking of a pool, so that plugins are asked anew",
+    {200: DocumentedAnswer("The pool.", UnparkedPool)},
+    "pools",
+    path=_NAME,
+    problems=_WRITING,
+)
 
 
 class PoolApi:
@@ -61,13 +147,17 @@ class PoolApi:
 
     def routes(self) -> tuple[server.Route, ...]:
         return (
-            server.Route("GET", "/v1/plugins", self._plugins),
-            server.Route("GET", "/v1/pools", self._list),
-            server.Route("POST", "/v1/pools", self._writing(self._create), MAX_BODY_BYTES),
-            server.Route("GET", "/v1/pools/{name}", self._get),
-            server.Route("PUT", "/v1/pools/{name}", self._writing(self._update), MAX_BODY_BYTES),
-            server.Route("DELETE", "/v1/pools/{name}", self._writing(self._delete)),
-            server.Route("POST", "/v1/pools/{name}/unpark", self._writing(self._unpark, describes=False)),
+            server.Route("GET", "/v1/plugins", self._plugins, about=LIST_PLUGINS),
+            server.Route("GET", "/v1/pools", self._list, about=LIST),
+            server.Route("POST", "/v1/pools", self._writing(self._create), MAX_BODY_BYTES, about=CREATE),
+            server.Route("GET", "/v1/pools/{name}", self._get, about=GET),
+            server.Route(
+                "PUT", "/v1/pools/{name}", self._writing(self._update), MAX_BODY_BYTES, about=UPDATE
+            ),
+            server.Route("DELETE", "/v1/pools/{name}", self._writing(self._delete), about=DELETE),
+            server.Route(
+                "POST", "/v1/pools/{name}/unpark", self._writing(self._unpark, describes=False), about=UNPARK
+            ),
         )
 
     def _writing(
@@ -75,52 +165,55 @@ class PoolApi:
     ) -> server.Handler:
         async def guarded(request: server.Request) -> server.Reply:
             if describes and self._are_objects:
-                return _error(403, "forbidden", "pools are Pool objects here; change them with kubectl")
+                return _forbidden("pools are Pool objects here; change them with kubectl")
             if not self._from_anywhere and not addresses.is_loopback(request.peer):
                 message = "pools are written from this machine only (--pool-writes-from-anywhere)"
-                return _error(403, "forbidden", message)
+                return _forbidden(message)
             if "origin" in request.headers:  # a page in a browser on this machine, which may be anybody's
-                return _error(403, "forbidden", "pools are not written by web pages")
+                return _forbidden("pools are not written by web pages")
             try:
                 return await handler(request)
             except AppError as error:
                 return _refusal(error)
             except SettingsError as error:
-                return _error(400, "malformed", f"the body is no pool: {error.faults[0]}", error.faults)
+                detail = f"the body is no pool: {error.faults[0]}"
+                return server.problem(400, ErrorCode.MALFORMED, detail, error.faults)
 
         return guarded
 
     async def _plugins(self, _: server.Request) -> server.Reply:
-        shown = [{"name": name, "status": _plain(status)} for name, status in self._objects.plugin_statuses()]
-        return _json(200, {"plugins": shown})
+        shown = (
+            PluginShown(name=name, status=_plain(status)) for name, status in self._objects.plugin_statuses()
+        )
+        return _json(200, PluginsShown(plugins=tuple(shown)))
 
     async def _list(self, _: server.Request) -> server.Reply:
-        return _json(200, {"pools": [self.view(pool) for pool in self._objects.pools()]})
+        return _json(200, PoolsShown(pools=tuple(map(self.shown, self._objects.pools()))))
 
     async def _get(self, request: server.Request) -> server.Reply:
         name = request.parameters["name"]
         pool = self._objects.pool(name)
-        return _json(200, self.view(pool)) if pool is not None else _no_pool(name)
+        return _json(200, self.shown(pool)) if pool is not None else _no_pool(name)
 
     async def _create(self, request: server.Request) -> server.Reply:
         written = parse_json(_BODY, request.body, WrittenPool)
         created = await self._objects.create(written.pool())
-        return _json(201, self.view(created))
+        return _json(201, self.shown(created))
 
     async def _update(self, request: server.Request) -> server.Reply:
         written = parse_json(_BODY, request.body, WrittenPool)
         name = request.parameters["name"]
         if written.name != name:
             fault = f"name: must be {name[:60]!r}, as in the path (found {written.name!r})"
-            return _error(400, "malformed", fault, [fault])
+            return server.problem(400, ErrorCode.MALFORMED, fault, [fault])
         updated = await self._objects.update(written.pool_as_expected())
-        return _json(200, self.view(updated)) if self._objects.find(name) is not None else _gone(name)
+        return _json(200, self.shown(updated)) if self._objects.find(name) is not None else _gone(name)
 
     async def _delete(self, request: server.Request) -> server.Reply:
         name = request.parameters["name"]
         await self._objects.delete(name)
         pool = self._objects.pool(name)
-        return _json(202, self.view(pool)) if pool is not None else _gone(name)
+        return _json(202, self.shown(pool)) if pool is not None else _gone(name)
 
     async def _unpark(self, request: server.Request) -> server.Reply:
         name = request.parameters["name"]
@@ -129,61 +222,71 @@ class PoolApi:
             return _no_pool(name)
         changed = self._queue.unpark(name)
         await self._objects.flush()
-        return _json(200, {"changed": changed, **self.view(pool)})
+        return _json(200, UnparkedPool(changed=changed, **msgspec.structs.asdict(self.shown(pool))))
 
     # ------------------------------------------------------------ views
 
     def view(self, pool: Pool) -> dict[str, Any]:
+        """A pool with its status, as JSON has it."""
+        found: dict[str, Any] = msgspec.to_builtins(self.shown(pool))
+        return found
+
+    def shown(self, pool: Pool) -> PoolShown:
         """A pool with its status, as people see it."""
+        return msgspec.convert({**entry.shown(pool), "status": self._status(pool)}, PoolShown)
+
+    def _status(self, pool: Pool) -> PoolStatusShown:
         state, account = self._queue.state_of(pool.name), self._ledger.pool(pool.name)
         limit = pool.limits.max_units
-        status: dict[str, Any] = {
-            "totalUnits": pool.replicas,
-            "members": len(account.rows) if account is not None else 0,
-            "waiting": self._queue.waiting(pool.name),
-            "isAboveLimit": limit is not None and pool.replicas > limit,
-        }
-        if account is not None and account.spec is not None and account.spec.limits_amounts:
-            status |= self._amounts(pool, state)
-        if account is not None and account.came_beyond:
-            status["cameBeyondLimit"] = account.came_beyond
-        if state.refusal is not None:
-            status["saturatedAtUnits"] = state.refusal.total
-            status["saturatedUntil"] = self._time(state.refusal.until_s)
+        limits_amounts = account is not None and account.spec is not None and account.spec.limits_amounts
+        refusal = state.refusal
         claimed, claimed_until_s = self._queue.claimed(pool.name)
-        if claimed:
-            status["claimedUnits"] = claimed
-            status["claimedUntil"] = self._time(claimed_until_s)
-        if state.last is not None:
-            last = state.last
-            status["lastOutcome"] = {
-                "kind": _KINDS[last.kind] if last.is_complete else "Deadline",
-                "message": last.message,
-                "plugin": last.plugin,
-                "askedUnits": last.candidate,
-                "admittedUnits": last.accepted,
-                "calls": last.calls,
-                "at": self._time(last.at_s),
-            }
-        if state.parked_vms:
-            status["parkedVms"] = [
-                {"uid": uid, "pod": self._pod(uid), "plugin": each.plugin, "message": each.message}
+        return PoolStatusShown(
+            total_units=pool.replicas,
+            members=len(account.rows) if account is not None else 0,
+            waiting=self._queue.waiting(pool.name),
+            is_above_limit=limit is not None and pool.replicas > limit,
+            total_amount=_amount(pool.amount) if limits_amounts else None,
+            saturated_amounts=self._saturated_amounts(state) if limits_amounts else None,
+            claimed_amount=self._claimed_amount(pool) if limits_amounts else None,
+            came_beyond_limit=account.came_beyond if account is not None else 0,
+            saturated_at_units=refusal.total if refusal is not None else None,
+            saturated_until=self._time(refusal.until_s) if refusal is not None else None,
+            claimed_units=claimed,
+            claimed_until=self._time(claimed_until_s) if claimed else None,
+            last_outcome=self._last_outcome(state),
+            parked_vms=tuple(
+                ParkedVm(uid=uid, pod=self._pod(uid), plugin=each.plugin, message=each.message)
                 for uid, each in state.parked_vms.items()
                 if self._vms.by_uid(uid) is not None
-            ]
-        status["conditions"] = self._conditions(pool, state)
-        return {**shown(pool), "status": status}
+            ),
+            conditions=tuple(self._conditions(pool, state)),
+        )
 
-    def _amounts(self, pool: Pool, state: PoolAdmissionState) -> dict[str, Any]:
-        """What a pool whose amounts are limited holds and claims of each resource, and where it is full."""
-        found: dict[str, Any] = {"totalAmount": pool.amount.written()}
-        if state.refused_amounts:
-            found["saturatedAmounts"] = {
-                each.resource: {"at": each.at, "until": self._time(each.until_s)}
-                for each in state.refused_amounts
-            }
+    def _saturated_amounts(self, state: PoolAdmissionState) -> dict[str, SaturatedAmount] | None:
+        """Where a pool whose amounts are limited is full."""
+        return {
+            each.resource or "": SaturatedAmount(at=each.at, until=self._time(each.until_s))
+            for each in state.refused_amounts
+        } or None
+
+    def _claimed_amount(self, pool: Pool) -> AmountShown | None:
         claimed = self._queue.claimed_amounts().get(pool.name)
-        return {**found, "claimedAmount": claimed.written()} if claimed is not None else found
+        return _amount(claimed) if claimed is not None else None
+
+    def _last_outcome(self, state: PoolAdmissionState) -> LastOutcome | None:
+        last = state.last
+        if last is None:
+            return None
+        return LastOutcome(
+            kind=_KINDS[last.kind] if last.is_complete else "Deadline",
+            message=last.message,
+            plugin=last.plugin,
+            asked_units=last.candidate,
+            admitted_units=last.accepted,
+            calls=last.calls,
+            at=self._time(last.at_s),
+        )
 
     def _time(self, moment_s: float) -> str:
         """The time of day at a moment of the clock."""
@@ -194,7 +297,7 @@ class PoolApi:
         record = self._vms.by_uid(uid)
         return record.name if record is not None else ""
 
-    def _conditions(self, pool: Pool, state: PoolAdmissionState) -> list[dict[str, str]]:
+    def _conditions(self, pool: Pool, state: PoolAdmissionState) -> list[ConditionShown]:
         found = [_admitted(state)]
         if state.parked is not None:
             found.append(_condition("Parked", "True", "AdmissionRejected", state.parked.message))
@@ -214,7 +317,7 @@ class PoolApi:
         return found
 
 
-def _admitted(state: PoolAdmissionState) -> dict[str, str]:
+def _admitted(state: PoolAdmissionState) -> ConditionShown:
     """Whether the chain admits growth, as far as it was asked. The message is never empty."""
     last = state.last
     if state.parked is not None:
@@ -245,35 +348,33 @@ def _plain(status: object) -> Any:
         return repr(status)[:1024]
 
 
-def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+def _condition(kind: str, status: str, reason: str, message: str) -> ConditionShown:
+    return ConditionShown(type=kind, status=status, reason=reason, message=message)
 
 
-def _json(status: int, content: dict[str, Any]) -> server.Reply:
+def _amount(amount: Resources) -> AmountShown:
+    return AmountShown(**amount.written())
+
+
+def _json(status: int, content: msgspec.Struct) -> server.Reply:
     return server.Reply(status, msgspec.json.encode(content))
 
 
 def _gone(name: str) -> server.Reply:
-    return _json(200, {"name": name, "deleted": True})
+    return _json(200, DeletedPool(name=name, deleted=True))
 
 
 def _no_pool(name: str) -> server.Reply:
-    return _error(404, "unknown-pool", f"there is no pool {name[:253]!r}")
+    return server.problem(404, ErrorCode.UNKNOWN_POOL, f"there is no pool {name[:253]!r}")
 
 
-def _error(status: int, code: str, message: str, faults: list[str] | None = None) -> server.Reply:
-    content: dict[str, Any] = {"error": message, "code": code}
-    if faults:
-        content["faults"] = faults
-    return _json(status, content)
+def _forbidden(detail: str) -> server.Reply:
+    return server.problem(403, ErrorCode.FORBIDDEN, detail)
 
 
 def _refusal(error: AppError) -> server.Reply:
     """A hook's refusal, or the store's: its message and codes, never its cause."""
     status = error.code if 400 <= error.code <= 599 else 500
-    message = message_of(error)
     code = _CODES.get(error.code) if error.detail is None else None
-    content: dict[str, Any] = {"error": message, "code": code or kind_from_app_error(error).value}
-    if error.biz_code:
-        content["bizCode"] = error.biz_code
-    return _json(status, content)
+    code = code or _CODES_OF_KINDS[kind_from_app_error(error)]
+    return server.problem(status, code, message_of(error), biz_code=error.biz_code)

@@ -96,6 +96,7 @@ class RetryArgs(Settings):
     """
 
     per_ask: Annotated[int, Field(ge=0, le=5)] = 1
+    """Further calls for one question, at most."""
     burst: Annotated[int, Field(ge=0, le=1000)] = 10
     """Retries of all questions together before the budget is empty; it is full at first."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -106,14 +107,18 @@ class BreakerArgs(Settings):
     """When the service is left alone: after so many `failures` in a row, for `openSeconds`, until `probes` succeed."""
 
     failures: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Failures in a row after which the service is left alone."""
     open_seconds: Annotated[float, Field(ge=0.01, le=3600)] = 5.0
+    """For so long."""
     probes: Annotated[int, Field(ge=1, le=100)] = 1
+    """Questions that must then succeed."""
 
 
 class HttpAdmissionArgs(Settings):
     """The plugin's args. Only `url` is required."""
 
     url: Annotated[str, AfterValidator(_checked_url)]
+    """The service's URL."""
     timeout: Annotated[float, AfterValidator(_below_the_chains)] = 0.4
     """Seconds for one question, its retries included."""
     token_file: Annotated[str, Field(min_length=1)] | None = None
@@ -123,6 +128,7 @@ class HttpAdmissionArgs(Settings):
     cert_file: Annotated[str, Field(min_length=1)] | None = None
     """Our certificate (PEM), for a service that asks for one, and in `key_file` its key. Both are read again, too."""
     key_file: Annotated[str, Field(min_length=1)] | None = None
+    """The key (PEM) of the certificate."""
     connections: Annotated[int, Field(ge=1, le=1024)] = 64
     """Questions that may be under way at the same time. Others wait for their turn, and that time is not the service's."""
     report_outcomes: bool = False
@@ -130,6 +136,7 @@ class HttpAdmissionArgs(Settings):
     hooks: Annotated[list[Hook], AfterValidator(_each_once)] = Field(default_factory=_growth_and_changes)
     """What is asked about: `update` is growth (the probes) and changed descriptions."""
     send_members: bool = False
+    """Whether questions name the VMs of the pool."""
     retries: RetryArgs = Field(default_factory=RetryArgs)
     breaker: BreakerArgs = Field(default_factory=BreakerArgs)
     on_outage: Literal["refuse", "admit"] = "refuse"

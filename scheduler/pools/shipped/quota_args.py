@@ -20,8 +20,11 @@ class TenantAmounts(Settings):
     """Units of the quota, and amounts beside them; what is left out is not limited, or not guaranteed."""
 
     units: Annotated[int, Field(ge=0)] | None = None
+    """In units of the quota."""
     cpu: Annotated[int, Cpu] | None = None
+    """CPUs beside the units."""
     memory: Annotated[int, Memory] | None = None
+    """Memory beside the units."""
 
     def of(self, measure: str) -> int | None:
         """The amount in that measure: units, milli-CPU or bytes."""
@@ -33,12 +36,17 @@ class TenantArgs(Settings):
     """A tenant. `limit` is short for `limits: {units}`, and `guaranteed` for `guarantees: {units}`. See `fair_split.Tenant`."""
 
     name: Annotated[str, Field(min_length=1)]
+    """The tenant's name, as pools have it in their label."""
     parent: Annotated[str, Field(min_length=1)] | None = None
+    """The tenant that this one belongs to, whose limit holds for both."""
     guaranteed_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="guaranteed")
+    """Units that the tenant always gets."""
     limit_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="limit")
+    """Units that the tenant never exceeds."""
     guarantees: TenantAmounts = TenantAmounts()
     limits: TenantAmounts = TenantAmounts()
     weight: Annotated[int, Field(ge=1)] = 1
+    """The tenant's part of what is lent, against the weights of the others."""
 
     def tenant(self, measure: str) -> Tenant:
         """The tenant with its amounts in one measure."""
@@ -53,10 +61,14 @@ class QuotaArgs(Settings):
     """The parameters. `retryAfter` (seconds) is what pools that were cut are told to wait."""
 
     compute_unit: PositiveResources
+    """The unit in which tenants are counted."""
     tenant_label: Annotated[str, Field(min_length=1)] = TENANT_LABEL
+    """The label of a pool that names its tenant."""
     tenants: Annotated[list[TenantArgs], Field(min_length=1)]
     unknown_tenant: Literal["refuse", "admit"] = "refuse"
+    """Whether pools of a tenant that is not listed grow."""
     retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
+    """Seconds that a pool which was cut is told to wait; left out, it is told none."""
     reserve_fair_shares: bool = True
     """False: whoever comes first borrows what is there, fair shares are only shown, and claims count for nothing, so a
     share may starve. True costs up to as many idle units as are claimed, until the claimants come back or their claims end."""

@@ -27,7 +27,7 @@ UNUSABLE = Profile("third", multi_point=PluginSet((EnabledPlugin("Ghost"),)), pa
 
 
 @asynccontextmanager
-async def live(world: World) -> AsyncIterator[LiveScheduling]:
+async def live(world: World, *, is_full: bool = False) -> AsyncIterator[LiveScheduling]:
     serving = Serving(OPTIONS, Sources(world.cluster, None, dict))
     try:
         api = world.server.api()
@@ -41,7 +41,7 @@ async def live(world: World) -> AsyncIterator[LiveScheduling]:
             recorder=recorder,
             guard=SoleScheduler(),
             rng=Certain(),
-            is_full=False,
+            is_full=is_full,
         )
     finally:
         await serving.close()

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from hosting import problems
 from hosting.kubernetes.resources import Manifest
 from hosting.metrics import HistogramFamily
+from hosting.server import Reply
 from scheduler.core.model import PodSpec
 from scheduler.extender.service import PREFIX
 from scheduler.framework.core.plugin import PreFilterResult
@@ -28,6 +30,13 @@ def on(**statuses: Status) -> Says:
 
 async def _hangs(*_: object) -> None:
     await asyncio.sleep(3600)
+
+
+def told(answer: Reply) -> tuple[int, str, str]:
+    """Status, code and detail of a problem."""
+    found = problems.decode(answer.body)
+    assert found is not None
+    return answer.status, found.code, found.detail
 
 
 def _raises(*_: object) -> None:
@@ -297,7 +306,7 @@ async def test_own_faults_are_an_error_in_time(says: dict[str, Says], error: str
     began_s = now_s()
     asked = {"Pod": pod("p"), "NodeNameToMetaVictims": victims(b=["one"])}
     answer = await world.call("preempt", asked)
-    assert (answer.status, answer.body) == (500, f"{error}\n".encode())
+    assert told(answer) == (500, "internal", error)
     assert now_s() - began_s <= 4
     world.says.clear()
     assert (await world.filter(pod("p"), "a"))["NodeNames"] == ["a"]
@@ -317,14 +326,17 @@ async def test_garbage_and_other_leaders(verb: str) -> None:
     world = World()
     for body in (b"", b"[]", b"{", b'{"Pod": 3, "PodName": 3}', b"\xff\x00"):
         answer = await world.call(verb, body)
-        assert (answer.status, answer.body.startswith(verb.encode())) == (400, True)
+        status, code, detail = told(answer)
+        assert (status, code, detail.startswith(f"{verb}: ")) == (400, "malformed", True)
     world.leader = "http://10.0.0.2:10298"
     answer = await world.call(verb, BY_NAMES.encode())
-    assert (answer.status, answer.body) == (503, b"another scheduler leads at http://10.0.0.2:10298\n")
+    assert told(answer) == (503, "not-leader", "another scheduler leads at http://10.0.0.2:10298")
 
 
 def test_routes_take_full_node_lists() -> None:
-    limits = {route.path: route.max_body_bytes for route in World().service.routes()}
+    limits = {
+        route.path: route.max_body_bytes for route in World().service.routes() if route.method == "POST"
+    }
     assert limits == {
         f"{PREFIX}/filter": 32 << 20,
         f"{PREFIX}/prioritize": 32 << 20,

@@ -275,7 +275,7 @@ async def test_reservations_are_shown_on_the_plugins_pages() -> None:
     assert isinstance(plugin, ReservationPlugin)
     pages = {each.path: each.read for each in plugin.endpoints()}
     (shown,) = pages["/nodes/{node}"]({"node": "n1"})
-    assert (shown["uid"], shown["available"]) == ("r1", True)
+    assert (shown.uid, shown.available) == ("r1", True)
     assert pages["/nominated"]({}) == {POD.uid: {"node": "n1", "reservation": "default/r1"}}
     assert pages["/nodes/{node}"]({"node": "x"}) == []
     assert world.extender.list_plugins()[ExtensionPoint.FILTER] == ("Reservation", "LedgerFit")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hosting import problems
 from hosting.server import Reply, Request, Route
 from scheduler.framework.core.debugging import score_table
 from scheduler.framework.core.extended import Endpoint, Reservation
@@ -27,12 +28,12 @@ class Client:
         self.routes = world.shared.routes(lambda: {"a": NODE})
 
     async def ask(self, path: str, method: str = "GET", *, body: bytes = b"", **how: Any) -> tuple[int, Any]:
-        """The status and what the page says; `path` is that of a route."""
+        """The status and what the page says, of an error its detail; `path` is that of a route."""
         route, parameters = self._route(method, path)
         reply = await route.handler(Request(method, path, body, parameters=parameters, **how))
         assert isinstance(reply, Reply)
-        is_json = reply.content_type == "application/json"
-        return reply.status, json.loads(reply.body) if is_json else reply.body.decode().strip()
+        problem = problems.decode(reply.body) if reply.content_type == problems.CONTENT_TYPE else None
+        return reply.status, problem.detail if problem is not None else json.loads(reply.body)
 
     def _route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         parts = path.split("/")
@@ -151,6 +152,8 @@ HERE: dict[str, Any] = {"peer": "127.0.0.1"}
         (b'{"scores": 3, "filters": true}', HERE, 200, (3, True)),
         (b"{}", HERE, 200, (0, False)),
         (b'{"scores": 101}', HERE, 400, (1, True)),
+        (b"", HERE, 400, (1, True)),
+        (b"null", HERE, 400, (1, True)),
         (b'{"scores": 3}', {"peer": "10.0.0.7"}, 403, (1, True)),
         (b'{"scores": 3}', {**HERE, "headers": {"origin": "http://x"}}, 403, (1, True)),
     ],

@@ -73,7 +73,7 @@ async def test_a_migration_is_started_once_and_counted() -> None:
     assert [name for name, _ in migrator.wanted] == ["a"]
     assert world.record().row.state.migrating
     assert world.service.stats.migrations == {"started": 1}
-    assert [line["event"] for line in world.lines] == ["migration started"]
+    assert [line["reason"] for line in world.lines] == ["migration-wanted", "migration-started"]
     assert permit(await world.reply(ask("a", 4))) == (1, ["migrating"])
     assert await world.is_clean()
 
@@ -101,8 +101,8 @@ async def test_a_migration_that_hangs_is_given_up_after_five_seconds() -> None:
     assert world.service.stats.migrations == {"failed": 1}
     assert not world.record().is_leaving
     assert not world.record().row.state.migrating
-    (line,) = world.lines
-    assert (line["event"], line["error"]) == ("migration failed to start", "not started in time")
+    assert [line["reason"] for line in world.lines] == ["migration-wanted", "migration-failed"]
+    assert world.lines[1]["message"] == "not started in time"
     assert await world.is_clean()
 
 
@@ -122,7 +122,11 @@ async def test_a_migration_that_fails_is_told_and_changes_nothing(error: BaseExc
     await ticks(world, 1)
     assert world.record().row.state == before
     assert not world.record().is_leaving
-    assert [(line["event"], line["error"]) for line in world.lines] == [("migration failed to start", told)]
+    assert [(line["reason"], line["log_level"]) for line in world.lines] == [
+        ("migration-wanted", "info"),
+        ("migration-failed", "warning"),
+    ]
+    assert world.lines[1]["message"] == told
     assert world.service.stats.migrations == {"failed": 1}
     assert await world.is_clean()
 
@@ -160,7 +164,7 @@ async def test_without_a_migrator_it_is_a_failure_and_said() -> None:
     world = crowded(None, "a")
     await ticks(world, 1)
     assert world.service.stats.migrations == {"failed": 1}
-    assert [line["error"] for line in world.lines] == ["nothing here can migrate VMs"]
+    assert world.lines[-1]["message"] == "nothing here can migrate VMs"
     assert await world.is_clean()
 
 

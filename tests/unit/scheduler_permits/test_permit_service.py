@@ -29,7 +29,7 @@ async def test_a_request_that_fits_is_granted(body: bytes) -> None:
     assert (reply.status, json.loads(reply.body)["permit"]) == (200, {"vCPUs": 2, "mem": 2})
     assert world.answers == {("permit", "200"): 1}
     assert world.service.stats.permits == {("full", ""): 1}
-    assert [line["event"] for line in world.lines] == ["permit"]
+    assert [line["event"] for line in world.lines] == ["decision"]
     is_published = body == plain("a", 2)
     assert world.cluster.reads == is_published, "published callers alone are judged by a fresh look"
     assert await world.is_clean()
@@ -42,15 +42,19 @@ async def test_a_permit_is_logged_where_it_changes_something_or_is_denied() -> N
     assert (world.lines, world.service.stats.permits["full", ""]) == ([], 1)
     await world.reply(ask("a", 9, 2))
     (line,) = world.lines
-    assert (line["event"], line["reason"], line["seq"]) == ("permit", "vm-bounds", 2)
+    assert (line["event"], line["reason"], line["seq"]) == ("decision", "vm-bounds", 2)
     assert line["requested"] != line["permit"]
 
 
 def in_form(reply: Reply, *, is_ours: bool) -> str:
     """The code or the text of an error; callers without the extension get no JSON."""
-    expected = "application/json" if is_ours else "text/plain; charset=utf-8"
+    expected = "application/problem+json" if is_ours else "text/plain; charset=utf-8"
     assert reply.content_type == expected
-    return str(json.loads(reply.body)["code"]) if is_ours else reply.body.decode()
+    if not is_ours:
+        return reply.body.decode()
+    content = json.loads(reply.body)
+    assert (content["status"], content["detail"]) == (reply.status, content["error"])
+    return str(content["code"])
 
 
 MALFORMED = [b"", b"[]", b"\xff", ask("a", 2, protoVersion="two"), plain("a", 2)[:-1]]
@@ -125,7 +129,7 @@ async def test_a_fault_of_ours_is_500_for_the_extension_and_a_hang_up_for_publis
     assert isinstance(await world.post(plain("a", 2)), HangUp)
     assert world.answers == {("error", "internal"): 1, ("hang-up", "internal"): 1}
     told = [(line["event"], line["log_level"]) for line in world.lines]
-    assert told == [("request failed by our fault", "error")] * 2
+    assert told == [("request failed by our fault", "error"), ("decision", "warning")] * 2
 
 
 UNREADABLE: dict[str, tuple[Exception, tuple[int, str]]] = {
@@ -145,7 +149,8 @@ async def test_a_cluster_that_cannot_be_read_is_an_error_or_a_hang_up(
     assert refusal(await world.reply(ask("z", 2))) == told
     assert isinstance(await world.post(plain("a", 2)), HangUp)
     assert world.answers["hang-up", told[1]] == 1
-    assert told[0] == 500 or len(world.lines) == 1, "the same fault of the cluster is told once"
+    faults = [line for line in world.lines if line["event"] != "decision"]
+    assert told[0] == 500 or len(faults) == 1, "the same fault of the cluster is told once"
 
 
 @virtually

@@ -191,7 +191,7 @@ async def test_garbage_is_refused_with_its_faults(method: str, path: str, body: 
     status, content = await api.ask(method, path, body)
     assert (status, content["code"]) == (400, "malformed")
     assert told in "\n".join(content["faults"])
-    assert content["error"]
+    assert content["detail"]
 
 
 @virtually
@@ -269,7 +269,7 @@ async def test_a_pool_that_is_not_there_is_told_alike_everywhere(name: str) -> N
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/unpark")):
         status, content = await api.ask(method, f"/v1/pools/{name}{path}")
         assert (status, content["code"]) == wanted, method
-        assert len(content["error"]) < 1000
+        assert len(content["detail"]) < 1000
     if name == "bank":
         status, content = await api.ask("PUT", "/v1/pools/bank", BANK)
         assert (status, content["code"]) == wanted
@@ -284,7 +284,7 @@ async def test_conflicts_are_told_as_such() -> None:
     await api.ask("PUT", "/v1/pools/bank", {**BANK, "labels": {"a": "b"}})
     status, content = await api.ask("PUT", "/v1/pools/bank", created)
     assert (status, content["code"]) == (409, "conflict")
-    assert "generation 2" in content["error"]
+    assert "generation 2" in content["detail"]
 
 
 @virtually
@@ -294,19 +294,19 @@ async def test_the_name_of_the_path_is_the_name_of_the_pool() -> None:
     for name in ("other", "%ff", "x" * 5000):
         status, content = await api.ask("PUT", f"/v1/pools/{name}", BANK)
         assert (status, content["faults"][0].startswith("name: ")) == (400, True)
-        assert len(content["error"]) < 1000
+        assert len(content["detail"]) < 1000
 
 
 # ------------------------------------------------------------ refusals of hooks
 
 SECRET = RuntimeError("password=hunter2")
 REFUSALS = {
-    "quota": (new_insufficient_resources("no quota", SECRET), 503, "InsufficientResources"),
-    "wrong": (new_invalid_spec("no team", SECRET), 422, "InvalidSpec"),
-    "broken": (new_internal("away", SECRET), 500, "Internal"),
-    "busy": (too_many_requests("slowly", SECRET), 429, "InsufficientResources"),
-    "odd code": (AppError(200, "fine?", cause=SECRET), 500, "Internal"),
-    "business": (AppError(422, "key", biz_code="API_KEY_REQUIRED", cause=SECRET), 422, "InvalidSpec"),
+    "quota": (new_insufficient_resources("no quota", SECRET), 503, "insufficient-resources"),
+    "wrong": (new_invalid_spec("no team", SECRET), 422, "invalid-spec"),
+    "broken": (new_internal("away", SECRET), 500, "internal"),
+    "busy": (too_many_requests("slowly", SECRET), 429, "insufficient-resources"),
+    "odd code": (AppError(200, "fine?", cause=SECRET), 500, "internal"),
+    "business": (AppError(422, "key", biz_code="API_KEY_REQUIRED", cause=SECRET), 422, "invalid-spec"),
 }
 
 
@@ -321,7 +321,7 @@ async def test_a_refusal_of_a_hook_is_told_without_its_cause(
         await api.create()
     api.doorman.writes = lambda *_: Admission(error=error)
     got, content = await api.ask(method, path, {**BANK, "labels": {"a": "b"}})
-    assert (got, content["code"], content["error"]) == (status, code, error.message)
+    assert (got, content["code"], content["detail"]) == (status, code, error.message)
     assert content.get("bizCode", "") == error.biz_code
     assert "hunter2" not in json.dumps(content)
 
@@ -331,7 +331,8 @@ async def test_a_disk_that_is_full_is_told_and_nothing_has_happened() -> None:
     store = MemoryStore(fault=OSError(28, "No space left on device"))
     api = Api(store=store)
     status, content = await api.ask("POST", "/v1/pools", BANK)
-    assert (status, content) == (500, {"error": "pool bank cannot be stored now", "code": "Internal"})
+    told = (content["code"], content["detail"])
+    assert (status, *told) == (500, "internal", "pool bank cannot be stored now")
     assert await api.ask("GET", "/v1/pools") == (200, {"pools": []})
 
 
@@ -358,7 +359,7 @@ async def test_what_a_plugin_adds_can_be_sent_back_or_is_the_plugins_failure() -
             assert (await api.ask("PUT", "/v1/pools/bank", content))[0] == 200, changes
             await api.ask("DELETE", "/v1/pools/bank")
         else:
-            assert (status, content["code"]) == (500, "Internal")
+            assert (status, content["code"]) == (500, "internal")
 
 
 # ------------------------------------------------------------ status and conditions

@@ -19,8 +19,9 @@ from scheduler.core import events
 from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState
 from scheduler.core.model import NodeSpec, PodSpec
-from scheduler.permits.inspect import Inspection
+from scheduler.explain.pages import ExplainPages
 from scheduler.permits.metrics import families
+from scheduler.pools.core.admission_state import PoolAdmissionState
 from tests.support.amounts import GIB, cu
 from tests.support.virtual_time import virtually
 from tests.unit.hosting.raw_peers import Running, recorded, serving
@@ -32,7 +33,10 @@ Samples = dict[tuple[tuple[str, str], ...], float]
 @asynccontextmanager
 async def viewing(world: ServiceWorld) -> AsyncIterator[Running]:
     """A server with the views of a world."""
-    async with serving(*Inspection(world.core, lambda: 0.0).routes()) as running:
+    pages = ExplainPages(
+        world.core, world.service.recorder.memory, lambda _: PoolAdmissionState(), lambda: 0.0
+    )
+    async with serving(*pages.routes()) as running:
         yield running
 
 
@@ -154,9 +158,10 @@ async def test_a_node_of_any_name_is_found_by_it(name: str) -> None:
 @pytest.mark.parametrize("path", ["n2", "N1", "n1%20", "%00", "%FF%FE", "x" * 4000, "n1%0d%0aX-Evil:%201"])
 async def test_an_unknown_node_is_404_and_its_name_is_told_in_part(path: str) -> None:
     status, text = await view(ServiceWorld(), f"/v1/nodes/{path}")
-    assert (status, text.splitlines()[0][:19]) == (404, "there is no node '" + text[18])
-    assert len(text) < 1200
-    assert len(text.splitlines()) == 1
+    problem = json.loads(text)
+    assert (status, problem["code"]) == (404, "unknown-node")
+    assert problem["detail"].startswith("there is no node '")
+    assert len(text) < 2500
 
 
 @pytest.mark.parametrize("path", ["/v1/nodes/", "/v1/nodes/n1/", "/v1/nodes/n1/rows"])
@@ -171,7 +176,7 @@ async def test_views_are_read_only() -> None:
             ("POST", "PUT", "DELETE", "PATCH"), ("/v1/nodes/n1", "/v1/audit")
         ):
             got = await (await running.connect()).ask(method, path)
-            assert (got.status, got.body) == (405, f"{method} is not served here; use GET\n".encode())
+            assert got.problem() == (405, "wrong-method", f"{method} is not served here; use GET")
 
 
 async def test_the_audit_is_empty_and_names_what_is_wrong() -> None:

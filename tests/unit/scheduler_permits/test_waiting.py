@@ -199,7 +199,7 @@ async def test_a_cluster_that_fails_while_somebody_looks_is_told_once() -> None:
     world.cluster.before = fail
     got = await asyncio.gather(*(world.post(ask(f"x{number}", 1)) for number in range(20)))
     assert {refusal(each) for each in got} == {(503, "cluster-unreachable")}
-    assert [line["error"] for line in world.lines] == ["away"]
+    assert [line["error"] for line in world.lines if line["event"] != "decision"] == ["away"]
     assert await world.is_clean()
 
 
@@ -274,6 +274,41 @@ async def test_a_first_request_is_held_while_the_cluster_cannot_be_read_or_does_
     assert world.cluster.reads == 3
     assert now_s() == pytest.approx(2 * service.LOOK_AGAIN_S)
     assert await world.is_clean()
+
+
+def _told(world: ServiceWorld) -> list[tuple[object, object]]:
+    return [(line["outcome"], line["reason"]) for line in world.lines if line["event"] == "decision"]
+
+
+@virtually
+async def test_a_request_that_is_looked_for_first_is_held_by_its_pool_too() -> None:
+    world = ServiceWorld()
+    world.cluster.changes = (seen("a"),)
+    asked = await world.begin(ask("a", 4))
+    await asyncio.sleep(service.HOLD_S - 0.1)
+    assert (world.cluster.reads, len(world.pools.asked), _told(world)) == (1, 1, [])
+    await asyncio.sleep(0.2)
+    assert _told(world) == [("held", "pool-asked")]
+    await _drained(world)
+    assert permit(await asked)[0] == 4
+
+
+@virtually
+async def test_looks_that_help_soon_hold_nobody() -> None:
+    world = ServiceWorld()
+    asked = await world.begin(plain("a", 2))
+    world.cluster.changes = (seen("a", pool=None),)
+    assert isinstance(await asked, Reply)
+    assert (world.cluster.reads, now_s()) == (2, service.LOOK_AGAIN_S)
+    await asyncio.sleep(2 * service.HOLD_S)
+    assert "held" not in dict(_told(world))
+
+
+@virtually
+async def test_looks_that_do_not_help_for_a_while_hold_the_request_once() -> None:
+    world = ServiceWorld()
+    await world.reply(plain("nobody", 2))
+    assert _told(world) == [("held", "cluster-look"), ("refused", "unknown-pod")]
 
 
 @virtually

@@ -11,7 +11,7 @@ from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
 from tests.support.amounts import cu
 from tests.support.virtual_time import virtually
-from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, until
+from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, raises, until
 
 
 def pool(name: str = "bank", most: int | None = None, **more: Any) -> Pool:
@@ -38,6 +38,21 @@ async def test_without_a_state_the_file_is_followed() -> None:
     await world.objects.follow({"bank": pool(most=5)})
     (left,) = world.objects.pools()
     assert (left.name, left.limits.max_units, left.generation) == ("bank", 5, 2)
+
+
+@virtually
+async def test_a_pool_that_is_parked_is_asked_about_again_where_only_an_annotation_changed() -> None:
+    """As the runbook tells those who can change the description, and not write to the scheduler."""
+    doorman = Doorman()
+    doorman.says = raises(new_invalid_spec("no such team"))
+    world = PoolWorld(doorman)
+    await world.objects.follow({"bank": pool()})
+    world.born("a")
+    assert await world.grow("a", 3) == (1, ["pool-parked"])
+    doorman.says = None
+    assert await world.grow("a", 3) == (1, ["pool-parked"])
+    await world.objects.follow({"bank": pool(annotations={"asked-again": "now"})})
+    assert await world.grow("a", 3) == (3, [])
 
 
 @pytest.mark.parametrize("has_state", [False, True])

@@ -1,0 +1,1 @@
+"""Which decisions are remembered, and which of them are the same. Pure."""

@@ -1,0 +1,275 @@
+"""The memory of decisions: the last ones of each VM, the last ones of all, and how often each was repeated. Bounded whatever comes and goes.
+
+Decisions are kept by the name of the pod, because an agent that names a pod which is not there is told why just there. What repeats is found
+on tracks of its own: waits, refused requests and migrations stand beside what was decided. A denial that is found again after its pool was asked is the same
+denial, and an agent that is refused again and again, while another one is served, is refused once.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from protocol.explaining import DecisionOutcome, ProgressCode
+from protocol.values import Resources
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.explain.core import records
+from scheduler.explain.core.records import Happening, RememberedDecision, StandingDecision
+
+OF_A_VM: Final = 16
+"""Decisions that are remembered of each VM."""
+LEAST_OF_A_VM: Final = 4
+"""How many at least, however many VMs there are."""
+OF_ALL_VMS: Final = 160_000
+"""Decisions of VMs that are remembered together: beyond 10,000 VMs, each has fewer."""
+LATEST: Final = 4096
+"""Decisions that are remembered of all VMs in their order."""
+ABSENT: Final = 1024
+"""VMs that have gone whose decisions are remembered."""
+UNKNOWN: Final = 256
+"""Pods that are remembered because an agent named them, though there never was such a VM: anybody can invent names."""
+UNKNOWN_BURST: Final = 64
+"""Decisions about pods that are not there that are remembered one after the other, and then one in `UNKNOWN_EVERY_S` seconds."""
+UNKNOWN_EVERY_S: Final = 5.0
+ABSENT_S: Final = 3600.0
+"""For how long both are."""
+REFUSAL_S: Final = 120.0
+"""For how long after a refused request the same refusal repeats it; later it is another one."""
+PERMITS: Final = 16
+"""Permits of a VM that are remembered with their times."""
+
+
+class DecisionTrack(msgspec.Struct, gc=False):
+    """The latest decision of one kind, and what repeats it; None where nothing does any more. No part of a cycle.
+
+    `requested` is what was asked for last: another amount that meets the same limits repeats the decision."""
+
+    latest: RememberedDecision | None = None
+    standing: StandingDecision | None = None
+    requested: Resources | None = None
+
+    def repeats(self, standing: StandingDecision, requested: Resources | None, now_s: float) -> bool:
+        """Whether a decision repeats the latest one; it is counted there."""
+        if self.latest is None or self.standing != standing:
+            return False
+        self.latest.times += 1
+        self.latest.last_s = now_s
+        self.requested = requested
+        return True
+
+
+@dataclass(slots=True)
+class Trail:
+    """What is remembered of one pod. `decided` are permits, which stand until all that is asked for is permitted; `waits` those since then, `refusals`
+    the requests that were refused.
+
+    `uid` is empty where the cluster showed no VM of that name, `absent_since_s` (Unix time) is when it went, or was asked for in vain first.
+    `permits` are its latest permits as they are told, encoded like decisions: items of a JSON array, each with a comma behind it.
+    """
+
+    uid: str = ""
+    ring: deque[RememberedDecision] = field(default_factory=deque)
+    decided: DecisionTrack = field(default_factory=DecisionTrack)
+    waits: DecisionTrack = field(default_factory=DecisionTrack)
+    refusals: DecisionTrack = field(default_factory=DecisionTrack)
+    migrations: DecisionTrack = field(default_factory=DecisionTrack)
+    absent_since_s: float | None = None
+    permits: bytes = b""
+    permits_told: int = 0
+
+    def track(self, outcome: DecisionOutcome) -> DecisionTrack:
+        """Where decisions with such an outcome stand."""
+        if outcome is DecisionOutcome.HELD:
+            return self.waits
+        if outcome is DecisionOutcome.MIGRATION:
+            return self.migrations
+        return self.refusals if outcome is DecisionOutcome.REFUSED else self.decided
+
+    @property
+    def has_failed_to_leave(self) -> bool:
+        """Whether the latest that is known of its migration is that it could not be started."""
+        standing = self.migrations.standing
+        return standing is not None and standing.codes[:1] == ((ProgressCode.MIGRATION_FAILED.value, None),)
+
+    def refusal(self, now_s: float) -> RememberedDecision | None:
+        """The latest refused request, where that is not long ago."""
+        latest = self.refusals.latest
+        return latest if latest is not None and now_s - latest.last_s <= REFUSAL_S else None
+
+
+class DecisionMemory:
+    """Takes decisions, and tells them again. Times are seconds of Unix time."""
+
+    def __init__(
+        self,
+        of_all_vms: int = OF_ALL_VMS,
+        latest: int = LATEST,
+        absent: int = ABSENT,
+        unknown: int = UNKNOWN,
+    ) -> None:
+        self._of_all_vms = of_all_vms
+        self._max_absent, self._max_unknown = absent, unknown
+        self._live: dict[PodName, Trail] = {}
+        self._absent: dict[PodName, Trail] = {}
+        self._unknown: dict[PodName, Trail] = {}
+        self._unknown_left, self._unknown_at_s = float(UNKNOWN_BURST), 0.0
+        self._latest: deque[RememberedDecision] = deque(maxlen=latest)
+        self.number = 0
+        """That of the latest decision; 0 before the first."""
+        self.left_out = 0
+        """How many decisions about pods that are not there were too many to be remembered."""
+
+    # ------------------------------------------------------------ what happens
+
+    def decided(self, decided: events.Decided, uid: str, now_s: float) -> Happening | None:
+        """A permit was told that changes something, or is not all of its request. None where it repeats the decision before it. Any other
+        permit is `satisfied`."""
+        outcome = records.outcome_of(decided)
+        if not decided.changed and self._repeats(decided, uid, outcome, now_s):
+            return None
+        happening = records.of_decided(decided, uid)
+        trail = self._add(decided.pod, happening, now_s)
+        if decided.changed:
+            _note_permit(trail, now_s, decided.permit)
+        return happening
+
+    def satisfied(self, pod: PodName) -> None:
+        """All that is asked for is permitted, as before: a denial that stood does not any more."""
+        trail = self.trail(pod)
+        if trail is not None and (trail.decided.standing is not None or trail.waits.standing is not None):
+            trail.decided.standing = trail.waits.standing = None
+
+    def happened(self, pod: PodName, happening: Happening, now_s: float) -> bool:
+        """Anything but a permit has happened; False where it repeats what stands, or is left out."""
+        standing = records.standing_of_happening(happening)
+        trail = self.trail(pod)
+        if trail is not None and (trail.uid == happening.uid or not happening.uid):
+            track = trail.track(happening.outcome)
+            is_new = track is trail.refusals and trail.refusal(now_s) is None
+            if not is_new and track.repeats(standing, happening.requested, now_s):
+                return False
+        if not happening.uid and not self._may_remember_unknown(now_s):
+            self.left_out += 1
+            return False
+        self._add(pod, happening, now_s)
+        return True
+
+    def gone(self, pod: PodName, now_s: float) -> None:
+        """A VM has gone; what it was told is remembered for a while."""
+        trail = self._live.pop(pod, None)
+        if trail is not None:
+            self._keep_absent(pod, trail, now_s)
+
+    # ------------------------------------------------------------ what is remembered
+
+    def trail(self, pod: PodName) -> Trail | None:
+        """What is remembered of one pod."""
+        return self._live.get(pod) or self._absent.get(pod) or self._unknown.get(pod)
+
+    def trail_of(self, pod: PodName, uid: str) -> Trail | None:
+        """What is remembered of one VM; None where it is of another one that had the name before."""
+        trail = self.trail(pod)
+        return trail if trail is not None and trail.uid == uid else None
+
+    def absent(self, pod: PodName, now_s: float) -> Trail | None:
+        """What is remembered of a pod that is no VM, or none any more."""
+        trail = self._absent.get(pod) or self._unknown.get(pod)
+        if trail is None or trail.absent_since_s is None:
+            return None
+        last_s = max(each.last_s for each in trail.ring) if trail.ring else 0.0
+        return trail if now_s - max(trail.absent_since_s, last_s) <= ABSENT_S else None
+
+    def after(self, number: int) -> Iterator[RememberedDecision]:
+        """The latest decisions after a number, the oldest first."""
+        skipped = max(number - (self.number - len(self._latest)), 0)
+        return islice(self._latest, skipped, None)
+
+    def newest_first(self) -> Iterator[RememberedDecision]:
+        """The latest decisions, the newest first."""
+        return reversed(self._latest)
+
+    def are_lost(self, number: int) -> bool:
+        """Whether a decision after that number has been forgotten."""
+        return number < self.number - len(self._latest)
+
+    # ------------------------------------------------------------ keeping
+
+    def _repeats(self, decided: events.Decided, uid: str, outcome: DecisionOutcome, now_s: float) -> bool:
+        """Whether a permit that is not whole repeats what stands; it is counted there."""
+        trail = self._live.get(decided.pod)
+        if trail is None or trail.uid != uid or trail.decided.standing is None:
+            return False
+        reasons = decided.reasons[: records.MAX_LIMITS]
+        standing = records.standing_of(outcome, decided.permit, reasons)
+        return trail.decided.repeats(standing, decided.requested, now_s)
+
+    def _add(self, pod: PodName, happening: Happening, now_s: float) -> Trail:
+        """Encode and keep a decision."""
+        trail = self._opened(pod, happening.uid, now_s)
+        self.number += 1
+        remembered = records.remember(self.number, happening, now_s)
+        self._latest.append(remembered)
+        trail.ring.append(remembered)
+        depth = max(min(OF_A_VM, self._of_all_vms // max(len(self._live), 1)), LEAST_OF_A_VM)
+        while len(trail.ring) > depth:
+            trail.ring.popleft()
+        track = trail.track(happening.outcome)
+        track.latest, track.standing = remembered, records.standing_of_happening(happening)
+        track.requested = happening.requested
+        if track is trail.decided:
+            trail.waits.standing = None
+        return trail
+
+    def _opened(self, pod: PodName, uid: str, now_s: float) -> Trail:
+        """The trail of a pod, among those of VMs where it is one."""
+        if uid:
+            trail = self._live.get(pod)
+            if trail is None:
+                kept = self._unknown if pod in self._unknown else self._absent
+                trail = self._live[pod] = kept.pop(pod) if pod in kept else Trail()
+                trail.absent_since_s = None
+            if trail.uid != uid:  # another VM by the same name begins anew, with the decisions before it
+                trail.uid = uid
+                trail.decided, trail.waits, trail.refusals, trail.migrations = (
+                    DecisionTrack(),
+                    DecisionTrack(),
+                    DecisionTrack(),
+                    DecisionTrack(),
+                )
+                trail.permits, trail.permits_told = b"", 0
+            return trail
+        self.gone(pod, now_s)
+        trail = self._absent.get(pod) or self._unknown.get(pod) or Trail()
+        self._keep_absent(pod, trail, now_s)
+        return trail
+
+    def _keep_absent(self, pod: PodName, trail: Trail, now_s: float) -> None:
+        """Keep what is remembered of a VM that has gone, or, in a place of its own, of a name that may be invented."""
+        kept, most = (self._absent, self._max_absent) if trail.uid else (self._unknown, self._max_unknown)
+        if kept.pop(pod, None) is None:
+            trail.absent_since_s = now_s
+        kept[pod] = trail
+        while len(kept) > most:
+            kept.pop(next(iter(kept)))
+
+    def _may_remember_unknown(self, now_s: float) -> bool:
+        """Whether one more decision about a pod that is not there may be remembered: they must not wash away those of VMs."""
+        earned = max(now_s - self._unknown_at_s, 0.0) / UNKNOWN_EVERY_S
+        self._unknown_at_s = now_s
+        self._unknown_left = min(self._unknown_left + earned, UNKNOWN_BURST)
+        if self._unknown_left < 1:
+            return False
+        self._unknown_left -= 1
+        return True
+
+
+def _note_permit(trail: Trail, now_s: float, permit: Resources) -> None:
+    trail.permits += records.permit_item(now_s, permit)
+    if trail.permits_told < PERMITS:
+        trail.permits_told += 1
+    else:
+        trail.permits = trail.permits[trail.permits.index(records.PERMIT_END) + len(records.PERMIT_END) :]

@@ -1,0 +1,1 @@
+"""The live page, for those who would rather look than read."""
