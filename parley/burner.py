@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from parley import view
 from parley.observer import SizeChange
+from parley.top.texts import amount_text
 from protocol.values import Resources
 
 CALM_S: Final = 4.0
@@ -129,7 +130,7 @@ class Burner:
         if self.began_s is None:
             return ["the demo ended before the load began: it waits until this-machine is calm"]
         now = (
-            f"it has {view.cpus(vm['size'])}, and its last reason is: {view.why(vm)}"
+            f"it has {amount_text(vm.get('size'))}, and its last reason is: {view.why(vm)}"
             if vm is not None
             else ""
         )

@@ -7,10 +7,11 @@ statistics, and a pod's cgroup, which the node informant reads, does not exist t
 `node`: the node is real. The pods run a workload whose load follows a plan, the kernel throttles them, and the node informant sees it.
 """
 
+import asyncio
 import importlib.util
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from hosting import files
 from hosting.kubernetes import names
+from parley import live_page
 from parley.children import ProgramSpec
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import HollowNodes, NodeSize
@@ -25,7 +27,7 @@ from parley.clusters.node.load_file import LoadFile
 from parley.clusters.node.real_node import Allocatable, RealNode
 from parley.clusters.programs import ClusterError, Programs, await_answer
 from parley.scene import SHAPES, free_ports, quick_policies
-from parley.stage import Stage, nothing
+from parley.stage import Say, Stage, StageError, nothing
 from protocol.values import Resources
 
 NAMESPACE: Final = "demo"
@@ -41,6 +43,7 @@ SETTLE_S: Final = 12.0
 IDLE_MIB: Final = 24
 RISE_MIB_PER_S: Final = 6
 """How fast a busy pod takes memory: a negotiation is faster than that."""
+LOAD_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +96,24 @@ class NodeWithPods:
     pods: tuple[str, ...]
     informants: tuple[ProgramSpec, ...]
     informant_port: int | None = None
-    act: Callable[[float], None] = nothing
+    beside: Callable[[Say], Coroutine[Any, Any, None]] = nothing
 
 
 @contextmanager
 def staged(kind: str, directory: Path, vms: int, seed: int) -> Iterator[Stage]:
-    """A stage on a cluster that ends with the `with` block. `kind` is `kube` or `node`. Raises `ClusterError`.
+    """A stage on a cluster that ends with the `with` block. `kind` is `kube` or `node`. Raises `StageError`.
 
     Call this in the main thread: the cluster's programs die with the thread that has started them.
     """
+    with ExitStack() as stack:
+        try:
+            stage = _set(stack, kind, directory, vms, seed)
+        except ClusterError as error:
+            raise StageError(f"the demo with --cluster {kind} cannot run here: {error}") from None
+        yield stage
+
+
+def _set(stack: ExitStack, kind: str, directory: Path, vms: int, seed: int) -> Stage:
     if importlib.util.find_spec("kubernetes_asyncio") is None:
         raise ClusterError("the extra `kubernetes` is not installed: `make setup` installs it")
     place = directory / "cluster"
@@ -110,15 +122,14 @@ def staged(kind: str, directory: Path, vms: int, seed: int) -> Iterator[Stage]:
     programs = Programs()
     if kind == "node":
         RealNode.check(programs)
-    with ExitStack() as stack:
-        plane = ControlPlane(programs, place, _free_port)
-        stack.callback(plane.stop)
-        plane.start()
-        if kind == "node":
-            node = _real(stack, programs, plane, directory, vms)
-        else:
-            node = _hollow(stack, programs, plane, directory, vms, seed)
-        yield _stage(plane, directory, node)
+    plane = ControlPlane(programs, place, _free_port)
+    stack.callback(plane.stop)
+    plane.start()
+    if kind == "node":
+        node = _real(stack, programs, plane, directory, vms)
+    else:
+        node = _hollow(stack, programs, plane, directory, vms, seed)
+    return _stage(plane, directory, node)
 
 
 def _free_port() -> int:
@@ -188,17 +199,20 @@ def _real(
     informant = ProgramSpec("informant", "informant", ("--node", "--port", str(port)))
     began_s = time.monotonic() + SETTLE_S
 
-    def act(now_s: float) -> None:
+    async def set_loads(_: Say) -> None:
         """Each pod is busy for half of the period, one after the other, and takes memory all that time."""
-        for index, load in enumerate(loads.values()):
-            into_s = ((now_s - began_s) / PERIOD_S - index / vms) % 1 * PERIOD_S
-            if now_s >= began_s and into_s < PERIOD_S / 2:
-                load.set(BUSY_MILLI, IDLE_MIB + RISE_MIB_PER_S * int(into_s))
-            else:
-                load.set(IDLE_MILLI, IDLE_MIB)
+        while True:
+            now_s = time.monotonic()
+            for index, load in enumerate(loads.values()):
+                into_s = ((now_s - began_s) / PERIOD_S - index / vms) % 1 * PERIOD_S
+                if now_s >= began_s and into_s < PERIOD_S / 2:
+                    load.set(BUSY_MILLI, IDLE_MIB + RISE_MIB_PER_S * int(into_s))
+                else:
+                    load.set(IDLE_MILLI, IDLE_MIB)
+            await asyncio.sleep(LOAD_EVERY_S)
 
     reservable = Resources(ALLOCATABLE.cpu_milli, ALLOCATABLE.memory_mib * MIB)
-    return NodeWithPods(node.name, reservable, REAL_POD, tuple(pods), (informant,), port, act)
+    return NodeWithPods(node.name, reservable, REAL_POD, tuple(pods), (informant,), port, set_loads)
 
 
 def _stage(plane: ControlPlane, directory: Path, node: NodeWithPods) -> Stage:
@@ -224,7 +238,7 @@ def _stage(plane: ControlPlane, directory: Path, node: NodeWithPods) -> Stage:
     scheduler = ProgramSpec(
         "scheduler",
         "scheduler",
-        (*where, "--lease", LEASE, *times),
+        (*where, "--lease", LEASE, *times, *live_page.arguments()),
         at_first=("--first-start",),  # true of the first start only
     )
     agent = ProgramSpec(
@@ -235,9 +249,10 @@ def _stage(plane: ControlPlane, directory: Path, node: NodeWithPods) -> Stage:
         node=node.name,
         reservable=node.reservable,
         agent_port=agent_port,
+        scheduler_port=scheduler_port,
         programs=(scheduler, *node.informants, agent),
         steps={f"{NAMESPACE}/{name}": node.shape.step for name in node.pods},
-        act=node.act,
+        beside=node.beside,
     )
 
 

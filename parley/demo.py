@@ -4,34 +4,39 @@ import asyncio
 import errno
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
 from hosting import lifecycle, logs
 from hosting.client import Answered, HttpClient
 from hosting.files import locked
-from parley import cluster_stage, view
+from hosting.supervisor import Supervisor
+from parley import cluster_stage, layout, live_page, picture, view
 from parley import scene as scenes
 from parley.apart import Comparison
 from parley.burner import Burner, Maximum
 from parley.children import Children
-from parley.clusters.programs import ClusterError
+from parley.moves import moves
 from parley.observer import Observer, SizeChange, Tail
+from parley.recent import Recent
 from parley.scene import NODE, Scene
-from parley.stage import Stage
+from parley.stage import Stage, StageError
+from parley.top import drawing
+from parley.vm_choice import QemuGuests
 
 NOTHING_RAN: Final = 1
 WRONG_DIRECTORY: Final = 2
@@ -41,39 +46,39 @@ EVIDENCE_LOST: Final = 4
 BURN_S: Final = 10.0
 START_S: Final = 30.0
 """How long the agent has for its first answer, where the demo is to end by itself."""
-NOTE_S: Final = 15.0
-"""How long the end of a program stays on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """The command line."""
 
-    vms: int
+    vms: int | QemuGuests
     seconds: float | None
     load: bool
     seed: int
     output: str
     quiet: bool
     directory: Path | None
+    picture: Path | None = None
+    """Where the last live view is written as an SVG."""
     cluster: str | None = None
     """`kube` or `node`: on a control plane of Kubernetes, with that kind of node."""
 
 
 @dataclass(slots=True)
 class Tallies:
-    """Counts per VM over all lives of the agent: each life starts at zero, so the last counts of every life are added."""
+    """Counts per VM over all lives of the agent, and of the VM: each starts at zero, so the last counts of every life are added."""
 
-    _last: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _last: dict[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
 
-    def note(self, daemon: str, vms: list[Mapping[str, Any]]) -> None:
+    def note(self, daemon: str, vms: Sequence[Mapping[str, Any]]) -> None:
         """Take the counts that one life of the agent reports now."""
         for vm in vms:
-            self._last[daemon, vm["vm"]] = vm["counts"]
+            self._last[daemon, vm["vm"], vm["agentID"]] = vm["counts"]
 
     def totals(self) -> dict[str, dict[str, Any]]:
         result: dict[str, dict[str, Any]] = {}
-        for (_, name), counts in self._last.items():
+        for (_, name, _), counts in self._last.items():
             total = result.setdefault(name, {"permits": 0, "resizes": 0, "refusals": Counter()})
             total["permits"] += counts["permits"]
             total["resizes"] += counts["resizes"]
@@ -81,14 +86,6 @@ class Tallies:
         for total in result.values():
             total["refusals"] = dict(total["refusals"])
         return result
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """An event of a program, and when it happened."""
-
-    text: str
-    at_s: float
 
 
 class OutputError(Exception):
@@ -117,6 +114,7 @@ def _stage_of(scene: Scene, *, load: bool) -> Stage:
         node=NODE,
         reservable=scene.reservable,
         agent_port=scene.agent_port,
+        scheduler_port=scene.scheduler_port,
         programs=scenes.programs(scene),
         steps={f"{scenes.NAMESPACE}/{vm.name}": vm.unit.step for vm in scene.vms},
         burner=_burner_of(scene) if load else None,
@@ -140,20 +138,21 @@ class Demo:
         self._options = options
         self._stage = stage
         self._console = Console(stderr=options.output == "json")
-        self._notes: dict[str, Note] = {}
-        """The last note on each program that ended by itself."""
         self._unprinted: list[str] = []
         """Notes to print. The tasks that run the programs add them; a fault of the output must not end these tasks."""
-        self._shown: dict[str, tuple[str, str, str, object]] = {}
+        self._shown: dict[str, tuple[object, ...]] = {}
         self._vms: list[Mapping[str, Any]] = []
         self._answered_s: float | None = None
         """When the agent answered first."""
         self._tallies = Tallies()
+        self._recent = Recent(stage.node, stage.reservable, stage.agent_port, stage.scheduler_port)
         self._observer = Observer({stage.node: stage.reservable})
         self._comparison = Comparison(stage.reservable, stage.steps)
         self._tail = Tail(stage.state / "changes.jsonl")
         self._burner = stage.burner
-        self._children = Children(stage.directory / "logs", self._say, logs.logger("demo"))
+        log = logs.logger("demo")
+        self._beside = Supervisor(log, random.Random())
+        self._children = Children(stage.directory / "logs", self._say, log)
 
     async def run(self, stop: lifecycle.Stop) -> int:
         began_s = time.monotonic()
@@ -162,12 +161,17 @@ class Demo:
             self._print(
                 f"starting {len(self._stage.programs)} programs; logs: {self._stage.directory}/logs{kept}"
             )
+            page = self._stage.page
+            self._print(f"live page: {page}" if page is not None else live_page.MISSING)
         for program in self._stage.programs:
             self._children.start(program)
+        self._beside.start("stage", lambda: self._stage.beside(self._say))
         try:
             async with HttpClient() as client:
                 await self._watch(client, stop, began_s)
+            self._draw(self._elapsed_s(began_s))
         finally:
+            await self._beside.stop()
             if self._burner is not None:
                 await self._burner.stop()
             await self._children.stop("agent")
@@ -220,16 +224,13 @@ class Demo:
         try:
             while not stop.is_requested():
                 if self._is_over(self._elapsed_s(began_s)):
-                    return
+                    break
                 await self._look(client)
+                if live is not None or self._options.picture is not None:
+                    await self._recent.ask(client, time.monotonic())
                 if live is not None:
-                    footer = self._footer(self._elapsed_s(began_s))
                     with _writing():
-                        size = self._console.size
-                        live.update(
-                            view.screen(self._stage.node, self._vms, footer, size.width, size.height),
-                            refresh=True,
-                        )
+                        live.update(self._screen(self._elapsed_s(began_s)), refresh=True)
                 _ = await stop.wait_for(POLL_S)
         finally:
             if live is not None:
@@ -242,9 +243,11 @@ class Demo:
             document = json.loads(outcome.body)
             self._answered_s = self._answered_s or time.monotonic()
             self._vms = document["vms"]
+            self._recent.heard(document, time.monotonic())
             self._tallies.note(document["daemon"], self._vms)
+        elif self._answered_s is not None:
+            self._recent.missed("does not answer", time.monotonic())
         self._fold()
-        self._stage.act(time.monotonic())
         if self._burner is not None:
             await self._burner.step(self._sizes(), time.monotonic())
         self._print_notes()
@@ -268,7 +271,7 @@ class Demo:
                 self._print(view.line(vm))
 
     def _say(self, program: str, note: str) -> None:
-        self._notes[program] = Note(note, time.monotonic())
+        self._recent.note(program, note, time.monotonic())
         if not self._console.is_terminal and not self._options.quiet:
             self._unprinted.append(note)
 
@@ -281,9 +284,27 @@ class Demo:
         with _writing():
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def _screen(self, elapsed_s: float) -> Group:
+        """The live view, as it is now."""
+        size = self._console.size
+        is_ascii = not drawing.can_draw(self._console.encoding)
+        return self._view(elapsed_s, size.width, size.height, is_ascii=is_ascii)
+
+    def _view(self, elapsed_s: float, width: int, height: int, *, is_ascii: bool = False) -> Group:
+        lately = self._recent.lately(time.monotonic())
+        footer = self._footer(elapsed_s)
+        return layout.screen(self._stage.node, self._vms, footer, width, height, lately, is_ascii=is_ascii)
+
+    def _draw(self, elapsed_s: float) -> None:
+        """Write the picture, if one is wanted. Raises `OutputError`."""
+        if self._options.picture is not None:
+            drawn = picture.svg(self._view(elapsed_s, picture.WIDTH, picture.HEIGHT), "parley demo")
+            with _writing():
+                self._options.picture.write_text(drawn, encoding="utf-8")
+
     def _footer(self, elapsed_s: float) -> list[str]:
-        """How long the demo runs, the largest use of the node, the state of the load, and programs that have just ended."""
-        largest, now_s = self._observer.largest[self._stage.node], time.monotonic()
+        """How long the demo runs, the largest use of the node, the state of the load, and where the live page is."""
+        largest = self._observer.largest[self._stage.node]
         reservable = self._stage.reservable
         verdict = f"{len(self._observer.overcommits)} overcommits"
         if self._tail.is_broken:
@@ -294,8 +315,8 @@ class Demo:
             f"{reservable.memory_bytes / scenes.GIB:g} GiB could be in use so far; {verdict}"
         )
         if self._burner is not None:
-            text += f"; {self._burner.state(now_s)}"
-        return [text, *(note.text for note in self._notes.values() if now_s - note.at_s < NOTE_S)]
+            text += f"; {self._burner.state(time.monotonic())}"
+        return [text if self._stage.page is None else f"{text}; live page: {self._stage.page}"]
 
     def _result(self, seconds: float) -> dict[str, Any]:
         node = view.node_figures(
@@ -313,7 +334,9 @@ class Demo:
             "load": None if self._burner is None else self._burner.figures(self._sizes(), this_machine),
             "nodes": {self._stage.node: node},
             "apart": self._comparison.figures(),
-            "restarts": self._children.restarts,
+            "sizes": moves(self._observer.sizes),
+            "machines": {vm["vm"]: vm["machine"] for vm in self._vms if vm.get("machine") is not None},
+            "restarts": {**self._children.restarts, **self._stage.restarts},
         }
 
 
@@ -327,8 +350,8 @@ def run(options: DemoOptions) -> int:
         return _run_in(options.directory.resolve(), options)
     except OutputError as error:
         return _output_lost(error)
-    except ClusterError as error:
-        click.echo(f"the demo with --cluster {options.cluster} cannot run here: {error}", err=True)
+    except StageError as error:
+        click.echo(str(error), err=True)
         return NOTHING_RAN
     except OSError as error:
         click.echo(f"cannot use {options.directory or tempfile.gettempdir()}: {error.strerror}", err=True)
@@ -347,6 +370,8 @@ def _run_in(directory: Path, options: DemoOptions) -> int:
         )
         return WRONG_DIRECTORY
     with lock:
+        if isinstance(options.vms, QemuGuests):
+            return _run_with_guests(directory, options, options.vms.count)
         if options.cluster is not None:
             with cluster_stage.staged(options.cluster, directory, options.vms, options.seed) as stage:
                 return lifecycle.run(lambda stop: Demo(options, stage).run(stop))
@@ -360,11 +385,29 @@ def _run_in(directory: Path, options: DemoOptions) -> int:
         return lifecycle.run(lambda stop: Demo(options, stage).run(stop))
 
 
+def _run_with_guests(directory: Path, options: DemoOptions, guests: int) -> int:
+    """Run the demo with real guests. Raises `StageError`."""
+    from parley import vm_stage  # noqa: PLC0415 - the client library of QEMU is an extra
+
+    def say(line: str) -> None:
+        if not options.quiet:
+            with _writing():
+                click.echo(line, err=options.output == "json")
+
+    image = vm_stage.image(say)
+
+    async def run_until(stop: lifecycle.Stop) -> int:
+        async with vm_stage.staged(image, directory, guests, stop, say) as stage:
+            return 0 if stage is None else await Demo(options, stage).run(stop)
+
+    return lifecycle.run(run_until)
+
+
 def _run_in_a_new_directory(options: DemoOptions) -> int:
     made = Path(tempfile.mkdtemp(prefix="parley-demo-"))
     try:
         code = _run_in(made, options)
-    except (OutputError, ClusterError):
+    except BaseException:  # also Ctrl-C, while a stage is being set
         shutil.rmtree(made, ignore_errors=True)
         raise
     if code == 0:

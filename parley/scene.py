@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hosting import files
+from parley import live_page
 from parley.children import ProgramSpec
 from protocol.values import ComputeUnit, Resources
 
@@ -259,7 +260,7 @@ def programs(scene: Scene) -> tuple[ProgramSpec, ...]:
         ProgramSpec(
             "scheduler",
             "scheduler",
-            ("--cluster", str(cluster), "--port", str(scene.scheduler_port)),
+            ("--cluster", str(cluster), "--port", str(scene.scheduler_port), *live_page.arguments()),
             at_first=("--first-start",),  # true of the first start only
         ),
         *informants,

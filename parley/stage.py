@@ -1,16 +1,25 @@
 """What a run of the demo consists of, wherever its node and its VMs come from."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from parley import live_page
 from parley.burner import Burner
 from parley.children import ProgramSpec
 from protocol.values import Resources
 
+Say: TypeAlias = Callable[[str, str], None]
+"""Tells people of an event: which part of the stage it is about, and a line."""
 
-def nothing(_now_s: float) -> None:
-    """Act on nothing: the load comes from elsewhere."""
+
+class StageError(Exception):
+    """The demo cannot run here. The text is for a person, and says what would help."""
+
+
+async def nothing(_: Say) -> None:
+    """Do nothing beside the programs: the load comes from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +31,23 @@ class Stage:
     reservable: Resources
     """What all VMs of the node may use together."""
     agent_port: int
+    scheduler_port: int
     programs: tuple[ProgramSpec, ...]
     steps: Mapping[str, Resources]
     """One compute unit of each VM, by NAMESPACE/NAME."""
     burner: Burner | None = None
     """Burdens this machine, where one of the VMs has its load."""
-    act: Callable[[float], None] = nothing
-    """Called at each look, with the monotonic clock: sets the load of real containers."""
+    beside: Callable[[Say], Coroutine[Any, Any, None]] = nothing
+    """Runs beside the programs until it is cancelled, before any of them is ended: sets loads, and keeps guests running."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """How often what is no program of Parley was started again; counted by `beside`."""
 
     @property
     def state(self) -> Path:
         """The agent's state directory."""
         return self.directory / "state"
+
+    @property
+    def page(self) -> str | None:
+        """The address of the scheduler's live page; None where its chart code is not installed."""
+        return live_page.address(self.scheduler_port)

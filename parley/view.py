@@ -1,46 +1,49 @@
-"""What the demo shows: a live table on a terminal, one line per change elsewhere, and the summary."""
+"""What the demo and `parley status` tell of a VM: the words of the live view, one line per change elsewhere, and the summary."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from parley.top.model import load
-from parley.top.texts import MAX_LINE, ShownAmount, amount, clean, goal_reasons, kind
+from parley.top.model import MAX_VMS, load
+from parley.top.texts import (
+    MAX_LINE,
+    ShownAmount,
+    amount,
+    amount_text,
+    clean,
+    goal_reasons,
+    items,
+    kind,
+    mapping,
+    number,
+)
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
 """Of the change log: all of it was read, it was removed or cut meanwhile, or there never was a line."""
+MAX_FAULTS: Final = 16
+MAX_WARNINGS: Final = 64
 _CLAIMS: Final = {
     "whole": "never overcommitted",
     "lost": "what came later is not known, because the change log was removed or cut",
     "none": "no VM was heard of",
 }
-WIDE: Final = 110
-"""The columns of a terminal on which the table has the reason for each VM in full."""
-MAX_DETAILS: Final = 3
-HEAD_LINES: Final = 5
-"""The lines of a table beside its rows: title, head, rule, and blank ones."""
-LEGEND: Final = (
-    "goal, permit, size: CPUs/memory that a VM should have, may have, has (→ on its way); load: CPUs busy, or load "
-    "average; why: code of the last refusal, or the peer that refused or failed"
-)
 
 
-def cpus(amount: Mapping[str, str] | None) -> str:
-    """An amount as `CPU/memory`, or a dash."""
-    return f"{amount['cpu']}/{amount['memory']}" if amount else "-"
+def vms(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The VMs of an agent's document, which is not trusted: each is a JSON object, and nothing is known of what it holds."""
+    return [mapping(each) for each in items(document.get("vms"), MAX_VMS)]
+
+
+def name(vm: Mapping[str, Any]) -> str:
+    """`NAMESPACE/NAME`, or a question mark."""
+    return clean(vm.get("vm")) or "?"
 
 
 def permit(vm: Mapping[str, Any]) -> str:
     """The last permit of a VM, and whether it has lapsed: the agent does not hold all of it any more."""
-    permitted, held = amount(vm["permit"]), amount(vm["held"])
+    permitted, held = amount(vm.get("permit")), amount(vm.get("held"))
     is_lapsed = permitted is not None and held is not None and _is_below(held, permitted)
-    return f"{cpus(vm['permit'])}{' (lapsed)' if is_lapsed else ''}"
+    return f"{amount_text(vm.get('permit'))}{' (lapsed)' if is_lapsed else ''}"
 
 
 def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
@@ -51,10 +54,41 @@ def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
 
 
 def reasons(vm: Mapping[str, Any]) -> tuple[str, ...]:
-    """The present reasons for a VM's size: a fault, the reason of a refusal, or the policy's for each resource."""
-    if vm["faults"]:
-        return (str(vm["faults"][0]),)
-    return (() if vm["reasonCode"] else goal_reasons(vm)) or (str(vm["reason"]),)
+    """The present reasons for a VM's size: a fault, the reason of a refusal, or the policy's for each resource. What its machine
+    waits for comes last."""
+    fault = _fault(vm)
+    if fault:
+        found: tuple[str, ...] = (fault,)
+    else:
+        found = (() if clean(vm.get("reasonCode")) else goal_reasons(vm)) or (
+            clean(vm.get("reason"), MAX_LINE),
+        )
+    pending = clean(mapping(vm.get("machine")).get("pending"), MAX_LINE)
+    return (*found, pending) if pending else found
+
+
+def pressure(vm: Mapping[str, Any]) -> str:
+    """Per cent of the last period in which tasks of the guest waited for CPU and for memory, as `97/3`; a dash where nothing is known."""
+    if not load(vm)[1]:
+        return "-"
+    found = [number(mapping(vm.get("load")).get(f"{resource}Pressure")) for resource in ("cpu", "memory")]
+    return "-" if found == [None, None] else "/".join(map(_whole, found))
+
+
+def vcpus(vm: Mapping[str, Any]) -> str:
+    """The vCPUs of a machine, as `online/plugged`; the guest alone says what is online."""
+    found = mapping(vm.get("machine"))
+    return f"{_whole(number(found.get('vcpusOnline')))}/{_whole(number(found.get('vcpusPlugged')))}"
+
+
+def slots(vm: Mapping[str, Any]) -> str:
+    """The memory slots of a machine, as `plugged/being ejected`."""
+    found = mapping(mapping(vm.get("machine")).get("memorySlots"))
+    return f"{_whole(number(found.get('plugged')))}/{_whole(number(found.get('ejecting')))}"
+
+
+def _whole(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
 
 
 def why(vm: Mapping[str, Any]) -> str:
@@ -64,116 +98,53 @@ def why(vm: Mapping[str, Any]) -> str:
 
 def code(vm: Mapping[str, Any]) -> str:
     """The reason in short: the peer with a fault, or the code of a refusal; empty where all is well."""
-    if vm["faults"]:
-        return str(vm["faults"][0]).partition(":")[0]
-    return str(vm["reasonCode"] or "")
+    fault = _fault(vm)
+    return fault.partition(":")[0] if fault else clean(vm.get("reasonCode"))
+
+
+def _fault(vm: Mapping[str, Any]) -> str:
+    """The first fault; empty where there is none."""
+    return next((text for each in items(vm.get("faults"), MAX_FAULTS) if (text := clean(each, MAX_LINE))), "")
 
 
 def beside(document: Mapping[str, Any]) -> Iterator[str]:
     """Lines about what an agent warns of, and about what it cannot scale although somebody wants it. Agents before these had none."""
-    for vm in document["vms"]:
-        for warning in vm.get("warnings") or ():
-            yield f"{clean(vm['vm'])}: {clean(warning, MAX_LINE)}"
-    for each in document.get("notScaled") or ():
-        yield f"{clean(each['vm'])} is not scaled: {clean('; '.join(each['reasons']), MAX_LINE)}"
-
-
-def screen(
-    node: str,
-    vms: Sequence[Mapping[str, Any]],
-    footer: Sequence[str],
-    width: int = 160,
-    height: int | None = None,
-) -> Group:
-    """The live view: a table, and below it the footer, the reasons behind the table's codes, and a legend.
-
-    On a narrow terminal the reasons stand below the table. `height` is that of a terminal
-    on which all must be seen at once: reasons for goals are left out or folded where there is no room for them.
-    """
-    is_wide = width >= WIDE
-    details = [] if is_wide else _details(vms)
-    rest = [*footer, *details, LEGEND]
-    used = len(vms) + HEAD_LINES + sum(-(-cell_len(each) // width) for each in rest)
-    room = None if height is None else height - used
-    goals = [] if is_wide else _goals(vms, width, room)
-    is_folded = room is not None and room < sum(len(reasons(vm)) - 1 for vm in vms)
-    shown = table(node, vms, is_wide=is_wide, is_folded=is_folded)
-    # A terminal that is too low loses what stands last.
-    below = [Text(each) for each in footer]
-    below += [Text(each, style="yellow") for each in details]
-    below += [Text(each) for each in goals]
-    return Group(shown, *below, Text(LEGEND, style="dim"))
-
-
-def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool, is_folded: bool = False) -> Table:
-    """A row for each VM; a wide one has a line for each reason, unless `is_folded`. Texts of an agent are never read as markup."""
-    made = Table(
-        title=f"Parley on {node}: VMs being scaled by negotiation",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        expand=True,
-    )
-    last = "reason" if is_wide else "why"
-    names = ["VM", "load", "goal", "permit", "size", "state", last]
-    for name in names:
-        made.add_column(name, no_wrap=True, ratio=1 if name == last else None)
-    for vm in vms:
-        size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
-        amounts = [load(vm)[1] or "-", cpus(vm["goal"]), permit(vm), size]
-        words = ([why(vm)] if is_folded else reasons(vm)) if is_wide else [code(vm)]
-        cells = [_name(vm), *amounts, str(vm["state"])]
-        made.add_row(
-            *(Text(clean(each)) for each in cells),
-            Text("\n".join(map(clean, words))),
-            style="yellow" if code(vm) else "",
-        )
-    return made
-
-
-def _name(vm: Mapping[str, Any]) -> str:
-    return clean(vm["vm"]).rpartition("/")[2]
-
-
-def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The reasons behind the table's codes, in full, for the first VMs that have one."""
-    noted = [f"{_name(vm)}: {clean(why(vm), MAX_LINE)}" for vm in vms if code(vm)]
-    more = len(noted) - MAX_DETAILS
-    return noted if more <= 0 else [*noted[:MAX_DETAILS], f"and {more} more, in `parley status`"]
-
-
-def _goals(vms: Sequence[Mapping[str, Any]], width: int, room: int | None) -> list[str]:
-    """The reasons for the goals of the VMs without a code, in full; as many as fit into `room` lines, None for any number."""
-    found = []
-    for vm in vms:
-        text = "" if code(vm) else f"{_name(vm)}: {clean('; '.join(goal_reasons(vm)), MAX_LINE)}"
-        if text and goal_reasons(vm):
-            lines = -(-cell_len(text) // width)
-            if room is not None and room < lines:
-                break
-            room = None if room is None else room - lines
-            found.append(text)
-    return found
+    for vm in vms(document):
+        for warning in items(vm.get("warnings"), MAX_WARNINGS):
+            yield f"{name(vm)}: {clean(warning, MAX_LINE)}"
+    for each in map(mapping, items(document.get("notScaled"), MAX_VMS)):
+        said = (clean(reason, MAX_LINE) for reason in items(each.get("reasons"), MAX_WARNINGS))
+        yield f"{name(each)} is not scaled: {clean('; '.join(said), MAX_LINE)}"
 
 
 def line(vm: Mapping[str, Any]) -> str:
-    goal = f"{cpus(vm['goal'])} {kind(vm)}".rstrip()
+    """All that is told of a VM in one line; what its agent does not say is a dash or a question mark."""
+    goal = f"{amount_text(vm.get('goal'))} {kind(vm)}".rstrip()
+    machine = ""
+    if vm.get("machine") is not None:
+        machine = (
+            f"PSI {pressure(vm)} %, vCPUs {vcpus(vm)} online/plugged, slots {slots(vm)} plugged/ejecting, "
+        )
     return clean(
-        f"{vm['vm']}: load {load(vm)[1] or '-'}, goal {goal}, permit {permit(vm)}, "
-        f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}",
+        f"{name(vm)}: load {load(vm)[1] or '-'}, {machine}goal {goal}, permit {permit(vm)}, "
+        f"size {amount_text(vm.get('size'))}, seq {_whole(number(vm.get('sequenceNumber')))}, {why(vm)}",
         MAX_LINE,
     )
 
 
-def key(vm: Mapping[str, Any]) -> tuple[str, str, str, object]:
+def key(vm: Mapping[str, Any]) -> tuple[object, ...]:
     """The values whose change makes a new line worth printing."""
-    return cpus(vm["goal"]), cpus(vm["permit"]), cpus(vm["size"]), vm["reasonCode"]
+    machine = (vcpus(vm), slots(vm)) if vm.get("machine") is not None else ()
+    amounts = (amount_text(vm.get(each)) for each in ("goal", "permit", "size"))
+    return *amounts, clean(vm.get("reasonCode")), *machine
 
 
 def summary(result: Mapping[str, Any]) -> str:
     lines = ["", f"Ran {result['seconds']:.0f} s."]
-    for name, vm in result["vms"].items():
+    for vm_name, vm in result["vms"].items():
         refusals = ", ".join(f"{code} {count}" for code, count in vm["refusals"].items()) or "none"
-        lines.append(f"  {name}: permits {vm['permits']}, resizes {vm['resizes']}, refusals: {refusals}")
+        lines.append(f"  {vm_name}: permits {vm['permits']}, resizes {vm['resizes']}, refusals: {refusals}")
+        lines += [f"    {_moved(result['sizes'][vm_name])}"] if vm_name in result["sizes"] else []
     found = result["load"]
     if found is not None:
         lines.append(
@@ -181,17 +152,32 @@ def summary(result: Mapping[str, Any]) -> str:
             f"{_when('was back', found['shrink_s'], 'after its end')}"
         )
         lines += [f"    {note}" for note in found["notes"]]
-    for name, node in result["nodes"].items():
+    for node_name, node in result["nodes"].items():
         claim = "OVERCOMMITTED" if node["overcommits"] else _CLAIMS[node["evidence"]]
         lines.append(
-            f"  {name}: at most {node['largest_cpu']:g} of {node['reservable_cpu']:g} CPUs and "
+            f"  {node_name}: at most {node['largest_cpu']:g} of {node['reservable_cpu']:g} CPUs and "
             f"{node['largest_memory_gib']:g} of {node['reservable_memory_gib']:g} GiB could be in use: {claim}"
         )
     lines += _apart(result["apart"])
-    restarts = ", ".join(f"{name} {count}" for name, count in result["restarts"].items())
+    restarts = ", ".join(f"{program} {count}" for program, count in result["restarts"].items())
     if restarts:
         lines.append(f"  restarts: {restarts}")
     return "\n".join(lines)
+
+
+def _moved(found: Mapping[str, Any]) -> str:
+    """How a VM grew and shrank."""
+    words = []
+    for key, unit in (("cpu", "CPUs"), ("memory_gib", "GiB")):
+        if (each := found[key]) is None:
+            continue
+        if each["up"] or each["down"]:
+            words.append(
+                f"{each['least']:g} to {each['most']:g} {unit} ({each['up']} times up, {each['down']} down), now {each['last']:g}"
+            )
+        else:
+            words.append(f"always {each['last']:g} {unit}")
+    return "; ".join(words) or "no size was seen"
 
 
 def _apart(found: Mapping[str, Any]) -> list[str]:

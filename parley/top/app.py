@@ -4,9 +4,11 @@ Texts of an agent are never read as markup: cells are rich texts, everything els
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from typing import ClassVar, Final, TypeAlias
 
 from rich.cells import cell_len
@@ -23,8 +25,8 @@ from textual.theme import Theme
 from textual.widgets import DataTable, Footer, Input, Static
 
 from hosting import lifecycle
-from hosting.tls import Tls
-from parley.top import details
+from parley.top import details, drawing
+from parley.top.history import History
 from parley.top.model import (
     AWAY,
     LEGEND,
@@ -42,8 +44,18 @@ from parley.top.model import (
 )
 from parley.top.source import AgentPoller, DocumentSource, Heard, News
 
+__all__ = ["AgentPoller", "TopApp", "VmGrid", "VmScreen", "run"]
+
 MAX_FILTER: Final = 80
 SLOW_S: Final = 0.1
+TREND: Final = 12
+"""Characters of the trend of each VM."""
+MOVE_ON_S: Final = 2.0
+"""How often the past moves on, also while no agent answers."""
+LOW: Final = 16
+"""Lines of a terminal that has room for the table alone."""
+OLD_S: Final = 20.0
+"""An older word of the scheduler on its nodes is not shown."""
 _Line: TypeAlias = list[tuple[str, str]]
 _KINDS: Final = {"heading": "bold $primary", "plain": "", "fault": "$error"}
 
@@ -147,15 +159,18 @@ class VmScreen(Screen[None]):
     DEFAULT_CSS = """
     VmScreen > .title { background: $primary; color: $text; text-style: bold; height: 1; padding: 0 1; }
     VmScreen > .notices { color: $warning; padding: 0 1; display: none; }
+    VmScreen > .past { height: auto; padding: 0 1; }
     VmScreen > VerticalScroll { padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter", "app.pop_screen", "Back"),
     ]
 
-    def __init__(self, source: DocumentSource, row: VmRow) -> None:
+    def __init__(self, source: DocumentSource, row: VmRow, past: Callable[[VmRow], Text]) -> None:
         super().__init__()
         self._source = source
+        self._draw_past = past
+        self._past = Static(classes="past", markup=False)
         self._row = row
         # Held here, not looked up: news may come while the screen is taken apart.
         self._notice = Static(classes="notices", markup=False)
@@ -166,6 +181,7 @@ class VmScreen(Screen[None]):
         where = f"{self._row.node or '-'}, agent {self._row.agent}"
         yield Static(Content(f"{self._row.name} on {where}"), classes="title", markup=False)
         yield self._notice
+        yield self._past
         with VerticalScroll():
             yield self._details
         yield Footer()
@@ -173,9 +189,11 @@ class VmScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin to follow; the end of the screen ends it."""
         self.query_one(VerticalScroll).focus()
+        self._past.update(self._draw_past(self._row))
         self.run_worker(self._source.follow(self._row.agent, self._row.vm, self._take))
 
     def _take(self, news: News) -> None:
+        self._past.update(self._draw_past(self._row))
         if isinstance(news, Heard):
             self._notice.display = False
             parts = [(f"{line.text}\n", _KINDS[line.kind]) for line in details.lines(news.document)]
@@ -192,8 +210,10 @@ class TopApp(App[None]):
     DEFAULT_CSS = """
     #title { background: $primary; color: $text; text-style: bold; height: 1; padding: 0 1; }
     #notices { color: $warning; height: auto; padding: 0 1; display: none; }
+    #nodes, #past { height: auto; padding: 0 1; display: none; }
     #words { height: auto; max-height: 3; padding: 0 1; display: none; }
-    #legend { color: $text-muted; height: auto; max-height: 2; padding: 0 1; }
+    #events { height: auto; padding: 0 1; display: none; }
+    #legend { color: $text-muted; height: auto; max-height: 3; padding: 0 1; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -206,9 +226,14 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: DocumentSource) -> None:
+    def __init__(self, source: DocumentSource, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._source = source
+        self._clock = clock
+        self._history = History()
+        self._sums = drawing.NodeSums()
+        self._sums_s = float("-inf")
+        self._is_ascii = not drawing.can_draw(getattr(sys.stdout, "encoding", None) or "utf-8")
         self._views = {agent: AgentView(agent) for agent in source.agents}
         self._shown = columns(len(source.agents))
         self._order = Order()
@@ -218,8 +243,11 @@ class TopApp(App[None]):
         # Held here, not looked up: the details may lie over them, and news may come while all is taken apart.
         self._title = Static(id="title", markup=False)
         self._notices = Static(id="notices", markup=False)
+        self._node_panel = Static(id="nodes", markup=False)
         self._table = VmGrid()
+        self._past_panel = Static(id="past", markup=False)
         self._words = Static(id="words", markup=False)
+        self._event_panel = Static(id="events", markup=False)
         self._filter = Input(
             id="filter",
             placeholder="words of a name, a state or a reason",
@@ -228,12 +256,17 @@ class TopApp(App[None]):
         )
 
     def compose(self) -> ComposeResult:
-        """A title, faults of agents, the table, the reasons of the VM under the cursor, a legend, and the filter's input."""
+        """A title, faults of agents, the nodes, the table, the past and the reasons of the VM under the cursor, the last events, a legend,
+        and the filter's input.
+        """
         yield self._title
         yield self._notices
+        yield self._node_panel
         yield self._table
+        yield self._past_panel
         yield self._words
-        yield Static(Content(LEGEND), id="legend", markup=False)
+        yield self._event_panel
+        yield Static(Content(f"{LEGEND}; {drawing.BARS_LEGEND}"), id="legend", markup=False)
         yield self._filter
         yield Footer()
 
@@ -243,6 +276,8 @@ class TopApp(App[None]):
         self._table.focus()
         self._redraw()
         self.run_worker(self._source.watch(self._take))
+        self.run_worker(self._source.nodes(self._take_nodes))
+        self.set_interval(MOVE_ON_S, self._draw_soon)
 
     def _recoloured(self, _: Theme) -> None:
         self._table.recolour()
@@ -251,10 +286,17 @@ class TopApp(App[None]):
     def _take(self, agent: str, news: News) -> None:
         view = self._views[agent]
         if isinstance(news, Heard):
-            self._views[agent] = view.heard(news.document)
+            view = self._views[agent] = view.heard(news.document)
+            self._history.heard(agent, str(news.document.get("daemon")), view.rows, self._clock())
         else:
             self._views[agent] = view.missed(news.fault, news.failures, news.retry_s)
+            self._history.missed(agent, news.fault, self._clock())
         self._draw_soon()
+
+    def _take_nodes(self, news: News) -> None:
+        if isinstance(news, Heard):
+            self._sums, self._sums_s = drawing.node_sums(news.document), self._clock()
+            self._draw_soon()
 
     def _draw_soon(self) -> None:
         """Draw once for all answers that come meanwhile: dozens of agents may answer at the same time.
@@ -279,14 +321,54 @@ class TopApp(App[None]):
         said = notices(views)
         self._notices.display = bool(said)
         self._notices.update(Content("\n".join(said)))
-        self._table.draw(rows[:MAX_SHOWN], views, self._shown, self._order)
+        self._history.tick(self._clock())
+        shown = [replace(row, trend=self._trend(row)) for row in rows[:MAX_SHOWN]]
+        self._table.draw(shown, views, self._shown, self._order)
         self._show_words()
+        self._show_nodes(views)
+        self._show_events()
         self._drawing_s = time.perf_counter() - began_s
+
+    def _trend(self, row: VmRow) -> str:
+        past = self._history.past(row.key, "cpu", TREND)
+        return "" if past is None else self._drawn(Text(drawing.trend(past))).plain
+
+    def _drawn(self, text: Text) -> Text:
+        return drawing.plain(text) if self._is_ascii else text
+
+    def _show(self, panel: Static, lines: Sequence[Text]) -> None:
+        """Fill a panel; without lines it takes no room."""
+        panel.display = bool(lines)
+        panel.update(Text("\n").join(self._drawn(line) for line in lines))
+
+    def _show_nodes(self, views: Sequence[AgentView]) -> None:
+        """Show how full the nodes are: a line for each, while there is room."""
+        sums = self._sums if self._clock() - self._sums_s <= OLD_S else drawing.NodeSums()
+        fills = drawing.fills((row for view in views for row in view.rows), sums)
+        self._show(
+            self._node_panel, drawing.node_bars(fills, self.size.width - 2, max(self.size.height // 10, 1))
+        )
+
+    def _show_events(self) -> None:
+        """Show the last events, as many as leave most of the room to the table."""
+        height = self.size.height
+        most = 0 if height < LOW else max(height // 5, 3)
+        events = self._history.events()
+        self._show(self._event_panel, drawing.event_lines(events, self._clock(), self.size.width - 2, most))
+
+    def past(self, row: VmRow) -> Text:
+        """The load and the permits of a VM over the last minutes, in two lines."""
+        return Text("\n").join(map(self._drawn, drawing.panel(self._history, row.key, self.size.width - 2)))
 
     @on(DataTable.RowHighlighted)
     def _show_words(self) -> None:
-        """Show the reasons of the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
+        """Show the past and the reasons of the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
         row = self._table.current()
+        is_low = self.size.height < LOW
+        self._show(
+            self._past_panel,
+            [] if row is None or is_low else drawing.panel(self._history, row.key, self.size.width - 2),
+        )
         self._words.display = row is not None and bool(row.words)
         if row is not None:
             self._words.update(Content(f"{row.name}: {row.words}"))
@@ -339,14 +421,14 @@ class TopApp(App[None]):
     async def _row_chosen(self) -> None:
         row = self._table.current()
         if row is not None and not self._is_covered():
-            await self.push_screen(VmScreen(self._source, row))
+            await self.push_screen(VmScreen(self._source, row, self.past))
 
 
-def run(agents: tuple[str, ...], token: str | None, tls: Tls | None = None) -> int:
-    """Show the view until it is left, or until a signal ends it. Returns the exit code."""
+def run(opened: AbstractAsyncContextManager[DocumentSource]) -> int:
+    """Show the view until it is left, or until a signal ends it; the source is opened for that. Returns the exit code."""
 
     async def main(stop: lifecycle.Stop) -> int:
-        async with AgentPoller(agents, token, tls) as source:
+        async with opened as source:
             app = TopApp(source)
 
             async def end() -> None:

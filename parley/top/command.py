@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
+from hosting.asking import (
+    agents_option,
+    ca_option,
+    scheduler_option,
+    token_option,
+    warn_of_plain_tokens,
+)
+from parley.top.needs import loaded_app
 
 if TYPE_CHECKING:
     from hosting.tls import Tls
@@ -14,22 +21,16 @@ MAX_AGENTS: Final = 64
 
 
 @click.command()
-@click.option(
-    "--agent",
-    "agents",
-    type=Address(),
-    multiple=True,
-    default=(DEFAULT_AGENT,),
-    show_default=True,
-    help="The address of an agent; give it again for each further one.",
-)
+@agents_option
+@scheduler_option
 @token_option
 @ca_option
-def top(agents: tuple[str, ...], token: str | None, tls: "Tls | None") -> None:
+def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None, tls: "Tls | None") -> None:
     """Watch the VMs of one or several agents live: what each has, wants and may use, and why.
 
     Every agent is asked once a second. One that does not answer is named above the table and asked again, with growing
-    waits; its VMs stay, in the state `away`.
+    waits; its VMs stay, in the state `away`. Above the table each node has a bar: what is busy and what is reserved of what may be, or of what is
+    permitted while no scheduler answers. Below it are the load and the permit of the VM under the cursor over the last minutes, and the last events.
 
     \b
     Keys:
@@ -48,20 +49,6 @@ def top(agents: tuple[str, ...], token: str | None, tls: "Tls | None") -> None:
     unique = tuple(dict.fromkeys(agents))
     if len(unique) > MAX_AGENTS:
         raise click.UsageError(f"at most {MAX_AGENTS} agents can be shown together")
-    try:
-        from parley.top import app  # noqa: PLC0415 - textual is optional and slow to load
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "textual":
-            raise
-        click.echo(
-            "parley top needs textual, which is not installed here. In Parley's directory, the extra `top`:\n"
-            "  .venv/bin/pip install '.[top]'\n"
-            "Without it, `parley status` shows the same once.",
-            err=True,
-        )
-        sys.exit(2)
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        click.echo("parley top needs a terminal; `parley status` prints the same once.", err=True)
-        sys.exit(2)
+    app = loaded_app("parley")
     warn_of_plain_tokens(unique, token)
-    sys.exit(app.run(unique, token, tls))
+    sys.exit(app.run(app.AgentPoller(unique, token, tls, schedulers=tuple(dict.fromkeys(schedulers)))))

@@ -1,12 +1,11 @@
 """The table: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
 
 import enum
-import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from parley.listing.core.tables import natural
 from parley.top.texts import (
     MAX_LINE,
     ShownAmount,
@@ -43,6 +42,7 @@ class Column(enum.StrEnum):
     NODE = "node"
     STATE = "state"
     WHY = "why"
+    TREND = "trend"
     SIZE = "size"
     GOAL = "goal"
     PERMIT = "permit"
@@ -54,8 +54,8 @@ class Column(enum.StrEnum):
 
 
 LEGEND: Final = (
-    "why: code of the last refusal, or the peer that refused or failed; size has, goal wants, permit and held may have: "
-    "CPUs/memory; load: CPUs busy"
+    "why: code of the last refusal, or the peer at fault; trend: the permitted CPUs that are busy (█ all); size has, goal wants, "
+    "permit and held may have: CPUs/memory"
 )
 
 
@@ -80,10 +80,17 @@ class VmRow:
     held: ShownAmount | None = None
     load: float | None = None
     load_text: str = ""
+    memory_used: float | None = None
+    """Bytes."""
     reason: str = ""
+    cpu_reason: str = ""
+    memory_reason: str = ""
+    """The reasons for the goal of each resource."""
     code: str = ""
     """The code of the refusal that binds, where there is one."""
     faults: tuple[str, ...] = ()
+    trend: str = ""
+    """The load of the last minutes as a share of the permit, drawn."""
 
     @property
     def why(self) -> str:
@@ -111,6 +118,8 @@ class VmRow:
                 return self.why[:MAX_CODE]
             case Column.LOAD:
                 return self.load_text or "-"
+            case Column.TREND:
+                return self.trend
             case Column.REASON:
                 return self.reason
             case Column.FAULTS:
@@ -124,14 +133,16 @@ class VmRow:
         """The value that the column sorts by; None for an empty cell, which comes last in both directions."""
         match column:
             case Column.VM:
-                return _natural(self.name)
+                return natural(self.name)
             case Column.NODE:
-                return _natural(self.node) if self.node else None
+                return natural(self.node) if self.node else None
             case Column.STATE:
                 known = self.state in _URGENCY
                 return (_URGENCY.index(self.state) if known else -1, self.state) if self.state else None
             case Column.LOAD:
                 return (self.load,) if self.load is not None else None
+            case Column.TREND:
+                return self._share()
             case Column.WHY:
                 return (self.why.casefold(),) if self.why else None
             case Column.REASON:
@@ -142,18 +153,16 @@ class VmRow:
                 found = self._amount(column)
                 return found.worth if found is not None else None
 
+    def _share(self) -> tuple[float] | None:
+        """The part of the permitted CPUs that is busy."""
+        permitted = self.permit.worth[0] if self.permit is not None and self.permit.worth is not None else 0
+        return (self.load / permitted,) if self.load is not None and permitted > 0 else None
+
     def _amount(self, column: Column) -> ShownAmount | None:
         found: ShownAmount | None = getattr(
             self, column.value
         )  # these columns are called as their fields are
         return found
-
-
-@functools.lru_cache(maxsize=16384)
-def _natural(text: str) -> tuple[Any, ...]:
-    """Sorts `vm-2` before `vm-10`. Parts alternate between texts and numbers, so that two names always compare."""
-    parts = re.split(r"([0-9]+)", text.casefold())
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,21 +193,19 @@ def matches(row: VmRow, wanted: str) -> bool:
 
 def arranged(rows: Iterable[VmRow], order: Order, wanted: str = "") -> list[VmRow]:
     """The rows that match, in order. Equal ones are in the order of their names, whatever the direction."""
-    kept = sorted(
-        (row for row in rows if matches(row, wanted)), key=lambda row: (_natural(row.name), row.key)
-    )
+    kept = sorted((row for row in rows if matches(row, wanted)), key=lambda row: (natural(row.name), row.key))
     ranked = [(row.rank(order.column), row) for row in kept]
     present = [(rank, row) for rank, row in ranked if rank is not None]
     present.sort(key=lambda pair: pair[0], reverse=order.is_descending)
     return [row for _, row in present] + [row for rank, row in ranked if rank is None]
 
 
-_WATCHED: Final = tuple(column for column in Column if column is not Column.LOAD)
+_WATCHED: Final = tuple(column for column in Column if column not in {Column.LOAD, Column.TREND})
 Changed: TypeAlias = Mapping[tuple[str, str], frozenset[Column]]
 
 
 def changes(before: Sequence[VmRow], after: Sequence[VmRow]) -> dict[tuple[str, str], frozenset[Column]]:
-    """The cells that have changed; of a new VM its name. The load, which always moves, does not count."""
+    """The cells that have changed; of a new VM its name. The load and its trend, which always move, do not count."""
     known = {row.key: row for row in before}
     found = {}
     for row in after:
@@ -262,6 +269,7 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
         return None
     busy, load_text = load(vm)
     code = clean(vm.get("reasonCode"))
+    reasons = mapping(vm.get("goalReasons"))
     goal_words = "" if code else clean("; ".join(goal_reasons(vm)), MAX_LINE)
     return VmRow(
         agent,
@@ -276,17 +284,29 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
         held=amount(vm.get("held")),
         load=busy,
         load_text=load_text,
+        memory_used=memory_used(vm),
+        cpu_reason=clean(reasons.get("cpu"), MAX_LINE),
+        memory_reason=clean(reasons.get("memory"), MAX_LINE),
         reason=goal_words or clean(vm.get("reason")),
         code=code,
         faults=tuple(text for fault in items(vm.get("faults"), 16) if (text := clean(fault))),
     )
 
 
+def _fresh_load(vm: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The last reading; empty when it is old."""
+    age_s = number(vm.get("metricsAgeSeconds"))
+    return {} if age_s is None or age_s > STALE_S else mapping(vm.get("load"))
+
+
+def memory_used(vm: Mapping[str, Any]) -> float | None:
+    """Bytes of memory that the guest uses; None when the last reading is old."""
+    return number(_fresh_load(vm).get("memoryUsed"))
+
+
 def load(vm: Mapping[str, Any]) -> tuple[float | None, str]:
     """Busy CPUs where they are known, else the load average, as a number and a text; empty when the last reading is old."""
-    found, age_s = mapping(vm.get("load")), number(vm.get("metricsAgeSeconds"))
-    if age_s is None or age_s > STALE_S:
-        return None, ""
+    found = _fresh_load(vm)
     busy, average = number(found.get("busyCPUs")), number(found.get("load1"))
     if busy is not None:
         return busy, f"{figure(busy)} busy"

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeAlias
 
-from hosting import tokens
+from hosting import problems, tokens
 from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient, Outcome, Unanswered
 from hosting.tls import Tls
 from parley.top import details, texts
 
 PERIOD_S: Final = 1.0
+NODES_S: Final = 5.0
+"""How often a scheduler is asked for its nodes."""
 DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 2**20
 RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
@@ -51,9 +53,13 @@ class DocumentSource(Protocol):
     async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
         """Show the document of one VM of `agent`, again and again."""
 
+    async def nodes(self, show: Callable[[News], None]) -> None:
+        """Show the document of `/v1/nodes` of the scheduler that leads, again and again. Returns at once where no scheduler is known."""
+
 
 class AgentPoller:
-    """Polls agents over HTTP, within `async with`. `pause` waits between two calls."""
+    """Polls agents, and schedulers for their nodes, over HTTP, within `async with`. Agents alone are shown the token. `pause` waits between
+    two calls."""
 
     def __init__(
         self,
@@ -61,10 +67,12 @@ class AgentPoller:
         token: str | None = None,
         tls: Tls | None = None,
         *,
+        schedulers: tuple[str, ...] = (),
         rng: random.Random | None = None,
         pause: Pause = asyncio.sleep,
     ) -> None:
         self.agents = agents
+        self._schedulers = schedulers
         self._headers = tokens.headers(token)
         self._rng = rng or random.Random()
         self._pause = pause
@@ -94,6 +102,32 @@ class AgentPoller:
             show(Missed("an agent cannot be asked for a VM of this name", 1, None))
             return
         await self._poll(f"{agent}{path}", _one_vm, show)
+
+    async def nodes(self, show: Callable[[News], None]) -> None:
+        """Show the sums of the first scheduler that tells them; the one that did is asked first the next time."""
+        schedulers, failures = list(self._schedulers), 0
+        while schedulers:
+            found = await self._sums(schedulers)
+            if found is None:
+                failures += 1
+                wait_s = NODES_S + RETRY.delay_s(failures, self._rng)
+                show(Missed("no scheduler tells of its nodes", failures, wait_s))
+            else:
+                failures, wait_s = 0, NODES_S
+                show(Heard(found))
+            await self._pause(wait_s)
+
+    async def _sums(self, schedulers: list[str]) -> Mapping[str, Any] | None:
+        for url in tuple(schedulers):
+            # Without the token, which is the agents': a scheduler wants none, and its address may be anybody's.
+            outcome = await self._client.call("GET", f"{url}/v1/nodes", deadline_s=DEADLINE_S)
+            if isinstance(outcome, Answered) and outcome.status == 200:
+                found = texts.document(outcome.body)
+                if found is not None:
+                    schedulers.remove(url)
+                    schedulers.insert(0, url)
+                    return found
+        return None
 
     async def _poll(
         self, url: str, read: Callable[[Outcome], Mapping[str, Any] | str], show: Callable[[News], None]
@@ -140,7 +174,7 @@ def _document(outcome: Outcome) -> Mapping[str, Any] | str:
         case Answered(401, _, _):
             return "the agent wants the token that it was started with (--token-file)"
         case Answered(403, body, _):
-            said = texts.clean(body.decode(errors="replace"))
+            said = texts.clean(problems.text_of(body))
             return f"the agent tells this to its own machine only: {said}"
         case Answered(status, _, _):
             return f"this is no agent: it answered with status {status}"

@@ -66,6 +66,14 @@ def figure(value: float, digits: int = 2) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
+def age(seconds: float) -> str:
+    """How long ago, in at most four characters for the first hours."""
+    whole = max(int(seconds), 0)
+    if whole < 120:
+        return f"{whole}s"
+    return f"{whole // 60}m" if whole < 7200 else f"{whole // 3600}h"
+
+
 @dataclass(frozen=True, slots=True)
 class ShownAmount:
     """CPU and memory as the agent wrote them, and their values for sorting (None where they are no quantities)."""

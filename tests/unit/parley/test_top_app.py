@@ -14,6 +14,7 @@ from parley.top.source import Heard, Missed
 from tests.unit.parley.top_documents import NASTY, amount, details, vm
 from tests.unit.parley.top_seen import WIDE, Played, seen
 
+LOAD = {"busyCPUs": 1.0, "load1": 1.0, "memoryUsed": 2**30}
 A, B = "http://node-a:10300", "http://node-b:10300"
 
 
@@ -62,12 +63,13 @@ async def test_keys_and_clicks_sort_by_every_column_and_reverse() -> None:
         await view.shows("a", "b", "c")
         await view.press("s")
         assert (view.names(), view.heads()[1]) == (["b", "a", "c"], "state ▲")
-        await view.press("s", "s")
-        assert (view.names(), view.heads()[:4]) == (["c", "a", "b"], ["VM", "state", "why", "size ▲"])
+        await view.press("s", "s", "s")
+        assert view.names() == ["c", "a", "b"]
+        assert view.heads()[:5] == ["VM", "state", "why", "trend", "size ▲"]
         await view.press("r")
-        assert (view.names(), view.heads()[3]) == (["b", "a", "c"], "size ▼")
+        assert (view.names(), view.heads()[4]) == (["b", "a", "c"], "size ▼")
         assert view.current() == "b", "another order shows its first rows"
-        await view.press("S", "S", "S", "r")
+        await view.press("S", "S", "S", "S", "r")
         assert (view.names(), view.heads()[0]) == (["a", "b", "c"], "VM ▲")
         await view.pilot.click(VmGrid, offset=(3, 0))
         await view.shows("c", "b", "a")
@@ -96,12 +98,48 @@ async def test_at_80_columns_codes_are_seen_and_the_words_stand_below() -> None:
         assert "why: code of the last refusal" in view.text("#legend")
 
 
+async def test_what_happened_stands_around_the_table() -> None:
+    """A bar for each node above it; below it load and permits of the VM under the cursor, and the last events. All of it fits 80 columns."""
+    source = Played(A)
+    async with seen(source, size=(80, 24)) as view:
+        source.tell(A, vm("web", 2, load=LOAD), vm("db", 1, load=LOAD))
+        await view.shows("db", "web")
+        assert "3 CPUs permitted" in view.text("#nodes")
+        assert view.cells(Column.TREND) == [f"{'█':>12}", f"{'▅':>12}"]
+        source.tell_nodes({"node": "node-a", "reserved": amount(4), "reservable": amount(8)})
+        await view.until(lambda: "4 of 8 CPUs" in view.text("#nodes"))
+        source.tell(A, vm("web", 4, load=LOAD), vm("db", 1, load=LOAD))
+        await view.until(lambda: "web" in view.text("#events"))
+        assert view.text("#events").split() == [
+            "0s",
+            "web",
+            "grew",
+            "2/2Gi",
+            "→",
+            "4/4Gi:",
+            "as",
+            "it",
+            "should",
+            "be",
+        ]
+        load, permit = view.text("#past").split("\n")
+        assert load.startswith("CPU    load ")
+        assert permit.startswith("     permit ")
+        await view.press("down", "enter")
+        assert view.is_open()
+        assert view.text(".past").startswith("CPU    load ")
+        await view.press("escape")
+        await view.pilot.resize_terminal(80, 12)
+        await view.until(lambda: not view.app.query_one("#events").display)
+        assert not view.app.query_one("#past").display
+
+
 async def test_the_cursor_stays_on_its_vm_while_rows_move() -> None:
     source = Played(A)
     async with seen(source) as view:
         source.tell(A, vm("a", 1), vm("b", 2), vm("c", 3))
         await view.shows("a", "b", "c")
-        await view.press("s", "s", "s", "down")
+        await view.press("s", "s", "s", "s", "down")
         assert view.current() == "b"
         source.tell(A, vm("a", 5), vm("b", 9), vm("c", 4))
         await view.shows("c", "a", "b")

@@ -46,12 +46,40 @@ def test_what_is_no_address_and_too_many_are_refused(given: str) -> None:
     assert (many.exit_code, "at most 64 agents" in many.output) == (2, True)
 
 
+def test_agents_may_be_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLEY_AGENT", " ".join(f"node-{number}" for number in range(command.MAX_AGENTS + 1)))
+    done = call()
+    assert (done.exit_code, "at most 64 agents" in done.output) == (2, True)
+
+
+def test_a_token_is_warned_of_where_agents_are_far_and_not_for_schedulers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedulers are not shown it."""
+
+    class NoScreen:
+        """As the module `app`, without textual."""
+
+        AgentPoller = staticmethod(lambda *_, **__: None)
+
+        @staticmethod
+        def run(_: object) -> int:
+            return 0
+
+    monkeypatch.setattr(command, "loaded_app", lambda _: NoScreen)
+    (tmp_path / "token").write_text("0123456789abcdef")
+    done = call("--agent", "node-a:1", "--scheduler", "s-1:2", "--token-file", str(tmp_path / "token"))
+    assert done.exit_code == 0
+    assert done.stderr == "the token travels unprotected to http://node-a:1; https:// would protect it\n"
+
+
 def test_help_names_keys_and_exit_codes_and_needs_no_textual() -> None:
     done = call("--help")
     assert done.exit_code == 0
     said = " ".join(done.output.split())
     words = (
         "--agent",
+        "--scheduler",
         "--token-file",
         "16 to 512 printable",
         "http://127.0.0.1:10300",

@@ -50,7 +50,7 @@ def test_a_row_holds_what_the_agent_says() -> None:
         vm("web", 2, target=amount(3), held={"cpu": "1500m", "memory": "1536Mi"}, faults=["a: b", "c: d"])
     )
     assert [row.cell(column) for column in columns(2)] == [
-        "default/web", "node-a", "ok", "a", "2/2Gi", "2/2Gi", "2/2Gi", "1.00 busy", "3/3Gi", "1500m/1536Mi",
+        "default/web", "node-a", "ok", "a", "", "2/2Gi", "2/2Gi", "2/2Gi", "1.00 busy", "3/3Gi", "1500m/1536Mi",
         "as it should be", "a: b (+1)",
     ]  # fmt: skip
     (row,) = rows(vm("web", goalReasons={"cpu": "busy", "memory": "full"}))

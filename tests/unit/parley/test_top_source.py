@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -33,11 +35,63 @@ class Watched:
 
     async def watch(self, *agents: str, token: str | None = None) -> None:
         async with AgentPoller(agents, token, rng=Certain(), pause=self.pause) as asked:
-            task = asyncio.create_task(asked.watch(self.take))
-            await self.over.wait()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await self._until_over(asked.watch(self.take))
+
+    async def nodes(self, *schedulers: str, token: str | None = None) -> None:
+        made = AgentPoller((), token, schedulers=schedulers, rng=Certain(), pause=self.pause)
+        async with made as asked:
+            await self._until_over(asked.nodes(lambda news: self.take("", news)))
+
+    async def _until_over(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        await self.over.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_of_several_schedulers_the_one_that_tells_of_its_nodes_is_asked_first_from_then_on() -> None:
+    asked: list[str] = []
+
+    def of(name: str, status: int) -> Answer:
+        async def answer(request: Request) -> Reply:
+            asked.append(f"{name}{request.path}")
+            return Reply(status, b'{"nodes": []}')
+
+        return answer
+
+    watched = Watched(2)
+    async with answering(of("follower", 503)) as one, answering(of("leader", 200)) as two:
+        await watched.nodes(one, two)
+    assert asked == ["follower/v1/nodes", "leader/v1/nodes", "leader/v1/nodes"]
+    assert watched.waits == [source.NODES_S] * 2
+    assert [news for _, news in watched.news] == [Heard({"nodes": []})] * 2
+
+
+async def test_where_no_scheduler_tells_of_nodes_that_is_said_with_growing_waits() -> None:
+    watched = Watched(2)
+
+    async def none(_: Request) -> Reply:
+        return text(404, "no such route")
+
+    async with answering(none) as url:
+        await watched.nodes(url)
+    assert [news.failures for _, news in watched.news if isinstance(news, Missed)] == [1, 2]
+    assert source.NODES_S < watched.waits[0] < watched.waits[1]
+    async with AgentPoller(("http://127.0.0.1:1",)) as asked:
+        await asked.nodes(lambda news: watched.take("", news))  # which ends at once: nobody is known
+
+
+async def test_a_scheduler_is_not_shown_the_agents_token() -> None:
+    seen: list[Request] = []
+
+    async def answer(request: Request) -> Reply:
+        seen.append(request)
+        return Reply(200, b'{"nodes": []}')
+
+    async with answering(answer) as url:
+        await Watched(1).nodes(url, token="a-token-of-some-length")
+    assert ["authorization" in each.headers for each in seen] == [False]
 
 
 async def told(answer: Answer, token: str | None = None) -> News:

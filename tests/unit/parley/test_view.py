@@ -1,50 +1,15 @@
-"""What the demo and `parley status` show on a terminal: at 80 columns nothing that matters is cut."""
+"""What the demo and `parley status` tell of VMs in lines, and the summary."""
 
-import io
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from rich.console import Console
 
 from parley import view
 from parley.apart import Comparison
 from protocol.values import Resources
-from tests.unit.parley.top_documents import NASTY, vm
+from tests.unit.parley.top_documents import vm
 
 FULL = "node-headroom: the other holders leave 17 CPU of the node to this VM"
-DENIED = vm(
-    "demo/big-step",
-    13,
-    goal={"cpu": "26", "memory": "26Gi"},
-    state="denied",
-    reason=FULL,
-    reasonCode="node-headroom",
-)
-AWAY = vm("demo/day-3", faults=["informant: connection refused", "metrics: old"], state="stuck")
-
-
-def shown(
-    width: int, *vms: dict[str, Any], footer: tuple[str, ...] = (), height: int | None = None
-) -> list[str]:
-    """The lines of a terminal that is so wide."""
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(view.screen("n1", vms, footer, width, height))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    assert all(len(line) <= width for line in lines)
-    return lines
-
-
-def test_at_80_columns_the_table_has_codes_and_the_words_stand_below() -> None:
-    lines = shown(80, vm("demo/this-machine"), DENIED, AWAY, footer=("12 s",))
-    table = "\n".join(lines[: next(at for at, line in enumerate(lines) if line.startswith("big-step: "))])
-    assert "…" not in table
-    for code in ("node-headroom", "informant", "denied", "stuck", "26/26Gi", "1.00 busy"):
-        assert code in table
-    assert f"big-step: {FULL}" in lines
-    assert "day-3: informant: connection refused" in lines
-    assert "12 s" in lines
-    assert "CPUs/memory" in " ".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -64,46 +29,6 @@ def test_a_permit_that_is_not_held_any_more_has_lapsed(permit: str | None, held:
     ]
     found = vm("demo/day-3", permit=amounts[0], held=amounts[1])
     assert told in view.line(found)
-    rows = shown(80, found | {"reasonCode": "node-headroom", "state": "denied"})
-    assert any("node-headroom" in row for row in rows)
-    assert any("(lapsed)" in row for row in rows) == ("(lapsed)" in told)
-
-
-def test_on_a_wide_terminal_the_words_stand_in_the_table() -> None:
-    lines = shown(160, DENIED)
-    assert any("big-step" in line and FULL in line for line in lines)
-    assert not any(line.startswith("big-step: ") for line in lines)
-
-
-APART = [
-    vm(f"demo/vm-{number}", goalReasons={"cpu": f"busy {number}", "memory": f"full {number}"})
-    for number in range(4)
-]
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "told"),
-    [
-        (160, None, ["CPU: busy 0", "memory: full 0", "CPU: busy 3", "memory: full 3"]),
-        (160, 15, ["CPU: busy 0", "memory: full 0", "CPU: busy 3", "memory: full 3"]),
-        (160, 14, ["CPU: busy 0; memory: full 0", "CPU: busy 3; memory: full 3"]),
-        (80, None, ["vm-0: CPU: busy 0; memory: full 0", "vm-3: CPU: busy 3; memory: full 3"]),
-        (80, 16, ["vm-0: CPU: busy 0; memory: full 0", "vm-3: CPU: busy 3; memory: full 3"]),
-        (80, 13, ["vm-0: CPU: busy 0; memory: full 0"]),
-        (80, 8, []),
-    ],
-)
-def test_each_goal_has_its_reason_where_there_is_room_for_it(
-    width: int, height: int | None, told: list[str]
-) -> None:
-    lines = shown(width, *APART, height=height)
-    assert height is None or len(lines) <= max(height, 12)
-    said = [
-        line[line.index("ok") + 2 :].strip() if width == 160 and "ok" in line else line.strip()
-        for line in lines
-    ]
-    assert [each for each in told if each not in said] == []
-    assert any("vm-3: " in each for each in said) == (told[-1:] == ["vm-3: CPU: busy 3; memory: full 3"])
 
 
 @pytest.mark.parametrize(
@@ -124,28 +49,9 @@ def test_a_line_says_tied_or_apart_and_the_reason_for_each_resource(other: dict[
     assert view.line(older).endswith("goal 2/2Gi, permit 2/2Gi, size 2/2Gi, seq 12, as it should be")
 
 
-def test_many_words_are_counted() -> None:
-    lines = shown(
-        80, *(vm(f"demo/vm-{number}", reason=FULL, reasonCode="node-headroom") for number in range(9))
-    )
-    assert [line.partition(":")[0] for line in lines if line.startswith("vm-") and FULL in line] == [
-        "vm-0",
-        "vm-1",
-        "vm-2",
-    ]
-    assert "and 6 more, in `parley status`" in lines
-
-
-@pytest.mark.parametrize("text", NASTY)
-@pytest.mark.parametrize("width", [80, 160])
-def test_nothing_that_an_agent_says_is_obeyed(text: str, width: int) -> None:
-    lines = shown(width, vm(f"demo/{text}", reason=text, reasonCode="x", faults=[text], state=text))
-    assert all(each.isprintable() for each in lines)
-
-
 def test_the_summary_claims_nothing_that_nobody_knows() -> None:
     result = {
-        "seconds": 1.0, "vms": {}, "load": None, "restarts": {},
+        "seconds": 1.0, "vms": {}, "load": None, "restarts": {}, "sizes": {},
         "apart": Comparison(Resources(2000, 2), {}).figures(),
     }  # fmt: skip
     cases: tuple[tuple[int, view.Evidence, str], ...] = (
@@ -166,9 +72,87 @@ def test_the_summary_says_what_growing_apart_brought() -> None:
         "grown": {"cpu": None, "memory": {"vm": "demo/a", "cpu": 1.0, "memory_gib": 6.0}},
     }
     lines = view.summary(
-        {"seconds": 1.0, "vms": {}, "load": None, "nodes": {}, "restarts": {}, "apart": figures}
+        {"seconds": 1.0, "vms": {}, "load": None, "nodes": {}, "restarts": {}, "sizes": {}, "apart": figures}
     ).splitlines()
     assert lines[2:] == [
         "  apart: at most 7.5 CPUs / 20Gi reserved; tied units would have reserved 14 CPUs / 31Gi",
         "    demo/a grew to 6Gi while the node had no CPU left",
+    ]
+
+
+MACHINE = {
+    "vcpusPlugged": 3,
+    "vcpusOnline": 2,
+    "memoryPlugged": "1Gi",
+    "memoryUsable": "896Mi",
+    "memorySlots": {"plugged": 4, "ejecting": 1, "free": 4},
+    "provider": "dimm",
+    "pending": None,
+}
+LOADED = {"busyCPUs": 1.954, "load1": 2.0, "cpuPressure": 97.4, "memoryPressure": 3.0}
+GUEST = vm(
+    "demo/vm-0",
+    2,
+    load=LOADED,
+    machine=MACHINE,
+    permit={"cpu": "3", "memory": "1Gi"},
+    held={"cpu": "2", "memory": "1Gi"},
+    size={"cpu": "2", "memory": "1Gi"},
+    target={"cpu": "2", "memory": "896Mi"},
+    state="denied",
+    reason=FULL,
+    reasonCode="node-headroom",
+)
+
+
+def test_a_line_on_a_guest_has_its_machine_and_what_that_waits_for() -> None:
+    pending = GUEST | {"machine": MACHINE | {"pending": "1 slot is being ejected"}}
+    assert view.line(pending) == (
+        "demo/vm-0: load 1.95 busy, PSI 97/3 %, vCPUs 2/3 online/plugged, slots 4/1 plugged/ejecting, goal 2/2Gi apart, "
+        f"permit 3/1Gi (lapsed), size 2/1Gi, seq 12, {FULL}; 1 slot is being ejected"
+    )
+    assert view.key(pending) == view.key(GUEST)
+    assert view.key(GUEST) != view.key(GUEST | {"machine": MACHINE | {"vcpusOnline": 3}})
+
+
+@pytest.mark.parametrize("machine", [{}, {"vcpusPlugged": "x", "memorySlots": [1], "pending": 7}])
+def test_a_machine_that_says_nothing_sensible_is_shown_all_the_same(machine: dict[str, Any]) -> None:
+    line = view.line(vm("demo/vm-0", machine=machine, load={"cpuPressure": float("nan")}))
+    assert "PSI - %, vCPUs ?/? online/plugged, slots ?/? plugged/ejecting" in line
+
+
+ODD: Final[tuple[object, ...]] = (None, 7, "x", [], {}, {"a": []}, [None], True, 1e999, "\x1b[2J")
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("key", [*GUEST, "warnings"])
+def test_a_vm_whose_agent_writes_something_odd_is_a_line_all_the_same(key: str, odd: object) -> None:
+    found = GUEST | {key: odd}
+    for told in (view.line(found), *view.beside({"vms": [found]})):
+        assert told.isprintable()
+    assert view.line({key: odd}).startswith("x: " if (key, odd) == ("vm", "x") else "?: ")
+    assert view.key(found) == view.key(dict(found))
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_told_beside_the_vms_is_read_without_trust(odd: object) -> None:
+    for each in (odd, [odd], [{"vm": odd, "reasons": odd}], [{"vm": odd, "reasons": [odd]}]):
+        for told in view.beside({"vms": each, "notScaled": each}):
+            assert told.isprintable()
+
+
+def test_the_summary_says_how_each_vm_grew_and_shrank() -> None:
+    moved = {
+        "cpu": {"least": 1.0, "most": 3.0, "last": 1.0, "up": 2, "down": 1},
+        "memory_gib": {"least": 0.5, "most": 0.5, "last": 0.5, "up": 0, "down": 0},
+    }
+    lines = view.summary(
+        {
+            "seconds": 1.0, "vms": {"demo/vm-0": {"permits": 3, "resizes": 2, "refusals": {}}}, "load": None, "nodes": {}, "restarts": {},
+            "apart": Comparison(Resources(2000, 2), {}).figures(), "sizes": {"demo/vm-0": moved},
+        }
+    ).splitlines()  # fmt: skip
+    assert lines[2:4] == [
+        "  demo/vm-0: permits 3, resizes 2, refusals: none",
+        "    1 to 3 CPUs (2 times up, 1 down), now 1; always 0.5 GiB",
     ]

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from parley.top.app import TopApp, VmGrid, VmScreen
 from parley.top.model import Column
-from parley.top.source import AgentPoller, Heard, Missed, News
+from parley.top.source import DocumentSource, Heard, Missed, News
 from tests.unit.parley.top_documents import document
 
 WIDE = (200, 40)
@@ -34,6 +34,7 @@ class Played:
         self.left: list[tuple[str, str]] = []
         self._show: Callable[[str, News], None] | None = None
         self._detail: Callable[[News], None] | None = None
+        self._nodes: Callable[[News], None] | None = None
 
     async def watch(self, show: Callable[[str, News], None]) -> None:
         self._show = show
@@ -46,6 +47,13 @@ class Played:
             await asyncio.Event().wait()
         finally:
             self.left.append((agent, vm))
+
+    async def nodes(self, show: Callable[[News], None]) -> None:
+        self._nodes = show
+
+    def tell_nodes(self, *nodes: dict[str, Any]) -> None:
+        assert self._nodes is not None
+        self._nodes(Heard({"nodes": list(nodes)}))
 
     def tell(self, agent: str, *vms: dict[str, Any], node: str = "node-a") -> None:
         assert self._show is not None
@@ -114,7 +122,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def seen(source: Played | AgentPoller, size: tuple[int, int] = WIDE) -> AsyncIterator[Seen]:
+async def seen(source: DocumentSource, size: tuple[int, int] = WIDE) -> AsyncIterator[Seen]:
     """The running app."""
     app = TopApp(source)
     with (
