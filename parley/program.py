@@ -8,7 +8,16 @@ import click
 
 from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import FiniteRange
+from parley.cluster_commands import status_command, top_command
+from parley.completion import completion_command
+from parley.explain.command import explain_command
+from parley.listing.command import commands
+from parley.options_first import OptionsFirstGroup
+from parley.reach.addresses import ByAddress
+from parley.reach.cluster_options import ByCluster
 from parley.top.command import top
+from parley.vm_choice import QemuGuests, VmsOption
+from parley.vms.command import vm
 
 if TYPE_CHECKING:
     from hosting.tls import Tls
@@ -30,19 +39,32 @@ def main() -> None:
     """Parley: a vertical autoscaler that negotiates."""
 
 
-@click.group("kubectl-parley", context_settings=_CONTEXT)
-@click.version_option(package_name="parley-autoscaler")
-def kubectl_main() -> None:
-    """Parley from kubectl (`kubectl parley …`): show an agent's VMs, by its address."""
+_BY_ADDRESS, _BY_CLUSTER = ByAddress(), ByCluster()
+
+
+@click.group("kubectl parley", cls=OptionsFirstGroup, context_settings=_CONTEXT)
+@click.version_option(package_name="parley-autoscaler", prog_name="kubectl parley")
+@_BY_CLUSTER.options
+@click.option("--namespace", "-n", help="The namespace of VMs, where the command is about any.")
+@click.option(
+    "--all-namespaces", "-A", is_flag=True, help="VMs of all namespaces, where the command lists any."
+)
+def kubectl_main(**_: object) -> None:
+    """Why every VM has the size that it has, by kubeconfig and context, as kubectl has them.
+
+    The options may be given here or after the command, whose own ones count first.
+
+    Schedulers and agents are reached through the API server, which needs the rights of the Role parley-viewer in parley-system.
+    """
 
 
 @main.command()
 @click.option(
     "--vms",
-    type=click.IntRange(1, 64),
+    type=VmsOption(),
     default=5,
     show_default=True,
-    help="How many VMs, `this-machine` among them.",
+    help="How many VMs, `this-machine` among them; or qemu[:N] for N real guests under QEMU (2 unless told otherwise, 4 at most).",
 )
 @click.option(
     "--seconds", type=FiniteRange(min=1), help="End by itself so many seconds after the agent's first answer."
@@ -58,12 +80,17 @@ def kubectl_main() -> None:
     help="Keep files, logs and VMs there (a temporary directory otherwise).",
 )
 @click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Write the live view there at the end, as an SVG.",
+)
+@click.option(
     "--cluster",
     type=click.Choice(["kube", "node"]),
     help="On a control plane of Kubernetes: pods on a hollow node (kube), whose load is made up, or on a real one (node).",
 )
 @_OUTPUT
-def demo(**options: Any) -> None:
+def demo(vms: int | QemuGuests, cluster: str | None, **options: Any) -> None:
     """Watch VMs being scaled by negotiation, on this machine.
 
     Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
@@ -72,17 +99,34 @@ def demo(**options: Any) -> None:
     With --cluster the VMs are pods that kubelets resize in place; all of them follow workloads, and --load means nothing. `make
     kube-assets` builds what that needs, once; a real node needs root.
 
+    With --vms qemu the VMs are Linux guests under QEMU, whose vCPUs and memory are plugged, and taken back, while they run. Load
+    generators inside follow a script, and --load means nothing. `make vm-assets` gets what that needs, once; root and KVM are not needed.
+
     Exit codes: 0; 1 when the programs did not come up, or the output cannot be written; 2 for a wrong command line, or a
     directory that another demo runs in or has left its VMs in; 3 when a node was overcommitted, which must never happen; 4 when nobody knows, because the change log was removed.
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 
-    sys.exit(program.run(program.DemoOptions(**options)))
+    picture = options["picture"]
+    if picture is not None and not picture.parent.is_dir():
+        raise click.UsageError(f"--picture {picture}: there is no directory {picture.parent}")
+    if cluster is not None and isinstance(vms, QemuGuests):
+        raise click.UsageError(
+            "--vms qemu and --cluster exclude each other: guests under QEMU are in no cluster. Give a number of pods, or no --cluster"
+        )
+    sys.exit(program.run(program.DemoOptions(vms=vms, cluster=cluster, **options)))
 
 
 @click.command()
 @click.option(
-    "--agent", "url", type=Address(), default=DEFAULT_AGENT, show_default=True, help="The agent's address."
+    "--agent",
+    "url",
+    type=Address(),
+    default=DEFAULT_AGENT,
+    show_default=True,
+    envvar="PARLEY_AGENT",
+    show_envvar=True,
+    help="The agent's address.",
 )
 @token_option
 @ca_option
@@ -90,7 +134,7 @@ def demo(**options: Any) -> None:
 def status(url: str, token: str | None, tls: "Tls | None", output: str) -> None:
     """Show what an agent's VMs have, want and may use, and why.
 
-    Exit codes: 0; 1 when no agent answers, or not to us; 2 for a wrong command line.
+    Exit codes: 0; 1 when no agent answers, or not to us; 2 for a wrong command line; 130 after Ctrl-C; 141 when the reader of the output has gone.
     """
     from parley import status as program  # noqa: PLC0415 - `--version` should not load the client
 
@@ -112,7 +156,24 @@ def replay(directory: Path, output: str) -> None:
     sys.exit(program.run(directory, output))
 
 
-main.add_command(status)
-main.add_command(top)
-kubectl_main.add_command(status)
-kubectl_main.add_command(top)
+for _command in (
+    status,
+    top,
+    vm,
+    explain_command(_BY_ADDRESS),
+    *commands(_BY_ADDRESS),
+    completion_command("parley"),
+):
+    main.add_command(_command)
+for _command in (
+    explain_command(_BY_CLUSTER),
+    *commands(_BY_CLUSTER),
+    status_command(_BY_CLUSTER),
+    top_command(_BY_CLUSTER),
+):
+    kubectl_main.add_command(_command)
+
+
+def kubectl_plugin() -> None:
+    """The program `kubectl-parley`, which people call as `kubectl parley`: so do its help and its faults."""
+    kubectl_main(prog_name="kubectl parley")

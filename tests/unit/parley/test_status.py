@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hosting import asking
-from parley.program import kubectl_main, main
+from parley.program import main
 from tests.support.pages import AgentPage, paged
 from tests.unit.parley.top_documents import document, vm
 
@@ -41,13 +41,21 @@ def test_a_vm_is_a_line_and_no_vm_and_no_agent_are_said() -> None:
     assert "no agent answers: connection refused" in gone.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "kubectl"])
-def test_a_token_is_shown(tmp_path: Path, command: str) -> None:
+def test_the_agent_may_be_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with agent() as served:
+        monkeypatch.setenv("PARLEY_AGENT", served.url)
+        done = status()
+    assert (done.exit_code, len(done.output.splitlines())) == (0, 1)
+    monkeypatch.setenv("PARLEY_AGENT", "a:1 b:2")
+    two = status()
+    assert (two.exit_code, "PARLEY_AGENT" in two.stderr) == (2, True)
+
+
+def test_a_token_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with agent() as served:
-        arguments = ["status", "--agent", served.url, "--token-file", str(file)]
-        done = CliRunner().invoke(main if command == "status" else kubectl_main, arguments)
+        done = status("--agent", served.url, "--token-file", str(file))
         assert served.tokens == [f"Bearer {TOKEN}"]
     assert done.exit_code == 0
 

@@ -1,0 +1,147 @@
+"""`kubectl parley status` and `kubectl parley top`: what agents say of themselves, whichever node they are on."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import click
+
+from parley.listing.namespaces import chosen_namespace, namespace_options
+from parley.reach.ports import NoAnswer, Reach, Way
+from parley.reach.vm_names import complete_nodes
+
+AT_ONCE: Final = 16
+MAX_AGENTS: Final = 1000
+"""How many nodes `status` asks: further ones want a glob."""
+MAX_FAULT: Final = 1000
+
+
+def status_command(way: Way) -> click.Command:
+    """`status`, which reaches the agents by `way`."""
+
+    @click.command("status")
+    @click.argument("nodes", metavar="[NODE]...", nargs=-1, shell_complete=complete_nodes(way))
+    @namespace_options
+    @click.option(
+        "--output",
+        "-o",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For people or scripts.",
+    )
+    @way.options
+    def status(nodes: tuple[str, ...], output: str, **options: Any) -> None:
+        """Show what the agents say of their VMs: what each has, wants and may use, and why. NODE may be a glob; all nodes without one, at
+        most 1000.
+
+        Exit codes: 0; 1 when an agent does not answer, or not to us; 2 for a wrong command line; 130 after Ctrl-C; 141 when the reader of the output has gone.
+        """
+        chosen = chosen_namespace(way, options)
+        sys.exit(_show(way.reach(options), nodes, chosen, output))
+
+    return status
+
+
+def top_command(way: Way) -> click.Command:
+    """`top`, which reaches the agents by `way`."""
+
+    @click.command("top")
+    @namespace_options
+    @click.option(
+        "--node",
+        "nodes",
+        multiple=True,
+        shell_complete=complete_nodes(way),
+        help="On nodes whose names match this glob; may be given again.",
+    )
+    @way.options
+    def top(nodes: tuple[str, ...], **options: Any) -> None:
+        """Watch the VMs live: what each has, wants and may use, and why. Every agent is asked every other second.
+        The nodes are those that have an agent at the start, at most 64: call it again to see one that comes later.
+
+        The keys are those of `parley top`: s and S sort, r reverses, / filters, enter shows a VM, q ends. Needs the extra `top`;
+        `kubectl parley status` shows the same once and needs nothing.
+
+        Exit codes: 0; 1 when no agent can be reached; 2 for a wrong command line, where there is no terminal, or where textual is not installed.
+        """
+        from parley.top.needs import loaded_app  # noqa: PLC0415 - `--version` should not load it
+        from parley.top.reached import NoAgentsError, ReachSource  # noqa: PLC0415 - as above
+
+        chosen = chosen_namespace(way, options)
+        source = ReachSource(way.reach(options), nodes, chosen)
+        app = loaded_app("kubectl parley")
+        try:
+            sys.exit(app.run(source))
+        except NoAgentsError as error:
+            click.echo(str(error), err=True)
+            sys.exit(1)
+
+    return top
+
+
+def _show(
+    way: AbstractAsyncContextManager[Reach], globs: tuple[str, ...], namespace: str | None, output: str
+) -> int:
+    from hosting import lifecycle  # noqa: PLC0415 - `--version` should not load the client
+    from parley.listing import output as outputs  # noqa: PLC0415 - as above
+    from parley.top.reached import NoAgentsError, chosen, vms_of, within  # noqa: PLC0415 - as above
+
+    told: dict[str, Mapping[str, Any]] = {}
+    faults: list[str] = []
+
+    async def ask(reach: Reach) -> None:
+        agents = await reach.agents()
+        if isinstance(agents, NoAnswer):
+            faults.append(agents.fault)
+            return
+        try:
+            asked = chosen(agents, globs)
+        except NoAgentsError as error:
+            faults.append(str(error))
+            return
+        if len(asked) > MAX_AGENTS:
+            faults.append(
+                f"at most {MAX_AGENTS} nodes can be asked together, and there are {len(asked)}: choose some, such as '{asked[0][:3]}*'"
+            )
+            return
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(agent: str) -> None:
+            async with gate:
+                answer = vms_of(await reach.agent(agent, "/v1/vms"))
+            if isinstance(answer, NoAnswer):
+                faults.append(answer.fault)
+            else:  # what is not shown is not kept: there may be many nodes
+                told[agent] = within(answer.document, namespace)
+
+        async with asyncio.TaskGroup() as tasks:
+            for agent in asked:
+                tasks.create_task(one(agent), name=f"status {agent}")
+
+    async def main(_: lifecycle.Stop) -> int:
+        async with way as reach:
+            await ask(reach)
+        _print([told[agent] for agent in sorted(told)], sorted(faults), output)
+        return outputs.NOBODY if faults else 0
+
+    return outputs.run(main)
+
+
+def _print(documents: list[Mapping[str, Any]], faults: list[str], output: str) -> None:
+    from parley import view  # noqa: PLC0415 - `--version` should not load it
+    from parley.top.texts import clean  # noqa: PLC0415 - as above
+
+    if output == "json":
+        click.echo(json.dumps({"agents": documents}))
+    else:
+        for document in documents:
+            lines = [view.line(vm) for vm in view.vms(document)]
+            node = clean(document.get("node")) or "?"
+            for line in (f"{node}:", *(lines or ["no VMs"]), *view.beside(document)):
+                click.echo(line)
+    for fault in faults:
+        click.echo(clean(fault, MAX_FAULT), err=True)

@@ -1,0 +1,1 @@
+"""`parley explain`: why a VM has the size that it has."""

@@ -1,0 +1,416 @@
+"""Which cause comes first: a table of rules, asked in order. The first rule that finds its cause decides."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence, SizeCause, advice_of
+from parley.explain.core.facts import AgentFacts, exceeds, text_of
+from parley.explain.core.room import limit_cause, seconds, told, written
+from parley.reach.ports import NoAnswer
+from protocol.explaining import DecisionOutcome, Explanation, Presence, ReasonShown
+from protocol.reasons import ErrorCode, ReasonCode
+
+_WINDOWS: Final = frozenset({"floor", "ceiling"})
+"""What the agent calls the parts of a goal that time windows make."""
+NOT_SCALED: Final = "vm-not-scaled"
+"""The code of an agent that knows a VM and does not scale it."""
+SILENT_S: Final = 45.0
+"""An agent asks every 15 s; one that was not heard for three times that long asks no more."""
+_HEAL_AT_ONCE: Final = (ErrorCode.SEQUENCE_STALE.value, ErrorCode.SEQUENCE_REUSED.value)
+
+Rule: TypeAlias = Callable[[Evidence], SizeCause | None]
+
+
+def cause_of(evidence: Evidence) -> SizeCause:
+    """The first cause that holds."""
+    for rule in RULES:
+        found = rule(evidence)
+        if found is not None:
+            return found
+    return _own(CauseCode.SATISFIED)
+
+
+def _own(code: CauseCode, detail: str = "") -> SizeCause:
+    return SizeCause(code.value, CAUSE_ADVICE[code], detail)
+
+
+def _named(code: str, detail: str) -> SizeCause:
+    return SizeCause(code, advice_of(code), detail)
+
+
+# ---------------------------------------------------------------- nobody, nothing
+
+
+def _unknown(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if not isinstance(agent, NoAnswer) or not isinstance(scheduler, NoAnswer):
+        return None
+    if agent.code == NOT_SCALED:
+        return _own(CauseCode.NOT_SCALED, agent.fault)
+    answered = [each for each in (scheduler, agent) if each.status == 404]
+    if answered:
+        return _own(CauseCode.UNKNOWN_VM, "; ".join(each.fault for each in answered))
+    return _own(CauseCode.NOBODY_ANSWERS, f"{scheduler.fault}; {agent.fault}")
+
+
+def _gone(evidence: Evidence) -> SizeCause | None:
+    told_by = evidence.scheduler
+    if isinstance(told_by, NoAnswer) or told_by.presence is not Presence.GONE:
+        return None
+    ago_s = told_by.gone_seconds_ago
+    return _own(CauseCode.GONE, f"gone {seconds(ago_s)} ago" if ago_s is not None else "")
+
+
+def _not_scaled(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    is_told = isinstance(agent, NoAnswer) and agent.code == NOT_SCALED
+    return _own(CauseCode.NOT_SCALED, agent.fault) if isinstance(agent, NoAnswer) and is_told else None
+
+
+# ---------------------------------------------------------------- agent and scheduler
+
+
+def _superseded(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if isinstance(agent, AgentFacts):
+        return _own(CauseCode.SUPERSEDED, _joined(agent.state_reasons)) if agent.state == "dormant" else None
+    if isinstance(scheduler, Explanation) and scheduler.decisions:
+        last = scheduler.decisions[0]
+        for limit in last.limits if last.outcome is DecisionOutcome.REFUSED else ():
+            if limit.code == ErrorCode.AGENT_SUPERSEDED:
+                return _own(CauseCode.SUPERSEDED, told(limit))
+    return None
+
+
+def _refused_request(evidence: Evidence) -> SizeCause | None:
+    """The scheduler answers the agent, and not with a permit: version skew, an error of the protocol, no leader."""
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer):
+        return None
+    trouble = agent.trouble("scheduler")
+    code = trouble.code if trouble is not None else ""
+    is_old = trouble is not None and trouble.status == 400 and not code and agent.asking.answered_s is None
+    if agent.asking.is_exhausted or is_old or code == ErrorCode.UNSUPPORTED_VERSION:
+        said = f"{trouble.message}; " if trouble is not None else ""
+        theirs = f", the scheduler {trouble.supported}" if trouble is not None and trouble.supported else ""
+        return _named(
+            ErrorCode.UNSUPPORTED_VERSION, f"{said}the agent speaks {agent.asking.speaks or '?'}{theirs}"
+        )
+    if trouble is None or (code in _HEAL_AT_ONCE and agent.asking.failures < 2):
+        return None
+    if code or trouble.status is not None:
+        return _named(code or ErrorCode.MALFORMED, trouble.message)
+    return None
+
+
+def _scheduler_silent(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    trouble = agent.trouble("scheduler") if isinstance(agent, AgentFacts) else None
+    if trouble is None or not isinstance(agent, AgentFacts) or trouble.code or trouble.status is not None:
+        return None
+    asking = agent.asking
+    times = f" ({asking.failures} times in a row)" if asking.failures > 1 else ""
+    left_s = asking.lease_left_s
+    lease = ""
+    if left_s is not None:
+        lease = (
+            f"; what it holds counts for {seconds(left_s)} more" if left_s > 0 else "; its lease has run out"
+        )
+    return _own(CauseCode.SCHEDULER_SILENT, f"{trouble.message}{times}{lease}")
+
+
+def _refused_by_scheduler(evidence: Evidence) -> SizeCause | None:
+    """Where no agent answers us, somebody may ask all the same: a published agent, or one that we cannot reach."""
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
+        return None
+    if scheduler.refusal is not None:
+        return _named(scheduler.refusal.code, told(scheduler.refusal))
+    last = next(iter(scheduler.decisions), None)
+    if (
+        scheduler.presence is not Presence.UNKNOWN
+        or last is None
+        or last.outcome is not DecisionOutcome.REFUSED
+    ):
+        return None
+    return next((_named(each.code, told(each)) for each in last.limits), None)
+
+
+def _agent_silent(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
+        return None
+    asked_s = scheduler.asked_seconds_ago
+    if asked_s is not None and asked_s <= SILENT_S:
+        return None
+    since = "none has asked yet" if asked_s is None else f"the last request came {seconds(asked_s)} ago"
+    return _own(CauseCode.AGENT_SILENT, f"{since}; {agent.fault}")
+
+
+def _unsettled(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    said = binding(evidence)
+    if said is not None and said.code == ReasonCode.UNSETTLED:
+        return _named(ReasonCode.UNSETTLED, told(said))
+    if (
+        isinstance(scheduler, Explanation)
+        and not scheduler.is_settled
+        and scheduler.presence is Presence.LIVE
+    ):
+        held = f"until then {written(scheduler.reserved)} are kept for it"
+        return _named(
+            ReasonCode.UNSETTLED, f"the agent has not named this scheduler in a request yet; {held}"
+        )
+    if isinstance(agent, AgentFacts) and agent.asking.is_unsettled:
+        return _named(ReasonCode.UNSETTLED, "the scheduler does not know yet what it may use")
+    return None
+
+
+# ---------------------------------------------------------------- the VM, its guest, its metrics
+
+
+def _vm_unseen(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer):
+        return None
+    look, trouble = agent.look, agent.trouble("VM")
+    if look.fault and (agent.state == "stuck" or look.failures > 1 or agent.size is None):
+        ago = f", the last look that did was {seconds(look.age_s)} ago" if look.age_s is not None else ""
+        return _own(CauseCode.VM_UNSEEN, f"{look.fault}{ago}")
+    if agent.state == "stuck" and agent.size is None and trouble is not None:
+        return _own(CauseCode.VM_UNSEEN, trouble.message)
+    return None
+
+
+def _resize_fails(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer):
+        return None
+    resize, trouble = agent.resize, agent.trouble("VM")
+    is_failing = resize.phase == "failing" or (agent.state == "stuck" and trouble is not None)
+    if not is_failing:
+        return None
+    times = (
+        f" ({resize.failures} times since {seconds(resize.since_s)} ago)"
+        if resize.failures and resize.since_s is not None
+        else ""
+    )
+    message = resize.fault or (trouble.message if trouble is not None else "")
+    return _own(CauseCode.RESIZE_FAILS, f"to {text_of(resize.to or agent.goal)}: {message}{times}")
+
+
+def _resize_refused(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if isinstance(agent, AgentFacts):
+        for each in sorted(agent.refused_sizes, key=lambda each: each.kind != "growth"):
+            what = "growth" if each.kind == "growth" else "a shrink"
+            return _own(CauseCode.RESIZE_REFUSED, f"it refuses {what} to {each.target}: {each.why}")
+        if agent.resize.phase == "refused":
+            return _own(CauseCode.RESIZE_REFUSED, agent.resize.fault)
+        refused = next((text for text in agent.state_reasons if text.startswith("the VM's node refuses")), "")
+        return _own(CauseCode.RESIZE_REFUSED, refused) if refused else None
+    if isinstance(scheduler, Explanation) and scheduler.resize_refusal:
+        return _own(CauseCode.RESIZE_REFUSED, scheduler.resize_refusal)
+    return None
+
+
+def _downscale_refused(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer) or not agent.wants_less:
+        return None
+    trouble = agent.trouble("informant")
+    said = next((text for text in agent.state_reasons if text.startswith("informant: ")), "")
+    if agent.guest.refused:
+        why = f": {trouble.message}" if trouble is not None else ""
+        return _own(CauseCode.DOWNSCALE_REFUSED, f"it refuses to shrink to {agent.guest.refused}{why}")
+    return _own(CauseCode.DOWNSCALE_REFUSED, said) if "refused" in said else None
+
+
+def _informant(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer):
+        return None
+    if any("has not resumed this agent" in text for text in agent.goal_reasons):
+        return _own(CauseCode.INFORMANT_SUSPENDED, _joined(agent.goal_reasons))
+    trouble = agent.trouble("informant")
+    is_silent = agent.state == "stuck" or agent.metrics_wait == "informant"
+    if trouble is None or not is_silent or agent.wants_more:
+        return None
+    return _own(CauseCode.INFORMANT_SILENT, trouble.message)
+
+
+def _metrics(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer) or agent.wants_more or agent.state in {"starting", "denied"}:
+        return None
+    trouble = agent.trouble("metrics")
+    why = f": {trouble.message}" if trouble is not None else ""
+    if agent.is_stale and agent.load_age_s is not None:
+        return _own(CauseCode.METRICS_STALE, f"the last ones came {seconds(agent.load_age_s)} ago{why}")
+    if agent.load_age_s is None:
+        waits = ", which wait for its informant" if agent.metrics_wait == "informant" else ""
+        return _own(CauseCode.METRICS_MISSING, f"no metrics yet{waits}{why}")
+    if agent.state == "stuck" and trouble is not None:
+        return _own(CauseCode.METRICS_STALE, f"the last ones came {seconds(agent.load_age_s)} ago{why}")
+    return None
+
+
+# ---------------------------------------------------------------- limits, and what goes on
+
+
+def limits_of(evidence: Evidence) -> tuple[ReasonShown, ...]:
+    """The limits that stand, the binding one first: by the scheduler's word, else as the agent was told them."""
+    if isinstance(evidence.scheduler, Explanation):
+        return evidence.scheduler.limits
+    agent = evidence.agent
+    # The agent keeps the reasons of a permit that covers its goal by now.
+    if isinstance(agent, AgentFacts) and (agent.state == "denied" or exceeds(agent.goal, agent.permit)):
+        return agent.reasons
+    return ()
+
+
+def binding(evidence: Evidence) -> ReasonShown | None:
+    """The limit that binds; None where none does."""
+    return next(iter(limits_of(evidence)), None)
+
+
+def _limit(evidence: Evidence) -> SizeCause | None:
+    found = binding(evidence)
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if found is not None:
+        return limit_cause(found, scheduler if isinstance(scheduler, Explanation) else None)
+    if not isinstance(scheduler, Explanation) or not isinstance(agent, AgentFacts) or not agent.wants_more:
+        return None
+    if exceeds(agent.permit, agent.size):
+        return None
+    if scheduler.is_growth_stopped:
+        return _named(ReasonCode.STOPPED, "growth is stopped by configuration")
+    if scheduler.is_recommend_only:
+        return _named(ReasonCode.RECOMMEND_ONLY, "growth is only recommended here")
+    return None
+
+
+def _bounds(evidence: Evidence) -> SizeCause | None:
+    """The agent asks for no more than the VM's maximum, so the scheduler may never hear of what is cut."""
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer) or agent.wants_more:
+        return None
+    if not _is_cut(agent):
+        return None
+    detail = f"its policies ask for {text_of(agent.wished)}, and its maximum is {text_of(agent.maximum)}"
+    return _named(ReasonCode.VM_BOUNDS, detail)
+
+
+def _is_cut(agent: AgentFacts) -> bool:
+    """Whether the maximum cuts what the policies ask for of a resource."""
+    worths = [None if each is None else each.worth for each in (agent.wished, agent.maximum, agent.goal)]
+    wished, maximum, goal = worths
+    if wished is None or maximum is None or goal is None:
+        return False
+    return any(wish > most <= now for wish, most, now in zip(wished, maximum, goal, strict=True))
+
+
+def _migrating(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    is_told = isinstance(agent, AgentFacts) and (agent.state == "migrating" or agent.asking.is_migrating)
+    if is_told or (isinstance(scheduler, Explanation) and scheduler.is_migrating):
+        return _named(ReasonCode.MIGRATING, "the VM does not grow before it has arrived")
+    return None
+
+
+def _waiting(evidence: Evidence) -> SizeCause | None:
+    scheduler = evidence.scheduler
+    if isinstance(scheduler, NoAnswer):
+        return None
+    if scheduler.waiting is not None:
+        return _named(scheduler.waiting.code, told(scheduler.waiting))
+    if scheduler.decisions and scheduler.decisions[0].outcome is DecisionOutcome.HELD:
+        held = scheduler.decisions[0]
+        return _own(CauseCode.WAITING, "; ".join(told(each) for each in held.limits))
+    return None
+
+
+def _under_way(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer):
+        return None
+    if agent.state == "starting":
+        return _own(CauseCode.STARTING, _joined(agent.state_reasons))
+    resize, pending = agent.resize, f"; {agent.pending}" if agent.pending else ""
+    since = "" if resize.since_s is None else f" for {seconds(resize.since_s)}"
+    to = text_of(resize.to or agent.target)
+    if resize.phase == "stalled":
+        return _own(CauseCode.RESIZE_STALLED, f"the target is {to}, and nothing has moved{since}{pending}")
+    if not agent.wants_more and not agent.wants_less:
+        return None
+    if agent.wants_more and exceeds(agent.goal, agent.permit) and not exceeds(agent.permit, agent.size):
+        return _own(CauseCode.WAITING, f"it asks for {text_of(agent.goal)} and has no answer yet{pending}")
+    code = CauseCode.GROWING if agent.wants_more else CauseCode.SHRINKING
+    if resize.phase == "moving":
+        return _own(code, f"the resize to {to} is on its way{since}{pending}")
+    if resize.phase == "sending":
+        return _own(code, f"the resize to {to} was sent, and no look has shown it{since}{pending}")
+    return _own(code, f"it may have {text_of(agent.permit)} and should have {text_of(agent.goal)}{pending}")
+
+
+def _minimum(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer) or not exceeds(agent.minimum, agent.wished):
+        return None
+    detail = f"its policies ask for {text_of(agent.wished)}, and its minimum is {text_of(agent.minimum)}"
+    return _own(CauseCode.AT_MINIMUM, detail)
+
+
+def _satisfied(evidence: Evidence) -> SizeCause | None:
+    agent, scheduler = evidence.agent, evidence.scheduler
+    if isinstance(agent, AgentFacts):
+        warned = f"; {agent.warnings[0]}" if agent.warnings else ""
+        headline = "a time window sets its size" if set(agent.binding_policies) & _WINDOWS else ""
+        found = _own(CauseCode.SATISFIED, f"{_joined(agent.goal_reasons)}{warned}")
+        return replace(found, headline=headline)
+    if isinstance(scheduler, Explanation):
+        return _own(CauseCode.PERMITTED, _permitted(scheduler, agent))
+    return None
+
+
+def _permitted(scheduler: Explanation, agent: NoAnswer) -> str:
+    """When the agent asked last, and whether the VM has what it may have."""
+    asked_s = scheduler.asked_seconds_ago
+    parts = [f"it asked {seconds(asked_s)} ago"] if asked_s is not None else []
+    if scheduler.size is not None and scheduler.size != scheduler.permit:
+        parts.append(
+            f"it may have {written(scheduler.permit)}, and the cluster shows {written(scheduler.size)}"
+        )
+    return "; ".join((*parts, agent.fault))
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _unknown,
+    _gone,
+    _not_scaled,
+    _superseded,
+    _refused_request,
+    _scheduler_silent,
+    _refused_by_scheduler,
+    _agent_silent,
+    _unsettled,
+    _vm_unseen,
+    _resize_fails,
+    _resize_refused,
+    _downscale_refused,
+    _informant,
+    _metrics,
+    _limit,
+    _bounds,
+    _migrating,
+    _waiting,
+    _under_way,
+    _minimum,
+    _satisfied,
+)
+"""What makes everything below it meaningless comes first: without an agent, a scheduler, a VM that can be seen, no limit matters."""
+
+
+def _joined(texts: tuple[str, ...]) -> str:
+    return "; ".join(texts)

@@ -1,0 +1,199 @@
+"""What is known of one VM, and the causes that a size can have: their codes, what they mean and what to do."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from parley.explain.core.facts import AgentFacts
+from parley.reach.ports import NoAnswer
+from protocol.advice import ADVICE, ERROR_ADVICE, Advice
+from protocol.explaining import Explanation, ProgressCode
+from protocol.reasons import ErrorCode, ReasonCode
+
+
+class CauseCode(enum.StrEnum):
+    """Causes that neither a limit of the scheduler nor an error of a request names. A script may rely on the values."""
+
+    NOBODY_ANSWERS = "nobody-answers"
+    UNKNOWN_VM = "unknown-vm"
+    GONE = "gone"
+    NOT_SCALED = "not-scaled"
+    SUPERSEDED = "superseded"
+    SCHEDULER_SILENT = "scheduler-silent"
+    AGENT_SILENT = "agent-silent"
+    VM_UNSEEN = "vm-unseen"
+    RESIZE_FAILS = "resize-fails"
+    RESIZE_REFUSED = "resize-refused"
+    RESIZE_STALLED = "resize-stalled"
+    DOWNSCALE_REFUSED = "downscale-refused"
+    INFORMANT_SILENT = "informant-silent"
+    INFORMANT_SUSPENDED = "informant-suspended"
+    METRICS_STALE = "metrics-stale"
+    METRICS_MISSING = "metrics-missing"
+    WAITING = "waiting"
+    STARTING = "starting"
+    GROWING = "growing"
+    SHRINKING = "shrinking"
+    AT_MINIMUM = "at-minimum"
+    PERMITTED = "permitted"
+    """Its agent gets all that it asks for, and does not tell us why it asks for no more."""
+    SATISFIED = "satisfied"
+    """It has what it wants."""
+
+
+CAUSE_ADVICE: Final[Mapping[CauseCode, Advice]] = MappingProxyType(
+    {
+        CauseCode.NOBODY_ANSWERS: Advice(
+            "neither a scheduler nor an agent answers this command",
+            "Look whether both programs run, and name their addresses with --scheduler and --agent.",
+        ),
+        CauseCode.UNKNOWN_VM: Advice(
+            "nobody who answers knows a VM of this name", "Look at the names with `parley vms -A`."
+        ),
+        CauseCode.GONE: Advice(
+            "it has gone; this is what the scheduler remembers of it", "Nothing; it holds nothing any more."
+        ),
+        CauseCode.NOT_SCALED: Advice(
+            "its agent knows it and does not scale it", "Correct the VM as the reasons say."
+        ),
+        CauseCode.SUPERSEDED: Advice(
+            "another agent owns it, and this one is superseded and lies dormant",
+            "If two agents serve this node, end one of them; the one that stays takes the VM by itself.",
+        ),
+        CauseCode.SCHEDULER_SILENT: Advice(
+            "its agent gets no usable answer from a scheduler, so nothing grows",
+            "Look whether a scheduler runs and leads, and whether the agent's `scheduler` setting and the network lead to it.",
+        ),
+        CauseCode.AGENT_SILENT: Advice(
+            "no agent asks the scheduler for it, so nothing is decided",
+            "Look whether the agent of the VM's node runs and reaches the scheduler.",
+        ),
+        CauseCode.VM_UNSEEN: Advice(
+            "its agent cannot see the VM through its back end",
+            "Look at the VM and at what the agent's back end needs: the API server, the socket, the file.",
+        ),
+        CauseCode.RESIZE_FAILS: Advice(
+            "every resize of the VM fails in its back end",
+            "Look at the error; the agent tries again by itself with growing waits.",
+        ),
+        CauseCode.RESIZE_REFUSED: Advice(
+            "its node does not carry out the resize",
+            "Make room on the node, or look why its kubelet or its guest refuses; the size is tried again by itself.",
+        ),
+        CauseCode.RESIZE_STALLED: Advice(
+            "the resize was accepted, and the VM does not come nearer to its target",
+            "Look into the guest: it may keep memory or vCPUs that are to go, or have none online that came.",
+        ),
+        CauseCode.DOWNSCALE_REFUSED: Advice(
+            "the guest refuses to give back, because its informant finds it too tight",
+            "Nothing, if the guest needs its memory; it is asked again. Else look what uses it in the guest.",
+        ),
+        CauseCode.INFORMANT_SILENT: Advice(
+            "its informant does not answer the agent",
+            "Look whether the informant runs in the guest (or on the node, for pods) and whether the agent reaches its port.",
+        ),
+        CauseCode.INFORMANT_SUSPENDED: Advice(
+            "its informant uses another agent and has suspended this one",
+            "Wait until the other agent has gone; if it lasts, end the agent that should not serve this VM.",
+        ),
+        CauseCode.METRICS_STALE: Advice(
+            "its metrics are stale, so its size stays as it is",
+            "Look at what tells the metrics: the exporter or informant in the guest, or the metrics plugin of the node.",
+        ),
+        CauseCode.METRICS_MISSING: Advice(
+            "its agent has no metrics of it yet, so nothing says that it should have another size",
+            "Look at what tells the metrics: the exporter or informant in the guest, or the metrics plugin of the node.",
+        ),
+        CauseCode.WAITING: Advice(
+            "the scheduler holds its request back until somebody else has answered",
+            "Wait; if it lasts, look at the plugins of the pool, or at the cluster that the scheduler reads.",
+        ),
+        CauseCode.STARTING: Advice(
+            "its agent has just begun with it", "Wait some seconds; if it lasts, look at the agent's log."
+        ),
+        CauseCode.GROWING: Advice(
+            "it is growing: the growth is permitted and under way", "Nothing; it takes its time."
+        ),
+        CauseCode.SHRINKING: Advice(
+            "it is shrinking, as the guest agrees", "Nothing; a shrink waits for the guest's word."
+        ),
+        CauseCode.AT_MINIMUM: Advice(
+            "it is at its own minimum and needs less",
+            "Lower the VM's minimum where its bounds are written, if it should have less.",
+        ),
+        CauseCode.PERMITTED: Advice(
+            "the scheduler permits all that its agent asks for, and its agent does not tell us why it asks for no more",
+            "Look why the agent does not answer this command: it knows the VM's load, its guest and its back end.",
+        ),
+        CauseCode.SATISFIED: Advice(
+            "it wants no other size", "Nothing; if it should have more, look at its policy and its bounds."
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCause:
+    """Why a VM has its size. `code` is a `CauseCode`, `ReasonCode`, `ErrorCode` or `ProgressCode`; `detail` has the numbers, and may be empty;
+    `headline` replaces the meaning of the advice where names are known."""
+
+    code: str
+    advice: Advice
+    detail: str = ""
+    headline: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """What it means for this VM: the clause of the first line."""
+        return self.headline or self.advice.meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What both programs tell of a VM, or why one of them does not."""
+
+    vm: str
+    agent: AgentFacts | NoAnswer
+    scheduler: Explanation | NoAnswer
+
+
+_MIGRATING: Final = ADVICE[ReasonCode.MIGRATING]
+_PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
+    {
+        ProgressCode.POOL_ASKED: Advice(
+            "the plugins of its pool have been asked and have not answered yet",
+            "Wait; if it lasts, look at the pool's plugins (`/v1/plugins` of the scheduler).",
+        ),
+        ProgressCode.CLUSTER_LOOK: Advice(
+            "the scheduler has to see it in the cluster first, and the last look did not help",
+            "Look whether the VM is in the cluster that the scheduler reads, and whether that can be read.",
+        ),
+        ProgressCode.CONNECTION_CLOSED: Advice(
+            "the scheduler closed the connection of its published agent, because any other answer would end it",
+            "Read the message; Parley's own agent would be told the error itself.",
+        ),
+        ProgressCode.MIGRATION_WANTED: _MIGRATING,
+        ProgressCode.MIGRATION_STARTED: _MIGRATING,
+        ProgressCode.MIGRATION_FAILED: Advice(
+            "it should leave its node, and its migration could not be started",
+            "Look at what migrates VMs, and at the message.",
+        ),
+        ProgressCode.MIGRATION_ENDED: Advice(
+            "its migration was given up, and it stays", "Nothing; the next decision is made on this node."
+        ),
+    }
+)
+
+
+def advice_of(code: str) -> Advice:
+    """The advice for any code that a program may name."""
+    reason, error = ReasonCode(code), ErrorCode(code)
+    if reason is not ReasonCode.OTHER:
+        return ADVICE[reason]
+    if error is not ErrorCode.OTHER:
+        return ERROR_ADVICE[error]
+    if code in set(ProgressCode):
+        return _PROGRESS[ProgressCode(code)]
+    return ADVICE[ReasonCode.OTHER]

@@ -1,0 +1,123 @@
+"""Asks the scheduler and the agent of a VM, and whom it may be meant by a name that nobody knows."""
+
+import asyncio
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from parley.explain.core.causes import NOT_SCALED
+from parley.explain.core.evidence import Evidence
+from parley.explain.core.facts import agent_facts
+from parley.listing import asking
+from parley.reach.ports import Answered, Got, NoAnswer, Reach
+from parley.top.texts import clean, items, mapping
+from protocol.explaining import Explanation
+
+MAX_AGENTS: Final = 256
+"""Where nobody knows the VM's node, so many agents are asked."""
+AT_ONCE: Final = 16
+MAX_NAMES: Final = 3
+_CLOSE: Final = 0.6
+_MAX_CUTOFF_NAMES: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The evidence, and the documents as they came (None where none came)."""
+
+    evidence: Evidence
+    agent: Mapping[str, Any] | None
+    scheduler: Mapping[str, Any] | None
+
+
+def path_of(vm: str) -> str | None:
+    """`NAMESPACE/NAME` as a part of a path; None for a name that no path can carry."""
+    namespace, _, name = vm.partition("/")
+    if {namespace, name} & {"", ".", ".."} or "/" in name:
+        return None
+    return "/".join(quote(part, safe="", errors="replace") for part in (namespace, name))
+
+
+async def gather(reach: Reach, vm: str, decisions: int | None = None) -> Gathered:
+    """Ask both programs about `NAMESPACE/NAME`, which a path can carry. `decisions` is how many of the last ones are told; None: a few."""
+    path = path_of(vm)
+    assert path is not None, vm
+    count = f"?n={decisions}" if decisions is not None else ""
+    answer = await reach.scheduler(f"/v1/explain/{path}{count}")
+    explained: Explanation | NoAnswer = (
+        asking.decoded(answer, Explanation) if isinstance(answer, Got) else answer
+    )
+    node = explained.node if isinstance(explained, Explanation) else ""
+    told = await _agent(reach, node, f"/v1/vms/{path}")
+    return Gathered(
+        Evidence(vm, agent_facts(told.document) if isinstance(told, Got) else told, explained),
+        told.document if isinstance(told, Got) else None,
+        answer.document if isinstance(answer, Got) else None,
+    )
+
+
+async def _agent(reach: Reach, node: str, path: str) -> Answered:
+    """The answer of the VM's agent: that of its node, else the best of all."""
+    known = await reach.agent_of(node) if node else None
+    if known is not None:
+        return await reach.agent(known, path)
+    agents = await reach.agents()
+    if isinstance(agents, NoAnswer):
+        return agents
+    if not agents:
+        return NoAnswer("there is no agent to ask")
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(agent: str) -> Answered:
+        async with gate:
+            return await reach.agent(agent, path)
+
+    answers = await asyncio.gather(*(one(agent) for agent in agents[:MAX_AGENTS]))
+    best = min(answers, key=_rank)
+    if isinstance(best, NoAnswer) and len(agents) > MAX_AGENTS:
+        return NoAnswer(
+            f"only {MAX_AGENTS} of {len(agents)} agents were asked; {best.fault}", best.status, best.code
+        )
+    return best
+
+
+def _rank(answer: Answered) -> int:
+    """What is best to know: an agent that serves the VM, one that lies dormant, one that will not scale it, silence, and "unknown"."""
+    if isinstance(answer, Got):
+        return 1 if clean(answer.document.get("state")) == "dormant" else 0
+    if answer.code == NOT_SCALED:
+        return 2
+    return 4 if answer.status == 404 else 3
+
+
+async def alike(reach: Reach, vm: str) -> list[str]:
+    """Names that may be meant by one that nobody knows, the likeliest first."""
+    known = await asking.state(reach, max_pages=20)
+    names = [each.vm for each in known.vms] if not isinstance(known, NoAnswer) else []
+    if not names:
+        names = await _names_of_agents(reach)
+    return close(vm, [clean(name) for name in names[:_MAX_CUTOFF_NAMES]])
+
+
+async def _names_of_agents(reach: Reach) -> list[str]:
+    agents = await reach.agents()
+    if isinstance(agents, NoAnswer):
+        return []
+    answers = await asyncio.gather(*(reach.agent(agent, "/v1/vms") for agent in agents[:AT_ONCE]))
+    return [
+        name
+        for answer in answers
+        if isinstance(answer, Got)
+        for each in items(answer.document.get("vms"), 5000)
+        if isinstance(name := mapping(each).get("vm"), str)
+    ]
+
+
+def close(vm: str, names: list[str]) -> list[str]:
+    """The names of other namespaces first, then those that are spelt alike."""
+    wanted = vm.partition("/")[2]
+    elsewhere = [name for name in names if name.partition("/")[2] == wanted]
+    alike_names = difflib.get_close_matches(vm, names, n=MAX_NAMES, cutoff=_CLOSE)
+    return list(dict.fromkeys((*elsewhere, *alike_names)))[:MAX_NAMES]

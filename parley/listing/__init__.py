@@ -1,0 +1,1 @@
+"""Lists of what the programs know, as tables or for scripts."""

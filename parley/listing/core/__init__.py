@@ -1,0 +1,1 @@
+"""Tables, filters and lines of the lists. Pure."""

@@ -1,0 +1,165 @@
+"""The columns of every list, and what scripts get of a row."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from parley.listing.core.tables import TableColumn
+from parley.top.texts import age, clean, items, mapping, number
+from protocol import quantities
+from protocol.explaining import AmountShown, NodeShown, VmShown
+
+
+def short(amount: AmountShown | None) -> str | None:
+    """CPUs and memory in one cell, `2/4Gi`."""
+    return f"{amount.cpu}/{amount.memory}" if amount is not None else None
+
+
+def worth(amount: AmountShown | None) -> tuple[int, int] | None:
+    """What an amount is sorted by; None where it is not known or no quantity."""
+    if amount is None:
+        return None
+    try:
+        return quantities.parse(amount.cpu).nanos, quantities.parse(amount.memory).nanos
+    except quantities.QuantityError:
+        return None
+
+
+def namespace_of(vm: str) -> str:
+    """`default` of `default/a`."""
+    return vm.partition("/")[0]
+
+
+def name_of(vm: str) -> str:
+    """`a` of `default/a`."""
+    return vm.partition("/")[2]
+
+
+def asked_ago(vm: VmShown) -> str | None:
+    """How long ago its agent asked last."""
+    return None if vm.asked_seconds_ago is None else age(vm.asked_seconds_ago)
+
+
+def limit_of(vm: VmShown) -> str | None:
+    """The code of what binds, with its resource."""
+    if vm.limit is None:
+        return None
+    return f"{vm.limit.code}:{vm.limit.resource}" if vm.limit.resource else vm.limit.code
+
+
+def state_of(vm: VmShown) -> str | None:
+    """A VM's state in a word: what is unusual about it, else what became of its latest request."""
+    if vm.is_migrating:
+        return "migrating"
+    if not vm.is_settled:
+        return "unsettled"
+    return vm.outcome.value if vm.outcome is not None else None
+
+
+NODE_COLUMNS: Final[tuple[TableColumn[NodeShown], ...]] = (
+    TableColumn("NODE", lambda node: node.node),
+    TableColumn("RESERVABLE", lambda node: short(node.reservable), lambda node: worth(node.reservable)),
+    TableColumn("RESERVED", lambda node: short(node.reserved), lambda node: worth(node.reserved)),
+    TableColumn("FREE", lambda node: short(node.free), lambda node: worth(node.free)),
+    TableColumn("BUFFER", lambda node: short(node.buffer), lambda node: worth(node.buffer)),
+    TableColumn("PRESSURE", lambda node: short(node.pressure), lambda node: worth(node.pressure)),
+    TableColumn("OVER-FULL", lambda node: ",".join(node.over_full_because_of)),
+    TableColumn(
+        "ACCOUNTED",
+        lambda node: short(node.pressure_accounted_for),
+        lambda node: worth(node.pressure_accounted_for),
+        is_wide=True,
+    ),
+    TableColumn(
+        "WATERMARK", lambda node: short(node.watermark), lambda node: worth(node.watermark), is_wide=True
+    ),
+    TableColumn(
+        "UNIT", lambda node: short(node.compute_unit), lambda node: worth(node.compute_unit), is_wide=True
+    ),
+)
+
+VM_COLUMNS: Final[tuple[TableColumn[VmShown], ...]] = (
+    TableColumn("NAMESPACE", lambda vm: namespace_of(vm.vm)),
+    TableColumn("NAME", lambda vm: name_of(vm.vm)),
+    TableColumn("NODE", lambda vm: vm.node),
+    TableColumn("SIZE", lambda vm: short(vm.size), lambda vm: worth(vm.size)),
+    TableColumn("PERMIT", lambda vm: short(vm.permit), lambda vm: worth(vm.permit)),
+    TableColumn("WANTED", lambda vm: short(vm.wanted), lambda vm: worth(vm.wanted)),
+    TableColumn("STATE", state_of),
+    TableColumn("LIMIT", limit_of),
+    TableColumn("POOL", lambda vm: vm.pool, is_wide=True),
+    TableColumn("RESERVED", lambda vm: short(vm.reserved), lambda vm: worth(vm.reserved), is_wide=True),
+    TableColumn("MAXIMUM", lambda vm: short(vm.maximum), lambda vm: worth(vm.maximum), is_wide=True),
+    TableColumn("ASKED", asked_ago, lambda vm: vm.asked_seconds_ago, is_wide=True),
+    TableColumn("UID", lambda vm: vm.uid, is_wide=True),
+    TableColumn(
+        "WHY", lambda vm: vm.limit.message if vm.limit is not None else None, is_wide=True, is_text=True
+    ),
+)
+
+PoolDocument = Mapping[str, Any]
+"""One pool of `/v1/pools`."""
+
+
+def _status(pool: PoolDocument) -> Mapping[str, Any]:
+    return mapping(pool.get("status"))
+
+
+def _whole(value: object) -> str | None:
+    found = number(value)
+    return None if found is None else f"{found:.0f}"
+
+
+def pool_name(pool: PoolDocument) -> str:
+    """A pool's name."""
+    return clean(pool.get("name"))
+
+
+def pool_condition(pool: PoolDocument) -> Mapping[str, Any]:
+    """The condition that needs a person first, else that of admission."""
+    conditions = [mapping(each) for each in items(_status(pool).get("conditions"), 16)]
+    stopping = [
+        each for each in conditions if each.get("type") != "Admitted" and each.get("status") == "True"
+    ]
+    return next(iter((*stopping, *conditions)), {})
+
+
+def pool_state(pool: PoolDocument) -> str | None:
+    """The state of a pool in a word: `Parked`, `Frozen`, `AboveLimit`, …, or the reason of its last admission."""
+    found = pool_condition(pool)
+    kind = clean(found.get("type"))
+    return clean(found.get("reason")) if kind == "Admitted" else kind or None
+
+
+def _limit(pool: PoolDocument, name: str) -> float | None:
+    return number(mapping(pool.get("limits")).get(name))
+
+
+POOL_COLUMNS: Final[tuple[TableColumn[PoolDocument], ...]] = (
+    TableColumn("NAME", pool_name),
+    TableColumn(
+        "UNITS",
+        lambda pool: _whole(_status(pool).get("totalUnits")),
+        lambda pool: number(_status(pool).get("totalUnits")),
+    ),
+    TableColumn("MAX", lambda pool: _whole(_limit(pool, "maxUnits")), lambda pool: _limit(pool, "maxUnits")),
+    TableColumn(
+        "VMS",
+        lambda pool: _whole(_status(pool).get("members")),
+        lambda pool: number(_status(pool).get("members")),
+    ),
+    TableColumn(
+        "WAITING",
+        lambda pool: _whole(_status(pool).get("waiting")),
+        lambda pool: number(_status(pool).get("waiting")),
+    ),
+    TableColumn("STATE", pool_state),
+    TableColumn("MAX-PER-VM", lambda pool: _whole(_limit(pool, "maxUnitsPerVm")), is_wide=True),
+    TableColumn("CLAIMED", lambda pool: _whole(_status(pool).get("claimedUnits")), is_wide=True),
+    TableColumn("SATURATED-UNTIL", lambda pool: clean(_status(pool).get("saturatedUntil")), is_wide=True),
+    TableColumn(
+        "PARKED-VMS", lambda pool: _whole(len(items(_status(pool).get("parkedVms"), 4096))), is_wide=True
+    ),
+    TableColumn(
+        "MESSAGE", lambda pool: clean(pool_condition(pool).get("message"), 500), is_wide=True, is_text=True
+    ),
+)

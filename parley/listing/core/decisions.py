@@ -1,0 +1,155 @@
+"""Decisions, and what an agent noted beside them, as rows and lines."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from parley.listing.core.columns import short
+from parley.listing.core.tables import TableColumn, matches
+from parley.top.texts import clean, items, mapping, number
+from protocol.explaining import DecisionOutcome, DecisionShown, ReasonShown
+
+SCHEDULER: Final = "scheduler"
+AGENT: Final = "agent"
+_MAX_LINE: Final = 1000
+_MAX_WIDE_LINE: Final = 20_000
+"""So that nothing of a message is cut: the scheduler bounds what it tells."""
+_MAX_EVENTS: Final = 256
+_ROUTINE: Final = frozenset({"Started", "Observed", "MetricsRead", "InformantHeard"})
+"""Events of an agent that come all the time and tell nothing of a decision."""
+
+
+def reason(found: ReasonShown) -> str:
+    """A limit with its code and numbers."""
+    about = f" {found.resource}" if found.resource else ""
+    return f"{found.code}{about}{f': {found.message}' if found.message else ''}"
+
+
+def reasons(limits: Iterable[ReasonShown]) -> str:
+    """All limits, the binding one first."""
+    return "; ".join(map(reason, limits))
+
+
+def line(decision: DecisionShown) -> str:
+    """One decision as one line for people: time, outcome, VM, what it has by it, what was asked for, and why not more."""
+    return clean(_words(decision, reasons(decision.limits)), _MAX_LINE)
+
+
+def wide_line(decision: DecisionShown) -> str:
+    """The same with when asking again may help, every message whole, and in brackets what tells the decision from others: its number and that of the
+    request, the VM's uid, its node and its unit."""
+    limits = "; ".join(f"{reason(each)}{_again(each.retry_after_seconds)}" for each in decision.limits)
+    about = {
+        "number": decision.number,
+        "seq": decision.sequence_number,
+        "uid": decision.uid,
+        "node": decision.node,
+        "unit": short(decision.unit),
+    }
+    told = " ".join(f"{name}={value}" for name, value in about.items() if value not in (None, ""))
+    return clean(f"{_words(decision, limits)}  [{told}]", _MAX_WIDE_LINE)
+
+
+def _again(seconds: float | None) -> str:
+    return f" (again in {seconds:g} s)" if seconds is not None else ""
+
+
+def _words(decision: DecisionShown, limits: str) -> str:
+    before, permit = short(decision.before), short(decision.permit)
+    change = f"{before} -> {permit}" if before and permit and before != permit else permit or before or "-"
+    asked = short(decision.requested)
+    parts = [change, f"asked {asked}" if asked and asked != permit else "", limits]
+    times = f" (x{decision.times} until {decision.last_at})" if decision.times > 1 else ""
+    words = ", ".join(part for part in parts if part)
+    return f"{decision.at}  {decision.outcome.value:<9}  {decision.vm}  {words}{times}"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    """Which decisions are shown. `names` are globs of `NAMESPACE/NAME` or of names in `namespace` (None: in any)."""
+
+    namespace: str | None = None
+    names: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    outcomes: frozenset[DecisionOutcome] = frozenset()
+
+    def passes(self, decision: DecisionShown) -> bool:
+        """Whether a decision is shown."""
+        return (
+            is_named(decision.vm, self.namespace, self.names)
+            and matches(self.nodes, decision.node)
+            and (not self.outcomes or decision.outcome in self.outcomes)
+        )
+
+
+def is_named(vm: str, namespace: str | None, names: tuple[str, ...]) -> bool:
+    """Whether `NAMESPACE/NAME` is meant: a glob with a slash is for both, one without for names in `namespace`."""
+    of, _, name = vm.partition("/")
+    whole = tuple(each for each in names if "/" in each)
+    short_names = tuple(each for each in names if "/" not in each)
+    if whole and matches(whole, vm):
+        return True
+    if names and not short_names:
+        return False
+    return namespace in (None, of) and matches(short_names, name)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """What happened at a moment (RFC 3339): a decision of the scheduler, or an event of the agent."""
+
+    at: str
+    source: str
+    what: str
+    before: str | None = None
+    permit: str | None = None
+    requested: str | None = None
+    times: int = 1
+    why: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Those of an event, as the agent wrote them."""
+
+
+def of_decision(decision: DecisionShown) -> HistoryRow:
+    """The row of a decision."""
+    return HistoryRow(
+        decision.at,
+        SCHEDULER,
+        decision.outcome.value,
+        short(decision.before),
+        short(decision.permit),
+        short(decision.requested),
+        decision.times,
+        reasons(decision.limits),
+    )
+
+
+def of_events(
+    document: Mapping[str, Any], moment: Callable[[float], str], *, is_whole: bool = False
+) -> list[HistoryRow]:
+    """The rows of an agent's journal, the oldest first; without those that come all the time, unless it should be whole. `moment` writes when it was so
+    many seconds ago."""
+    found = []
+    for each in map(mapping, items(document.get("journal"), _MAX_EVENTS)):
+        ago_s, kind = number(each.get("secondsAgo")), clean(each.get("event"))
+        if ago_s is None or not 0 <= ago_s < 10**8 or not kind:
+            continue
+        if kind in _ROUTINE and not is_whole:
+            continue
+        fields = mapping(each.get("fields"))
+        why = json.dumps(fields, ensure_ascii=False) if fields else ""
+        found.append(HistoryRow(moment(ago_s), AGENT, kind, why=clean(why, 500), fields=fields))
+    return found
+
+
+HISTORY_COLUMNS: Final[tuple[TableColumn[HistoryRow], ...]] = (
+    TableColumn("TIME", lambda row: row.at),
+    TableColumn("SOURCE", lambda row: row.source),
+    TableColumn("WHAT", lambda row: row.what),
+    TableColumn("BEFORE", lambda row: row.before),
+    TableColumn("PERMIT", lambda row: row.permit),
+    TableColumn("REQUESTED", lambda row: row.requested),
+    TableColumn("TIMES", lambda row: str(row.times) if row.source == SCHEDULER else None),
+    TableColumn("WHY", lambda row: row.why, is_text=True),
+)

@@ -1,0 +1,46 @@
+"""Where one is in the stream of a scheduler's decisions, whatever becomes of the scheduler. Pure."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocol.explaining import Decisions, DecisionShown
+
+FULL: Final = 500
+"""With so many in one answer there may be more at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """What to ask for: the decisions after number `after` of the scheduler process `instance`."""
+
+    is_from_start: bool = False
+    instance: str = ""
+    after: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was heard yet."""
+        return not self.instance
+
+    def heard(self, found: Decisions) -> "FollowStep":
+        """After an answer: what to tell, and what to ask for next."""
+        ahead = replace(self, instance=found.instance, after=found.next)
+        if self.is_first:
+            decisions = found.decisions if self.is_from_start else ()
+            return FollowStep(ahead, decisions)
+        if found.instance != self.instance:
+            # The numbers begin anew: what it told is after a number of the process before it.
+            note = "another scheduler process answers: its decisions follow"
+            return FollowStep(replace(ahead, after=0), (), note, is_more=True)
+        note = "decisions were forgotten before they could be told" if found.are_lost else ""
+        return FollowStep(ahead, found.decisions, note, is_more=len(found.decisions) >= FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowStep:
+    """What came of an answer. `note` is for people; `is_more` asks again at once."""
+
+    follow: Follow
+    decisions: tuple[DecisionShown, ...]
+    note: str = ""
+    is_more: bool = False

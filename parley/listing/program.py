@@ -1,0 +1,149 @@
+"""`parley nodes`, `parley pools` and `parley vms`: ask, filter, sort, print."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from hosting.lifecycle import Stop
+from parley.listing import asking
+from parley.listing import output as outputs
+from parley.listing.core.columns import NODE_COLUMNS, POOL_COLUMNS, VM_COLUMNS, pool_name
+from parley.listing.core.decisions import is_named
+from parley.listing.core.filters import NodeFilter, PoolFilter
+from parley.listing.core.tables import TableColumn, matches, ordered, shown, table
+from parley.reach.ports import NoAnswer, Reach
+from parley.top.texts import clean
+from protocol.explaining import DecisionOutcome, Nodes, VmShown
+
+T = TypeVar("T")
+ReachManager = AbstractAsyncContextManager[Reach]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a list is printed: `output` is table, wide or json; `sort` is a column, with a minus before it for the largest first."""
+
+    output: str = "table"
+    sort: str | None = None
+    has_heads: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class VmFilter:
+    """Which VMs are listed; all parts must hold. `names`, `nodes` and `pools` are globs, `namespace` None is any."""
+
+    namespace: str | None = None
+    names: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    outcomes: frozenset[DecisionOutcome] = frozenset()
+
+    def passes(self, vm: VmShown) -> bool:
+        """Whether a VM is listed."""
+        return (
+            is_named(vm.vm, self.namespace, self.names)
+            and matches(self.nodes, vm.node)
+            and (not self.pools or (vm.pool is not None and matches(self.pools, vm.pool)))
+            and (not self.outcomes or vm.outcome in self.outcomes)
+        )
+
+
+def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
+    """The outcomes of a command line."""
+    return frozenset(map(DecisionOutcome, names))
+
+
+def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
+    """List nodes; the exit code."""
+
+    async def ask(asked: Reach) -> int:
+        found = await asking.document(asked, "/v1/nodes", Nodes)
+        if isinstance(found, NoAnswer):
+            return failed(found)
+        kept = [each for each in found.nodes if wanted.passes(each)]
+        kept = ordered(NODE_COLUMNS, kept, style.sort, lambda each: each.node)
+        _print(kept, NODE_COLUMNS, style, {"nodes": kept})
+        _nothing(kept, found.nodes, "nodes", style)
+        return 0
+
+    return _run(reach, ask)
+
+
+def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
+    """List pools; the exit code."""
+
+    async def ask(asked: Reach) -> int:
+        found = await asking.pools(asked)
+        if isinstance(found, NoAnswer):
+            return failed(found)
+        kept = [each for each in found if wanted.passes(each)]
+        kept = ordered(POOL_COLUMNS, kept, style.sort, pool_name)
+        _print(kept, POOL_COLUMNS, style, {"pools": kept})
+        _nothing(kept, found, "pools", style)
+        return 0
+
+    return _run(reach, ask)
+
+
+def vms(reach: ReachManager, wanted: VmFilter, style: Style) -> int:
+    """List VMs; the exit code."""
+
+    async def ask(asked: Reach) -> int:
+        found = await asking.state(asked)
+        if isinstance(found, NoAnswer):
+            return failed(found)
+        kept = ordered(VM_COLUMNS, filter(wanted.passes, found.vms), style.sort, lambda each: each.vm)
+        with_namespace = wanted.namespace is None or any("/" in name for name in wanted.names)
+        columns = VM_COLUMNS if with_namespace else VM_COLUMNS[1:]
+        content = {"instance": found.instance, "at": found.at, "isCut": found.is_cut, "vms": kept}
+        _print(kept, columns, style, content)
+        if found.is_cut:
+            click.echo(f"there are more: only the first {len(found.vms)} VMs were asked for", err=True)
+        _nothing(kept, found.vms, "VMs", style, wanted.namespace)
+        return 0
+
+    return _run(reach, ask)
+
+
+def _run(reach: ReachManager, ask: Callable[[Reach], Awaitable[int]]) -> int:
+    async def main(_: Stop) -> int:
+        async with reach as asked:
+            return await ask(asked)
+
+    return outputs.run(main)
+
+
+def failed(found: NoAnswer) -> int:
+    """Say why there is no list; the exit code."""
+    click.echo(clean(found.fault, 500), err=True)
+    return outputs.NOBODY
+
+
+def _print(
+    rows: Sequence[T], columns: Sequence[TableColumn[T]], style: Style, content: dict[str, Any]
+) -> None:
+    if style.output == "json":
+        click.echo(json.dumps(msgspec.to_builtins(content)))
+        return
+    kept = shown(columns, is_wide=style.output == "wide")
+    if rows:
+        for line in table(kept, rows, has_heads=style.has_heads):
+            click.echo(line)
+
+
+def _nothing(
+    kept: Sequence[T], found: Sequence[T], what: str, style: Style, namespace: str | None = None
+) -> None:
+    """Say, beside the output, that a table is empty, and why."""
+    if kept or style.output == "json":
+        return
+    if not found:
+        click.echo(f"the scheduler knows no {what}", err=True)
+        return
+    where = f" in namespace {namespace} (all: -A)" if namespace is not None else ""
+    click.echo(f"none of {len(found)} {what} is asked for{where}", err=True)

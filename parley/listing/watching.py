@@ -1,0 +1,111 @@
+"""`parley watch`: decisions as they fall, asked for again and again."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+import click
+import msgspec
+
+from hosting.backoff import Backoff
+from hosting.lifecycle import Stop
+from parley.listing import asking
+from parley.listing import output as outputs
+from parley.listing.core.decisions import DecisionFilter, line, wide_line
+from parley.listing.core.follow import Follow
+from parley.listing.program import failed, outcomes_of
+from parley.reach.ports import NoAnswer, Reach
+from parley.top.texts import clean
+from protocol.explaining import Decisions, DecisionShown
+
+PERIOD_S: Final = 1.0
+LIMIT: Final = 500
+RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What is watched, and how it is printed: `output` is table, wide or json; `count` decisions are the end, None: there is none."""
+
+    namespace: str | None = None
+    names: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    output: str = "table"
+    is_from_start: bool = False
+    count: int | None = None
+
+    def filter(self) -> DecisionFilter:
+        """Which decisions are shown."""
+        return DecisionFilter(self.namespace, self.names, self.nodes, outcomes_of(self.outcomes))
+
+
+@dataclass(slots=True)
+class DecisionWatch:
+    """One run of the command. `wait` sleeps for some seconds, and is True when the end was requested."""
+
+    options: WatchOptions
+    wait: Callable[[float], Awaitable[bool]]
+    rng: random.Random = field(default_factory=random.Random)
+    _left: int | None = None
+
+    async def run(self, reach: Reach) -> int:
+        """Tell decisions until the end is requested; the exit code."""
+        self._left = self.options.count
+        follow, failures = Follow(is_from_start=self.options.is_from_start), 0
+        while True:
+            found = await asking.document(
+                reach, f"/v1/decisions?after={follow.after}&limit={LIMIT}", Decisions
+            )
+            if isinstance(found, NoAnswer):
+                if follow.is_first:
+                    return failed(found)
+                failures += 1
+                if failures == 1:
+                    click.echo(f"{clean(found.fault, 500)}; asking again", err=True)
+                pause_s = RETRY.delay_s(failures, self.rng)
+            else:
+                if failures:
+                    click.echo("the scheduler answers again", err=True)
+                failures = 0
+                step = follow.heard(found)
+                follow = step.follow
+                if step.note:
+                    click.echo(step.note, err=True)
+                if self._tell(step.decisions):
+                    return 0
+                pause_s = 0.0 if step.is_more else PERIOD_S
+            if await self.wait(pause_s):
+                return 0
+
+    def _tell(self, decisions: Iterable[DecisionShown]) -> bool:
+        """Print those that pass; whether that was the last one."""
+        passes = self.options.filter().passes
+        for decision in filter(passes, decisions):
+            click.echo(
+                _told(decision, self.options.output)
+            )  # flushes, so that a reader behind a pipe sees it at once
+            if self._left is not None:
+                self._left -= 1
+                if self._left == 0:
+                    return True
+        return False
+
+
+def _told(decision: DecisionShown, output: str) -> str:
+    if output == "json":
+        return json.dumps(msgspec.to_builtins(decision))
+    return wide_line(decision) if output == "wide" else line(decision)
+
+
+def run(reach: AbstractAsyncContextManager[Reach], options: WatchOptions) -> int:
+    """DecisionWatch until Ctrl-C; the exit code."""
+
+    async def main(stop: Stop) -> int:
+        async with reach as asked:
+            return await DecisionWatch(options, stop.wait_for).run(asked)
+
+    return outputs.run(main, interrupted=0)  # Ctrl-C is its usual end

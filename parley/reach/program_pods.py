@@ -1,0 +1,112 @@
+"""The pods in which Parley's programs run, as the API server shows them: which one to ask, and at which port."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hosting.kubernetes import names
+from hosting.kubernetes.resources import PODS, Manifest
+
+PROGRAM: Final = "app.kubernetes.io/name"
+AGENT: Final = "parley-agent"
+SCHEDULER: Final = "parley-scheduler"
+PORT_WITH_TLS: Final = "tls"
+"""The name of a container's port where an agent serves its pages with TLS: it goes before the plain one."""
+PORTS: Final = {AGENT: ("agent", 10300), SCHEDULER: ("permits", 10299)}
+"""The name of the container's port for each program, and its number where no port of the pod has that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPod:
+    """A pod of the DaemonSet parley-agent or the Deployment parley-scheduler.
+
+    `address` is empty before it has one. `leads`: it bears the label of the scheduler that leads.
+    """
+
+    name: str
+    node: str
+    address: str
+    phase: str
+    scheme: str
+    port: int
+    is_ready: bool
+    is_ending: bool
+    leads: bool
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it may answer."""
+        return self.phase == "Running" and bool(self.address)
+
+    def proxy_path(self, namespace: str, page: str) -> str:
+        """The path at the API server that leads to a page of the program."""
+        return PODS.path(namespace, f"{self.scheme}:{self.name}:{self.port}", "proxy") + page
+
+
+def program_pod(found: Manifest, program: str) -> ProgramPod:
+    """A pod as a list of the API server has it."""
+    metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})
+    conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+    scheme, port = _port(spec, program)
+    return ProgramPod(
+        name=metadata["name"],
+        node=spec.get("nodeName", ""),
+        address=status.get("podIP", ""),
+        phase=status.get("phase", ""),
+        scheme=scheme,
+        port=port,
+        is_ready=conditions.get("Ready") == "True",
+        is_ending="deletionTimestamp" in metadata,
+        leads=(metadata.get("labels") or {}).get(names.ROLE) == names.LEADER,
+    )
+
+
+def _port(spec: dict[str, Any], program: str) -> tuple[str, int]:
+    named = {
+        port.get("name"): port["containerPort"]
+        for container in spec.get("containers") or ()
+        for port in container.get("ports") or ()
+    }
+    if PORT_WITH_TLS in named:
+        return "https", named[PORT_WITH_TLS]
+    name, number = PORTS[program]
+    return "http", named.get(name, number)
+
+
+def best_of_each_node(pods: Iterable[ProgramPod]) -> dict[str, ProgramPod]:
+    """The pod to ask on each node, by the node's name: while an agent is replaced there are two."""
+    found: dict[str, ProgramPod] = {}
+    for pod in sorted(pods, key=_worth):
+        if pod.node:
+            found[pod.node] = pod
+    return dict(sorted(found.items()))
+
+
+def schedulers_to_ask(
+    pods: Iterable[ProgramPod], tried: Iterable[str] = (), leader: str = ""
+) -> list[ProgramPod]:
+    """The schedulers that may answer, without those whose names were `tried`: first the one at the address `leader`, then the one with the
+    leader's label."""
+    tried = frozenset(tried)
+    may = [pod for pod in pods if pod.is_running and pod.name not in tried]
+    return sorted(may, key=lambda pod: (pod.address == leader, pod.leads, *_worth(pod)), reverse=True)
+
+
+def leader_of(body: bytes) -> str:
+    """The address of the leader's pod, where a scheduler that does not lead names it in its answer; else an empty text."""
+    try:
+        found = msgspec.json.decode(body, type=_Follower)
+        return urlsplit(found.leader or "").hostname or ""
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return ""
+
+
+class _Follower(msgspec.Struct, frozen=True):
+    leader: str | None = None
+
+
+def _worth(pod: ProgramPod) -> tuple[bool, bool, bool, str]:
+    return (pod.is_running, not pod.is_ending, pod.is_ready, pod.name)

@@ -1,0 +1,200 @@
+"""The golden answers, one for every code; and what holds for every answer, whatever the programs tell."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.core.condition import Health
+from parley.explain.core.causes import cause_of
+from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence
+from parley.explain.core.facts import agent_facts
+from parley.explain.core.lines import MAX_LINES, answer
+from parley.reach.ports import NoAnswer
+from protocol.advice import ADVICE, ERROR_ADVICE
+from protocol.explaining import Explanation, ProgressCode, ReasonShown
+from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
+from tests.unit.parley.explain.cases import (
+    GOLDEN,
+    NO_AGENT,
+    NO_SCHEDULER,
+    VM,
+    amount,
+    by_cause,
+    by_error,
+    by_health,
+    by_progress,
+    by_reason,
+    cases,
+    document,
+    explanation,
+    limited,
+    scheduler_part,
+    written,
+)
+from tests.unit.parley.top_documents import NASTY
+
+CASES = cases()
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_answer_is_the_golden_one(name: str) -> None:
+    """`python -m tests.unit.parley.explain.cases` writes them anew."""
+    assert (GOLDEN / f"{name}.txt").read_text().splitlines() == list(answer(CASES[name]).lines)
+
+
+def test_every_code_has_a_golden_answer_and_no_file_is_left_over() -> None:
+    assert set(by_reason()) == set(ReasonCode)
+    assert set(by_health()) == set(Health)
+    assert set(by_cause()) == set(CauseCode) == set(CAUSE_ADVICE)
+    assert set(by_progress()) == set(ProgressCode)
+    assert set(by_error()) == set(ErrorCode) - PAGE_CODES - {ErrorCode.OTHER}
+    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_has_at_most_twelve_lines_and_its_code_ends_the_first(name: str) -> None:
+    told = answer(CASES[name])
+    assert 2 <= len(told.lines) <= MAX_LINES
+    assert told.lines[0].endswith(f"({told.cause.code}).")
+    assert told.lines[0].startswith(VM)
+    kind, _, code = name.partition("-")
+    expected = "phase-of-the-moon" if name == "reason-other" else code
+    assert kind == "agent" or told.cause.code == expected
+
+
+@pytest.mark.parametrize(("code", "evidence"), by_error().items())
+def test_an_error_that_the_scheduler_answers_the_agent_is_the_cause(
+    code: ErrorCode, evidence: Evidence
+) -> None:
+    lines = answer(evidence).lines
+    assert f"{ERROR_ADVICE[code].meaning} ({code.value})." in lines[0]
+    if isinstance(evidence.agent, NoAnswer):
+        assert isinstance(evidence.scheduler, Explanation)
+        (said,) = [each.message for each in evidence.scheduler.limits]
+    else:
+        (said,) = [each.message for each in evidence.agent.troubles]
+    assert lines[1].startswith(f"because  {said}")
+
+
+@pytest.mark.parametrize(("code", "evidence"), by_progress().items())
+def test_what_goes_on_beside_requests_has_words_of_its_own(code: ProgressCode, evidence: Evidence) -> None:
+    lines = answer(evidence).lines
+    assert ADVICE[ReasonCode.OTHER].meaning not in lines[0]
+    assert f"({code.value})" in lines[0]
+    assert isinstance(evidence.scheduler, Explanation)
+    said = evidence.scheduler.waiting or evidence.scheduler.refusal
+    assert said is not None
+    assert lines[1].startswith(f"because  {said.message}")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED])
+def test_an_error_that_heals_at_once_is_no_cause_yet(code: ErrorCode) -> None:
+    fault = {"peer": "scheduler", "code": code.value, "status": 409, "message": "again"}
+    told = document(standingFaults=[fault], scheduler=scheduler_part(failures=1))
+    assert cause_of(Evidence(VM, agent_facts(told), explanation())).code == CauseCode.SATISFIED
+
+
+def test_what_makes_the_rest_meaningless_comes_first() -> None:
+    """One document with everything wrong; then what came first is mended, and the next one shows."""
+    faults = [
+        {"peer": "scheduler", "code": None, "status": None, "message": "connection refused"},
+        {"peer": "metrics", "code": None, "status": None, "message": "no answer"},
+    ]
+    limit = ReasonShown(code="node-headroom", message="full")
+    told = document(
+        wants=5,
+        state="dormant",
+        standingFaults=faults,
+        scheduler=scheduler_part(failures=3, isUnsettled=True),
+        look={"failures": 5, "fault": "no socket", "ageSeconds": 60.0},
+        resize={"phase": "failing", "failures": 3, "fault": "500", "to": written(5)},
+        refusedSizes=[{"kind": "growth", "target": written(5), "why": "deferred"}],
+    )
+    mending: list[tuple[dict[str, Any], CauseCode | ReasonCode]] = [
+        ({}, CauseCode.SUPERSEDED),
+        ({"state": "stuck"}, CauseCode.SCHEDULER_SILENT),
+        ({"standingFaults": faults[1:]}, ReasonCode.UNSETTLED),
+        ({"scheduler": scheduler_part()}, CauseCode.VM_UNSEEN),
+        ({"look": {}}, CauseCode.RESIZE_FAILS),
+        ({"resize": {}, "state": "denied"}, CauseCode.RESIZE_REFUSED),
+        ({"refusedSizes": []}, ReasonCode.NODE_HEADROOM),
+    ]
+    for mended, code in mending:
+        told |= mended
+        evidence = Evidence(VM, agent_facts(told), explanation(limits=(limit,), is_settled=True))
+        assert cause_of(evidence).code == code, mended
+
+
+def test_one_program_is_enough_and_the_silent_one_is_named() -> None:
+    limit = ReasonShown(code="node-headroom", message="the other holders leave 2 CPU")
+    whole = limited(limit)
+    for evidence, silent in (
+        (Evidence(VM, NO_AGENT, whole.scheduler), "the agent at"),
+        (Evidence(VM, whole.agent, NO_SCHEDULER), "the scheduler at"),
+    ):
+        lines = answer(evidence).lines
+        assert "(node-headroom)" in lines[0]
+        assert lines[-1].startswith("note ")
+        assert silent in lines[-1]
+
+
+def test_of_a_vm_that_is_not_settled_nobody_knows_what_it_has() -> None:
+    """The scheduler's permit of nothing is no size."""
+    fresh = explanation(is_settled=False, size=None, permit=amount(0), wanted=None, limits=())
+    (head, *_) = answer(Evidence(VM, NoAnswer("the agent does not answer"), fresh)).lines
+    assert head.startswith(f"{VM}: the scheduler has just started")
+
+
+def test_a_goal_is_cut_by_the_maximum_of_each_resource_alone() -> None:
+    told = document(
+        has=2, wants=2, goalBeforeBounds=written(12, 2), bounds={"min": written(1), "max": written(2, 8)}
+    )
+    assert cause_of(Evidence(VM, agent_facts(told), explanation())).code == ReasonCode.VM_BOUNDS
+
+
+def test_texts_of_peers_cannot_reach_the_terminal() -> None:
+    for nasty in NASTY:
+        limit = ReasonShown(code="pool", message=nasty, resource=nasty or None)
+        told = document(
+            wants=5, state="denied", goalReasons={"cpu": nasty, "memory": nasty}, warnings=[nasty]
+        )
+        evidence = Evidence(VM, agent_facts(told), explanation(limits=(limit,), condition=nasty or None))
+        for line in answer(evidence).lines:
+            assert line.isprintable(), line
+            assert "\x1b" not in line
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_an_agents_document_of_any_shape_leads_to_an_answer(data: st.DataObject) -> None:
+    told = document(wants=5)
+    for name in data.draw(st.lists(st.sampled_from(sorted(told)), max_size=4)):
+        told[name] = data.draw(JSON)
+    scheduler = explanation() if data.draw(st.booleans()) else NO_SCHEDULER
+    evidence = Evidence(VM, agent_facts(told), scheduler)
+    lines = answer(evidence).lines
+    assert 1 <= len(lines) <= MAX_LINES
+    assert re.search(r"\([a-z-]+\)\.$", lines[0])
+
+
+def test_an_agent_that_will_not_scale_the_vm_is_believed_without_the_scheduler() -> None:
+    told = answer(Evidence(VM, NoAnswer("no limits", 404, "vm-not-scaled"), NO_SCHEDULER))
+    assert (told.is_known, told.cause.code) == (True, CauseCode.NOT_SCALED)
+
+
+def test_the_page_shows_a_golden_answer_and_every_code() -> None:
+    page = (ROOT / "docs/explain.md").read_text()
+    assert (GOLDEN / "reason-node-headroom.txt").read_text() in page
+    assert [code.value for code in CauseCode if f"`{code.value}`" not in page] == []
