@@ -6,7 +6,7 @@ source=$1
 target=$2
 python3 -m venv "$target"
 "$target/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --quiet \
-  --constraint "$source/constraints.txt" "$source[kubernetes,plugins]"
+  --constraint "$source/constraints.txt" "$source[kubernetes,page,plugins]"
 # Nothing is installed later. Files are compiled now, because the root of a container is read-only.
 "$target/bin/python" -m pip --disable-pip-version-check --quiet uninstall --yes pip setuptools
 "$target/bin/python" -m compileall -q "$target/lib"
