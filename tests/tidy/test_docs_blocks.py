@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.kube.test_cluster_pages import PAGES_ON_A_CLUSTER
+from tests.monitoring.test_runbook import PAGES_IN_TROUBLE
 from tests.processes.pages import Block, blocks, commands
 from tests.processes.test_pages import PAGES
 from tests.tidy.repository import ROOT
@@ -64,6 +65,7 @@ def test_every_page_with_a_session_is_run() -> None:
     assert {name for name in documents() if commands((ROOT / name).read_text())} == {
         *PAGES,
         *PAGES_ON_A_CLUSTER,
+        *PAGES_IN_TROUBLE,
     }
 
 

@@ -12,6 +12,7 @@ from hosting.cgroups.tree import CgroupTree
 from hosting.client import HttpClient
 from hosting.settings import Settings, load
 from informant.guest.machine import ProcSource
+from informant.guest.machine_files import MachineFiles
 from informant.guest.watching import PollingSource
 from informant.service.informant import Informant
 from informant.service.limits import Guest
@@ -31,7 +32,7 @@ async def test_the_documented_metrics_are_those_that_are_served() -> None:
         name: tuple(filter(None, labels.split(","))) for row in rows for name, labels in NAME.findall(row)
     }
     sources = (PollingSource(ROOT / "README.md"),)
-    guest = Guest(ProcSource(), sources=sources)
+    guest = Guest(ProcSource(), sources=sources, machine=MachineFiles())
     log = logs.logger("test")
     informant = Informant(guest, InformantSettings(), HttpClient(), log, random.Random(1))
     guard, _ = informant.limits.state.guard.grown(Resources(1000, 2**30))

@@ -36,8 +36,8 @@ from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
 from scheduler.pools.shipped.quota_args import QuotaArgs
+from tests.support.reference.metrics import shown
 from tests.tidy.repository import ROOT
-from tests.tidy.test_docs_metrics import shown
 
 PAGE = (ROOT / "docs/pool-plugins.md").read_text()
 

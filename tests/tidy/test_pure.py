@@ -21,12 +21,16 @@ PURE = (
     "protocol",
     "hosting.kubernetes.core",
     "agent.core",
+    "agent.backends.qemu.core",
     "agent.node.plugins.core",
     "agent.node.qos.core",
     "scheduler.core",
     "scheduler.pools.core",
     "scheduler.framework.core",
+    "scheduler.explain.core",
     "informant.core",
+    "parley.explain.core",
+    "parley.listing.core",
 )
 
 # Importing `agent.core.x` runs `agent/__init__.py` too, so these modules (not what is below them) are pure as well.
@@ -34,6 +38,8 @@ ABOVE_PURE = (
     "hosting",
     "hosting.kubernetes",
     "agent",
+    "agent.backends",
+    "agent.backends.qemu",
     "agent.node",
     "agent.node.plugins",
     "agent.node.qos",
@@ -41,13 +47,22 @@ ABOVE_PURE = (
     "informant",
     "scheduler.pools",
     "scheduler.framework",
+    "scheduler.explain",
+    "parley",
+    "parley.explain",
+    "parley.listing",
+    "parley.reach",
+    "parley.top",
 )
 
-# array: a container of numbers. fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
+# Pure modules among others that are not: what pure code reads and cleans the answers of peers with.
+AMONG_OTHERS = ("parley.reach.ports", "parley.top.texts")
+
+# array: a container of numbers. contextlib: types of what is used with `with`. fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
 ALLOWED = frozenset(
     """
     dataclasses enum typing typing_extensions collections array functools itertools math fractions decimal re struct json
-    uuid types abc operator bisect heapq hashlib string annotated_types fnmatch random msgspec
+    uuid types abc contextlib operator bisect heapq hashlib string annotated_types fnmatch random msgspec
     """.split()  # noqa: SIM905 - thirty quoted names would hide the list
 )
 
@@ -58,7 +73,9 @@ IMPURE_SNIPPET = "import time\nimport uuid\n\nNOW = time.time()\nME = uuid.uuid4
 
 def is_pure(module: str) -> bool:
     """Whether the pure rules hold for one of our modules."""
-    return module in ABOVE_PURE or any(module == root or module.startswith(f"{root}.") for root in PURE)
+    return module in ABOVE_PURE + AMONG_OTHERS or any(
+        module == root or module.startswith(f"{root}.") for root in PURE
+    )
 
 
 def import_faults(imports: Iterable[tuple[str, str]]) -> list[str]:
@@ -96,8 +113,9 @@ def pure_directories() -> list[str]:
 
 
 def above_pure_files() -> set[str]:
-    """The `__init__.py` of the packages that hold a pure one."""
-    return {f"{name.replace('.', '/')}/__init__.py" for name in ABOVE_PURE}
+    """The `__init__.py` of the packages that hold a pure one, and the pure modules among others: ruff takes them for what is around them."""
+    above = {f"{name.replace('.', '/')}/__init__.py" for name in ABOVE_PURE}
+    return above | {f"{name.replace('.', '/')}.py" for name in AMONG_OTHERS}
 
 
 def findings(paths: Iterable[str], copy: Path) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""The two commands of the README's quick start exist."""
+"""The two commands of the README's quick start exist, and so do its pictures."""
 
 import os
 import re
@@ -8,6 +8,8 @@ import pytest
 
 from tests.tidy.repository import ROOT, output, run
 
+PICTURES = ["docs/images/demo.svg", "docs/images/live-page.png"]
+"""By their order: the terminal, then the browser."""
 TARGETS = ("demo", "test")
 OTHERS = ("setup", "test-all", "check")
 """Targets that CONTRIBUTING.md and CI use."""
@@ -32,3 +34,11 @@ def test_the_makefile_has_the_target(target: str) -> None:
     # A file or directory of that name would make the target "up to date" and do nothing.
     assert "up to date" not in done.stdout
     assert done.stdout.strip()
+
+
+def test_the_readme_shows_its_pictures_in_order() -> None:
+    assert (
+        re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text())[: len(PICTURES)] == PICTURES
+    )
+    for each in PICTURES:
+        assert (ROOT / each).stat().st_size > 0, each

@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 
 from tests.tidy.repository import PACKAGES, output, pyproject, run
 
-SCRIPTS = ("parley", "kubectl-parley", "parley-agent", "parley-scheduler", "parley-informant")
+PROGRAMS = ("parley", "kubectl-parley", "parley-agent", "parley-scheduler", "parley-informant")
+SCRIPTS = (*PROGRAMS, "kubectl_complete-parley")
 
 WHOSE = f"""
 import importlib, importlib.metadata, json
@@ -94,6 +95,9 @@ def test_the_wheel_holds_exactly_our_packages(wheel: Path) -> None:
     assert {PurePosixPath(package, "py.typed") for package in PACKAGES} <= set(names)
     assert PurePosixPath(metadata, "licenses", "LICENSE") in names
     programs = {PurePosixPath("parley/clusters/node", each) for each in ("inside.sh", "load.c", "pause.c")}
+    in_guests = ("initramfs.sh", "init.sh", "informant.yaml", "quick.yaml")
+    programs |= {PurePosixPath("parley/vms/guest", each) for each in in_guests}
+    programs.add(PurePosixPath("scheduler/page/page.html"))
     assert programs <= set(names)
     assert {name.suffix for name in names if name.parts[0] in PACKAGES and name not in programs} - {
         "",
@@ -118,7 +122,7 @@ def test_the_console_scripts_are_the_declared_ones(installed: Path) -> None:
     assert {script for script in SCRIPTS if (installed / script).is_file()} == set(SCRIPTS)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", PROGRAMS)
 def test_an_installed_program_tells_its_version_and_explains_itself(
     installed: Path, tmp_path: Path, script: str
 ) -> None:
