@@ -19,11 +19,13 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.load_profile("default")
 
 SETS: Final = {
-    "quick": ("conformance", "peers", "property", "scenarios", "tidy", "unit", "wire"),
+    "quick": ("conformance", "explain", "peers", "property", "scenarios", "tidy", "unit", "wire"),
     "programs": ("processes",),
     "walks": ("machines", "simulation"),
     "kube": ("kube",),
     "node": ("node",),
+    "vm": ("vm",),
+    "watch": ("monitoring", "page"),
 }
 """The directories under `tests/` of each set."""
 HERE: Final = Path(__file__).parent
@@ -61,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = set_of(item.path)
         item.add_marker(name)
-        if name in {"programs", "kube", "node"}:
+        if name in {"programs", "kube", "node", "vm", "watch"}:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

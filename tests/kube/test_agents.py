@@ -77,7 +77,7 @@ def test_an_agent_follows_another_on_its_node_and_nothing_is_lost(
     assert parley.running["first"].end(signal.SIGTERM) == 0
     shown_blocking("the next agent has a permit", lambda: scene.vm()["permit"])
     assert scene.life() > life
-    assert scene.size() >= size
+    assert pods.size(scene.now()).vcpu_milli >= size  # a growth may be under way
     scene.load(2.2)
     shown_blocking("the pod grows on", lambda: scene.size() >= 2250)
 

@@ -4,6 +4,7 @@ The programs' rights are tried by acting as them: with tokens of their service a
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +54,13 @@ def test_an_overlay_may_let_agents_evict(deployed: Deployed, tmp_path: Path) -> 
     deployed.plane.kubectl("apply", f"--filename={rights}")
     deployed.system.shown("the right", lambda: agent.call("POST", victim, eviction)[0] == 201 or None)
     deployed.plane.kubectl("delete", f"--filename={rights}")
+
+
+def test_an_overlay_may_let_prometheus_in(deployed: Deployed) -> None:
+    policies = str(DEPLOY / "components/monitoring/network-policy.yaml")
+    how = ("--server-side", "--dry-run=server", "--validate=strict")
+    taken = deployed.plane.kubectl("apply", *how, f"--filename={policies}")
+    assert len(taken.splitlines()) == 2
 
 
 def test_the_service_finds_whoever_leads(deployed: Deployed) -> None:
@@ -375,3 +383,107 @@ def test_a_scheduler_may_not(
     status, said = caller.call(method, _named(path, names), body)
     assert status in {403, 422}, said
     assert why in said
+
+
+# ------------------------------------------------------------ what a viewer may do
+
+SYSTEM_PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+VIEWER_MAY: Final = [
+    SYSTEM_PODS,
+    f"{SYSTEM_PODS}/http:AGENT:10300/proxy/v1/vms",
+    f"{SYSTEM_PODS}/http:OWN:10299/proxy/v1/nodes",
+    f"/api/v1/namespaces/{NAMESPACE}/secrets/parley-viewers",
+]
+VIEWER_MAY_NOT: Final = [
+    ("POST", f"{SYSTEM_PODS}/http:OWN:10299/proxy/"),
+    ("PUT", f"{SYSTEM_PODS}/http:OWN:10299/proxy/v1/scheduling/debug"),
+    ("DELETE", f"{SYSTEM_PODS}/http:OWN:10299/proxy/v1/pools/a"),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/services/http:parley-scheduler:10299/proxy/v1/nodes"),
+    ("GET", f"{SYSTEM_PODS}/AGENT?"),
+    ("GET", f"{SYSTEM_PODS}/AGENT/log"),
+    ("GET", f"{SYSTEM_PODS}/AGENT/portforward"),
+    ("GET", f"{SYSTEM_PODS}/AGENT/exec?command=true"),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/another"),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/parley-scheduler"),
+    ("DELETE", f"{SYSTEM_PODS}/AGENT?"),
+    ("GET", "/api/v1/pods"),
+    ("GET", f"/api/v1/namespaces/{TEAM}/pods"),
+    ("GET", f"/api/v1/namespaces/{TEAM}/pods/{OWN_POD}/proxy/"),
+    ("GET", "/api/v1/nodes"),
+]
+
+
+@pytest.fixture(scope="module")
+def viewer(deployed: Deployed) -> tuple[Caller, dict[str, str]]:
+    """Somebody with the Role, and the names of pods."""
+    plane, where = deployed.plane, f"--namespace={NAMESPACE}"
+    secret = ("create", "secret", "generic", "parley-viewers", "--from-literal=token=0123456789abcdef")
+    plane.kubectl(*secret, where)
+    plane.kubectl("create", "serviceaccount", "viewer", where)
+    account = f"--serviceaccount={NAMESPACE}:viewer"
+    plane.kubectl("create", "rolebinding", "viewers", "--role=parley-viewer", account, where)
+    found = {"OWN": deployed.pods_of("parley-scheduler")[0], "AGENT": deployed.pods_of("parley-agent")[0]}
+    caller = Caller(plane, plane.token(NAMESPACE, "viewer"))
+    deployed.system.shown("the right", lambda: caller.call("GET", SYSTEM_PODS)[0] == 200 or None)
+    return caller, {word: each["metadata"]["name"] for word, each in found.items()}
+
+
+def _proxied(path: str, names: dict[str, str]) -> str:
+    for word, name in names.items():
+        path = path.replace(f":{word}:", f":{name}:").replace(f"/{word}", f"/{name}")
+    return path
+
+
+@pytest.mark.parametrize("path", VIEWER_MAY)
+def test_a_viewer_may_read(viewer: tuple[Caller, dict[str, str]], path: str) -> None:
+    """Nothing runs here, so the proxy reaches nobody: but it tries."""
+    caller, names = viewer
+    status, said = caller.call("GET", _proxied(path, names))
+    reached_nobody = "/proxy/" in path and ("address not allowed" in said or "error trying to reach" in said)
+    assert status == 200 or reached_nobody, said
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), VIEWER_MAY_NOT, ids=[f"{method} {path}" for method, path in VIEWER_MAY_NOT]
+)
+def test_a_viewer_may_not(viewer: tuple[Caller, dict[str, str]], method: str, path: str) -> None:
+    caller, names = viewer
+    status, said = caller.call(method, _proxied(path, names))
+    assert (status, RBAC in said) == (403, True), said
+
+
+def test_nobody_is_a_viewer_unasked(deployed: Deployed) -> None:
+    bindings = json.loads(
+        deployed.plane.kubectl("get", "rolebindings", f"--namespace={NAMESPACE}", "--output=json")
+    )
+    bound = [
+        subject["name"]
+        for each in bindings["items"]
+        if each["roleRef"]["name"] == "parley-viewer"
+        for subject in each["subjects"]
+    ]
+    assert set(bound) <= {"viewer"}, "only what this test itself has bound"
+
+
+def test_the_component_for_viewers_is_taken(deployed: Deployed, tmp_path: Path) -> None:
+    """With the patch that its policy tells of."""
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    patch = [
+        {"op": "replace", "path": "/spec/ingress/0/from/0/ipBlock/cidr", "value": "10.1.0.1/32"},
+        {"op": "add", "path": "/spec/ingress/0/from/-", "value": {"ipBlock": {"cidr": "10.1.0.2/32"}}},
+    ]
+    target = {"kind": "NetworkPolicy", "name": "parley-viewers"}
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "components": [os.path.relpath(DEPLOY / "components/viewers", overlay)],
+        "patches": [{"target": target, "patch": json.dumps(patch)}],
+    }
+    (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
+    built = deployed.plane.kubectl("kustomize", "--load-restrictor=LoadRestrictionsNone", str(overlay))
+    how = ("--dry-run=server", "--validate=strict", "--output=json", "--filename=-")
+    taken = json.loads(deployed.plane.kubectl("apply", *how, stdin=built))
+    let_in = [each.get("ipBlock", {}).get("cidr") for each in taken["spec"]["ingress"][0]["from"]]
+    assert let_in == ["10.1.0.1/32", None, "10.1.0.2/32"]

@@ -170,6 +170,7 @@ class Reader:
         scripts = {name: f'exec {python} -m {MODULES[name]} --port {port[name]} "$@"' for name in PORTS}
         agent = f"http://127.0.0.1:{port['parley-agent']}"
         scripts["parley"] = (
+            f"export PARLEY_AGENT={agent} PARLEY_SCHEDULER=http://127.0.0.1:{port['parley-scheduler']}; "
             f'case $1 in status) shift; set -- status --agent {agent} "$@";; esac; exec {python} -m parley "$@"'
         )
         scripts["parley-agent"] = (

@@ -1,16 +1,13 @@
 """Our programs as processes beside published peers in the test: what every pairing of them needs.
 
-Where a wait has no setting of its own, the program is started with a shorter one (`waits`); all else is the real thing.
+Where a wait has no setting of its own, the program is started with a shorter one (`waits`, see `tests/support/our_programs.py`).
 """
 
-import asyncio
 import json
-import signal
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from parley.observer import Observer, Tail
 from protocol.values import Resources as Amount
@@ -21,29 +18,13 @@ from tests.peers.recording import Exchange, Journal
 from tests.peers.resources import Resources
 from tests.peers.support import agent_knobs, informant_knobs
 from tests.support.amounts import GIB
-from tests.support.processes import Program, fetch, free_port, write_json
+from tests.support.our_programs import Ours
+from tests.support.processes import write_json
 from tests.support.waiting import shown, until
 
 NAMESPACE, NODE = "d", "n1"
 UNIT, MOST, NOTHING = Resources(1, 1), Resources(4, 4), Resources(0, 0)
 Entry = dict[str, Any]
-
-AGENT_WAITS = """
-from dataclasses import replace
-from agent import program
-from agent.daemon import settings
-given = settings.AgentSettings.timing
-settings.AgentSettings.timing = lambda self: replace(given(self), **{waits!r})
-program.main()
-"""
-SCHEDULER_WAITS = """
-from functools import partial
-from scheduler import program
-from scheduler.daemon import serving
-serving.SchedulerConfig = partial(serving.SchedulerConfig, **{waits!r})
-program.main()
-"""
-CODES = {"agent": AGENT_WAITS, "scheduler": SCHEDULER_WAITS}
 
 calm = informant_knobs
 """Knobs of a published informant whose limits a loaded machine keeps."""
@@ -72,81 +53,6 @@ def units(count: int) -> Resources:
 
 
 # ---------------------------------------------------------------- our programs
-
-
-class Ours:
-    """One of our programs: started, ended or killed, and started again at the same address."""
-
-    def __init__(
-        self, module: str, directory: Path, *arguments: str, waits: dict[str, float] | None = None
-    ) -> None:
-        self.module = module
-        self.arguments = arguments
-        self.waits = waits
-        self.port = free_port()
-        self.program: Program | None = None
-        directory.mkdir(exist_ok=True)
-        self.log = directory / f"{module}.log"
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        """Start it and wait until it serves."""
-        before = len(self.log.read_text()) if self.log.exists() else 0
-        arguments = (*self.arguments, "--port", str(self.port))
-        if self.waits is None:
-            program = Program(self.module, *arguments, output=self.log)
-        else:
-            code = CODES[self.module].format(waits=self.waits)
-            program = Program("-c", code, *arguments, output=self.log)
-        self.program = program
-
-        async def serving() -> bool:
-            assert program.process.poll() is None, program.text()
-            return '"event":"serving"' in program.text()[before:]
-
-        try:
-            await shown(f"{self.module} to serve", serving)
-        except BaseException:
-            program.end(signal.SIGKILL)
-            raise
-
-    async def end(self, number: int = signal.SIGTERM) -> int:
-        """Send it a signal and wait for its end, while the peers in this test go on."""
-        assert self.program is not None
-        return await asyncio.to_thread(self.program.end, number)
-
-    async def kill(self) -> None:
-        await self.end(signal.SIGKILL)
-
-    async def restart(self, number: int = signal.SIGKILL) -> None:
-        await self.end(number)
-        await self.start()
-
-    async def page(self, path: str) -> bytes:
-        """A page of it, fetched without holding up the peers in this test."""
-        return await asyncio.to_thread(fetch, self.port, path)
-
-    async def get(self, path: str) -> Any:
-        return json.loads(await self.page(path))
-
-    def lines(self, event: str) -> list[dict[str, Any]]:
-        """The log lines of one event."""
-        assert self.program is not None
-        told = [json.loads(line) for line in self.program.text().splitlines() if line[:1] == "{"]
-        return [line for line in told if line["event"] == event]
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self.program is not None
-        if self.program.process.poll() is None:
-            await self.kill()
-        assert "Traceback" not in self.program.text(), self.program.text()
 
 
 class OurAgent(Ours):
@@ -386,21 +292,6 @@ class OurInformant(Ours):
 
 
 # ---------------------------------------------------------------- published peers
-
-
-@asynccontextmanager
-async def together(*ours: Ours) -> AsyncIterator[None]:
-    """Several of our programs, started at the same time."""
-    started = await asyncio.gather(*(each.start() for each in ours), return_exceptions=True)
-    try:
-        for outcome in started:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        yield
-    finally:
-        for each in ours:
-            if each.program is not None:
-                await each.__aexit__()
 
 
 def knobs(load: float = 0.5, **changes: Any) -> InformantKnobs:

@@ -75,6 +75,8 @@ def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(
 
         shown_blocking("every VM settled", all_settled)
         shown_blocking("every VM negotiated", all_negotiated)
+        assert f"live page: http://127.0.0.1:{scheduler_port}/\n" in demo.text()
+        assert b"<title>Parley scheduler</title>" in fetch(scheduler_port, "/")
 
         os.kill(child(pid, "scheduler"), signal.SIGKILL)
         shown_blocking(
@@ -167,14 +169,22 @@ def test_a_directory_with_the_vms_of_another_demo_is_refused(tmp_path: Path) -> 
     assert "holds the VMs of another demo (12 of them)" in done.output
 
 
-def test_a_second_counts_from_the_agents_first_answer(
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["demo", "--picture", str(tmp_path / "none" / "drawn.svg")])
+    assert done.exit_code == 2
+    assert f"there is no directory {tmp_path}/none" in done.output
+
+
+def test_a_second_counts_from_the_agents_first_answer_and_a_picture_is_of_the_last_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine the programs take longer than that to come up."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     arguments = ("demo", "--vms", "1", "--seconds", "1", "--output", "json")
-    with running("parley", *arguments, output=tmp_path / "out") as demo:
+    drawn = tmp_path / "drawn.svg"
+    with running("parley", *arguments, "--picture", str(drawn), output=tmp_path / "out") as demo:
         assert demo.process.wait(60) == 0, demo.text()
+    assert "this-machine" in drawn.read_text()
     assert "demo/this-machine" in json.loads(demo.text().splitlines()[-1])["vms"]
     assert list(tmp_path.glob("parley-demo-*")) == []
 

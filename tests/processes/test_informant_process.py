@@ -21,7 +21,6 @@ from tests.processes.pairings import (
     NODE,
     UNIT,
     OurAgent,
-    Ours,
     OurScheduler,
     bodies,
     entry,
@@ -30,8 +29,8 @@ from tests.processes.pairings import (
     pod,
     quantities,
     quick,
-    together,
 )
+from tests.support.our_programs import Ours, together
 from tests.support.processes import write_json
 from tests.support.waiting import shown, until
 from tests.unit.informant.cgroup_tree import Tree

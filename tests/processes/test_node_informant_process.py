@@ -13,7 +13,8 @@ import pytest
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
 from tests.peers.support import running
-from tests.processes.pairings import MOST, NAMESPACE, UNIT, Ours, bodies, in_use, known, pod, quick
+from tests.processes.pairings import MOST, NAMESPACE, UNIT, bodies, in_use, known, pod, quick
+from tests.support.our_programs import Ours
 from tests.support.processes import write_json
 from tests.support.waiting import until
 from tests.unit.informant.pod_trees import UID, made_pod

@@ -20,6 +20,7 @@ from tests.processes.pages import (
 
 PAGES = (
     "README.md",
+    "docs/api.md",
     "docs/informant.md",
     "docs/operations.md",
     "docs/plugins.md",

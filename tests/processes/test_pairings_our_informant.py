@@ -29,9 +29,9 @@ from tests.processes.pairings import (
     pod,
     quantities,
     quick,
-    together,
     units,
 )
+from tests.support.our_programs import together
 from tests.support.waiting import shown, until
 
 HEALTH = {"health": {"every": 0.3}}

@@ -160,8 +160,9 @@ async def test_without_sizes_their_word_is_taken_where_that_is_allowed(tmp_path:
         await until(lambda: len(it.agents["a"].journal.sent("GET /metrics")) > 3)
         assert {x.status for x in it.answers("a")} == {0}
         assert not it.agents["a"].journal.noted("scheduler fatal")
-        (line,) = it.scheduler.lines("connection closed without a response")
-        assert "--trust-published" in line["reason"]
+        (line,) = it.scheduler.lines("decision")
+        assert line["reason"] == "connection-closed"
+        assert "--trust-published" in line["message"]
         it.agents["a"].vm.on_patch = it.scheduler.cluster.published("a").on_patch  # the file shows sizes now
         it.agents["a"].set_scheduler(it.scheduler.address)
         await it.reaches(MOST, "a")

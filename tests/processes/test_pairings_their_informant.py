@@ -27,10 +27,10 @@ from tests.processes.pairings import (
     knobs,
     quantities,
     quick,
-    together,
     units,
 )
 from tests.support.amounts import GIB
+from tests.support.our_programs import together
 from tests.support.waiting import until
 
 VERSIONS = {"old": V1_0, "new": V1_1}

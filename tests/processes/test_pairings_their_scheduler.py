@@ -25,9 +25,9 @@ from tests.processes.pairings import (
     known,
     pod,
     quantities,
-    together,
     units,
 )
+from tests.support.our_programs import together
 from tests.support.waiting import until
 
 QUICK = {"denied_s": 0.2, "retry_base_s": 0.05, "retry_cap_s": 0.2}

@@ -184,7 +184,7 @@ def test_a_crowd_is_served_while_the_scheduler_is_killed_started_again_and_ended
             assert crowd.broken > 0
             assert (crowd.faults, set(crowd.statuses)) == ([], {200, 400})
             assert sum(agent.held for agent in crowd.agents) <= room
-            assert any(line["reason"] == "unsettled" for line in lines(again, "permit"))
+            assert any(line["reason"] == "unsettled" for line in lines(again, "decision"))
             assert [line["event"] for line in lines(again, "draining")] == ["draining"]
             assert lines(again, "handler failed") == []
         assert "Traceback" not in program.text() + again.text()

@@ -150,10 +150,8 @@ def lease_counted_from_the_answer() -> Patch:
 
 def process_is_not_named() -> Patch:
     """An agent never names the scheduler process that it has heard from."""
-    ask = plan._Steps._next_request
-    return _patch(
-        plan._Steps, "_next_request", lambda steps, desired: replace(ask(steps, desired), instance=None)
-    )
+    ask = plan._Steps._request
+    return _patch(plan._Steps, "_request", lambda steps, desired: replace(ask(steps, desired), instance=None))
 
 
 def informant_never_forgotten() -> Patch:
@@ -254,6 +252,6 @@ MUTANTS: Final = (
     SimulationMutant(wish_without_an_end, length_s=SHORT_S),
     SimulationMutant(every_downscale_refused, length_s=SHORT_S),
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
-    SimulationMutant(write_is_blind, 55),
+    SimulationMutant(write_is_blind, 101),
     SimulationMutant(write_leaves_late, 14),
 )

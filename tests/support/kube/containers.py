@@ -1,17 +1,19 @@
 """The programs of Parley's deployed pods, run beside hollow nodes, which run no containers.
 
-What a container would have is taken from its pod: the command line, the environment, the files of ConfigMaps, a token of the service account
+What a container would have is taken from its pod: the command line, the environment, the files of ConfigMaps and Secrets, a token of the service account
 that is bound to the pod, and the pod's address to listen on. So the kubelet's probes, the Service and RBAC meet the real programs.
 Four things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has no
 network of its own, so the address of the pod stands for all of its addresses. A pod is gone, and its token void, as soon as its end is
 asked for, because the kubelet waits for no program.
 """
 
+import base64
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,6 +68,9 @@ class DeployedContainers:
                 key = (pod["metadata"]["uid"], container["name"])
                 if key not in self._running:
                     self._running[key] = self._start(pod, container)
+            for volume in pod["spec"].get("volumes", ()):
+                if "secret" in volume:
+                    self._write_secret(pod, volume)
 
     def stop(self) -> None:
         """Let `follow` return."""
@@ -87,6 +92,7 @@ class DeployedContainers:
         name = f"{pod['metadata']['name']}.{container['name']}"
         environment = _environment(pod, container)
         mounts = {each["mountPath"]: self._volume(pod, each) for each in container.get("volumeMounts", ())}
+        self._write_config_maps(pod, container, mounts)
         module = MODULES[container["command"][0]]
         arguments = [_argument(each, pod, environment, mounts) for each in container.get("args", ())]
         if module == "informant":
@@ -119,12 +125,39 @@ class DeployedContainers:
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
         if volume.get("hostPath", {}).get("path") == "/sys/fs/cgroup":
             return Path(self._cgroups)
+        if "hostPath" in volume:  # it outlives the pod
+            path = self._directory / str(pod["spec"]["nodeName"]) / str(mount["name"])
         path.mkdir(parents=True, exist_ok=True)
-        if "configMap" in volume:
-            data = self._system.get("configmaps", volume["configMap"]["name"])["data"]
-            for name, text in data.items():
-                (path / name).write_text(text.replace(LOOPBACK, pod["status"]["podIP"]))
+        if "secret" in volume:
+            self._write_secret(pod, volume)
         return path
+
+    def _write_config_maps(self, pod: Manifest, container: Manifest, mounts: Mapping[str, Path]) -> None:
+        """The files of ConfigMaps, which name addresses and paths as they are in the container."""
+        volumes = {each["name"]: each for each in pod["spec"]["volumes"]} if mounts else {}
+        for mount in container.get("volumeMounts", ()):
+            named = volumes[mount["name"]].get("configMap")
+            data = self._system.get("configmaps", named["name"])["data"] if named else {}
+            for name, text in data.items():
+                told = _here(text.replace(LOOPBACK, pod["status"]["podIP"]), mounts)
+                (mounts[mount["mountPath"]] / name).write_text(told)
+
+    def _write_secret(self, pod: Manifest, volume: Mapping[str, Any]) -> None:
+        """The files of a Secret, as they are now; none where the pod does without it. A kubelet takes up to a minute for that."""
+        path = self._directory / str(pod["metadata"]["name"]) / str(volume["name"])
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            data = self._system.get("secrets", volume["secret"]["secretName"])["data"]
+        except urllib.error.HTTPError as error:
+            if error.code != 404 or not volume["secret"].get("optional"):
+                raise
+            data = {}
+        for file in path.iterdir():
+            if file.name not in data:
+                file.unlink()
+        for name, text in data.items():
+            (path / f".{name}").write_bytes(base64.b64decode(text))
+            (path / f".{name}").replace(path / name)
 
     def _secrets(self, pod: Manifest, path: Path) -> Path:
         """What the kubelet puts into a pod that has a service account."""
@@ -162,9 +195,14 @@ def _argument(text: str, pod: Manifest, environment: Mapping[str, str], mounts: 
     """An argument as the program gets it here."""
     for name, value in environment.items():
         text = text.replace(f"$({name})", value)
+    return _here(text.replace("0.0.0.0", pod["status"]["podIP"]), mounts)
+
+
+def _here(text: str, mounts: Mapping[str, Path]) -> str:
+    """A text with the paths of what is mounted."""
     for there, here in mounts.items():
         text = text.replace(there, str(here))
-    return text.replace("0.0.0.0", pod["status"]["podIP"])
+    return text
 
 
 @contextmanager

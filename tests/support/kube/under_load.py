@@ -32,7 +32,8 @@ SIZE: Final = NodeSize("3", "8Gi", allocatable_cpu="2200m")
 EACH: Final = 2
 """Pods on each node. Together they want more than the node has, now and then."""
 REQUESTS: Final = {"cpu": "800m", "memory": "256Mi"}
-LEAST_CPUS: Final = 0.3
+LEAST_CPUS: Final = 0.6
+"""A pod grows by a unit (100m) every two seconds: from less than this a node would be full at the start only, if at all."""
 MOST_CPUS: Final = 2.2
 PERIOD_S: Final = 12.0
 SHIFT_S: Final = PERIOD_S / 4

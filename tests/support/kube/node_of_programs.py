@@ -1,0 +1,80 @@
+"""A cluster on this machine on which Parley is installed as docs/kubernetes.md does, with its real programs."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hosting.kubernetes import names
+from hosting.kubernetes.resources import Manifest
+from parley.clusters.control_plane import ControlPlane
+from parley.clusters.hollow_nodes import HollowNodes
+from parley.clusters.programs import Programs
+from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
+from tests.support.kube.containers import DeployedContainers, deployed_containers
+from tests.support.kube.objects import Objects
+from tests.support.processes import free_port
+
+SYSTEM: Final = "parley-system"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOfPrograms:
+    """A control plane with hollow nodes, on which the programs of Parley's deployed pods really run."""
+
+    plane: ControlPlane
+    nodes: HollowNodes
+    containers: DeployedContainers
+
+    def log(self, component: str, event: str) -> list[str]:
+        """The lines of an event that programs have logged."""
+        words = (f'"component":"{component}"', f'"event":"{event}"')
+        return [line for line in self.containers.log().splitlines() if all(word in line for word in words)]
+
+    def leader(self) -> str:
+        """The pod that bears the leader's label; empty where none does."""
+        label = f"--selector={names.ROLE}={names.LEADER}"
+        found = self.plane.kubectl("get", "pods", f"--namespace={SYSTEM}", label, "--output=name").split()
+        return found[0] if len(found) == 1 else ""
+
+
+@contextmanager
+def node_of_programs(
+    programs: Programs,
+    pod_network: str,
+    directory: Path,
+    logs: Path,
+    cgroups: Path,
+    *,
+    prefix: str,
+    count: int = 1,
+) -> Iterator[NodeOfPrograms]:
+    """The cluster for the length of a `with` block; Parley is not installed yet. Labelled pods use one CPU each.
+
+    `directory` has a short name: kubelets make sockets below it.
+    """
+    plane = ControlPlane(programs, directory, free_port)
+    nodes = HollowNodes(programs, plane, free_port, count, prefix=prefix, pod_network=pod_network)
+    labelled = f"/api/v1/pods?labelSelector={names.ENABLED}%3Dtrue"
+
+    def scaled() -> list[Manifest]:
+        found: list[Manifest] = json.loads(plane.call("GET", labelled))["items"]
+        return found
+
+    def groups() -> dict[str, dict[str, int]]:
+        return {name: group for node in nodes.names for name, group in nodes.cgroups(node).items()}
+
+    loads = CgroupLoads(cgroups, scaled, groups, cpus=1.0)
+    try:
+        plane.start()
+        nodes.start()
+        with (
+            cgroup_loads(loads),
+            deployed_containers(plane, Objects(plane, SYSTEM), logs, cgroups) as containers,
+        ):
+            yield NodeOfPrograms(plane, nodes, containers)
+    finally:
+        nodes.kill()
+        plane.stop()
