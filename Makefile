@@ -8,15 +8,16 @@ ARGS   ?=
 # On all cores, of many at most eight: each of the workers collects every test. Tests that start real programs go file by file to a worker.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: help setup demo test test-all kube-assets check format lint types contracts explore bench clean
+.PHONY: help setup demo test test-all kube-assets vm-assets watch-assets check format lint types contracts explore vm-soak bench reference protos clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
+# With the extra of the scheduler's live page, which the demo serves.
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install -c constraints.txt -e '.[page]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
@@ -24,8 +25,8 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# With a cluster it needs the library of Kubernetes, too, which is an extra.
-demo: $(VENV)/$(if $(findstring --cluster,$(ARGS)),.dev,.runtime) ## watch VMs being scaled by negotiation (ARGS="--vms 8 --seconds 30", ARGS="--cluster kube")
+# With a cluster it needs the library of Kubernetes, too, and with real guests that of QEMU: both are extras.
+demo: $(VENV)/$(if $(findstring --cluster,$(ARGS))$(findstring qemu,$(ARGS)),.dev,.runtime) ## watch VMs being scaled by negotiation (ARGS="--vms 8 --seconds 30", ARGS="--vms qemu", ARGS="--cluster kube")
 	@$(BIN)/parley demo --load $(ARGS)
 
 setup: $(VENV)/.dev ## only set up $(VENV): the programs and the test tools
@@ -34,11 +35,17 @@ test: $(VENV)/.dev ## pass the quick tests, under five minutes on two cores (ARG
 	@echo "the quick tests: without real programs and long walks, which \`make test-all\` runs too"
 	@$(PYTEST) --dist load -m quick $(ARGS)
 
-test-all: $(VENV)/.dev ## pass all tests, twenty minutes on two cores; those with Kubernetes are skipped until `make kube-assets` has run
+test-all: $(VENV)/.dev ## pass all tests, twenty minutes on two cores; those with Kubernetes, Prometheus or Chromium are skipped until `make kube-assets watch-assets` has run
 	@$(PYTEST) --dist loadgroup $(ARGS)
 
 kube-assets: ## build Kubernetes and install what its tests and demos need, once: some minutes, into a cache (needs Go and root)
 	@$(PYTHON) tests/kube/assets/build.py --packages
+
+vm-assets: ## get QEMU and a kernel for real guests, once: 29 MB into a cache (root only where QEMU is not installed)
+	@$(PYTHON) -m parley.vms.assets
+
+watch-assets: ## get Prometheus (19 MB into a cache) and Chromium for the tests of alerts, board and live page, once (root only for Chromium)
+	@$(PYTHON) -m tests.support.watch_assets
 
 format: $(VENV)/.dev ## rewrite the files in the project's format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -52,6 +59,9 @@ types: $(VENV)/.dev ## strict types in packages and tests
 contracts: $(VENV)/.dev ## the import contracts
 	@$(BIN)/lint-imports
 
+reference: $(VENV)/.dev ## the pages below docs/reference, after a change of a reason, error, metric, option or setting
+	@$(BIN)/python -m tests.support.reference
+
 protos: $(VENV)/.dev ## the modules of the .proto files of node plugins, after a change of those
 	@$(BIN)/python -m tests.support.protos
 
@@ -61,6 +71,11 @@ explore: $(VENV)/.dev ## walk the ledger's model, and run the three cores togeth
 	@PARLEY_WALK_SEED=fresh PARLEY_WALK_STEPS=$${PARLEY_WALK_STEPS:-10000000} \
 	  PARLEY_SIMULATION_SEED=fresh PARLEY_SIMULATION_RUNS=$${PARLEY_SIMULATION_RUNS:-600} \
 	  $(BIN)/python -m pytest tests/machines/test_ledger_walk.py tests/simulation/test_simulation.py $(ARGS)
+
+# SECONDS is not taken from the environment, where a shell may keep its own.
+SECONDS := 600
+vm-soak: $(VENV)/.dev ## put random load on three real guests for ten minutes, and look all the time whether anything goes wrong (SECONDS=120, ARGS="--seed 7")
+	@$(BIN)/python -m tests.vm.soak --seconds $(SECONDS) $(ARGS)
 
 bench: $(VENV)/.dev ## the figures of the README (ARGS="--short")
 	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f $(ARGS) || exit 1; done
