@@ -44,6 +44,10 @@ class QmpClosedError(QmpError):
     """There is no connection (any more): QEMU has ended, or nobody listens, or it serves another client."""
 
 
+class QmpAbsentError(QmpClosedError):
+    """Nobody listens at the socket: no QEMU runs there."""
+
+
 @dataclass(frozen=True, slots=True)
 class QmpEvent:
     """Something that QEMU tells by itself, such as `DEVICE_DELETED`."""
@@ -139,7 +143,9 @@ class QmpConnection:
 async def connect(
     path: Path, on_event: Callable[[QmpEvent], None], *, deadline_s: float = CONNECT_DEADLINE_S
 ) -> QmpConnection:
-    """Connect to the socket at `path`. `on_event` is called in the event loop. Raises `QmpClosedError`."""
+    """Connect to the socket at `path`. `on_event` is called in the event loop. Raises `QmpClosedError`, which
+    is `QmpAbsentError` where nobody listens.
+    """
     client = QMPClient(path.name)
     try:
         async with asyncio.timeout(deadline_s):
@@ -149,7 +155,9 @@ async def connect(
             f"{path}: no greeting within {deadline_s:g} s; QEMU may serve another client"
         ) from None
     except (QMPError, OSError, EOFError) as error:
-        raise QmpClosedError(f"{path}: no QEMU answers there: {_why(error)}") from None
+        is_absent = isinstance(_cause(error), FileNotFoundError | ConnectionRefusedError)
+        kind = QmpAbsentError if is_absent else QmpClosedError
+        raise kind(f"{path}: no QEMU answers there: {_why(error)}") from None
     return QmpConnection(client, on_event)
 
 
@@ -165,8 +173,13 @@ class _Telling(EventListener):
         self._on_event(QmpEvent(str(event["event"]), data if isinstance(data, dict) else {}))
 
 
-def _why(error: Exception) -> str:
+def _cause(error: Exception) -> Exception:
     cause = getattr(error, "exc", error)  # what the library wraps
+    return cause if isinstance(cause, Exception) else error
+
+
+def _why(error: Exception) -> str:
+    cause = _cause(error)
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
     return str(cause) or type(cause).__name__

@@ -19,8 +19,11 @@ class _ObservedVm:
     size: Resources = ZERO
     target: Resources = ZERO
     held: dict[str, Resources] = field(default_factory=dict)
+    runs: bool = True
 
     def use(self) -> Resources:
+        if not self.runs:
+            return ZERO
         amount = self.size.max(self.target)
         for held in self.held.values():
             amount = amount.max(held)
@@ -67,12 +70,15 @@ class Observer:
                 vm.held.clear()
             return
         vm = vms.setdefault(line["vm"], _ObservedVm())
+        if kind == "gone":
+            vms[line["vm"]] = _ObservedVm(held=vm.held, runs=False)
+            return
         amount = Resources(line["cpu"], line["memory"])
         match kind:
             case "held":
                 vm.held[line["life"]] = amount
             case "size":
-                vm.size = amount
+                vm.size, vm.runs = amount, True
                 self.sizes.append(SizeChange(at_s, line["vm"], amount))
             case "target":
                 vm.target = amount

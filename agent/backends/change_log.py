@@ -2,7 +2,8 @@
 
 The observer (design section 9) folds it line by line: at every line, over all VMs, the sum of
 max(held by a living agent, size, target) must fit the node. So a raise is written before it is used, a lowering before
-any peer hears of it. Lines: `daemon` (a daemon has the node; what earlier daemons held is gone), `held`, `size`, `target`.
+any peer hears of it. Lines: `daemon` (a daemon has the node; what earlier daemons held is gone), `held`, `size`, `target`,
+`gone` (the VM does not run any more: it uses nothing until its next `size`, whatever is held of it).
 """
 
 import json
@@ -48,6 +49,10 @@ class ChangeLog:
     def target(self, vm: str, amount: Resources) -> None:
         """`vm` moves to `amount`."""
         self._write({"kind": "target", "vm": vm, **_amount(amount)})
+
+    def gone(self, vm: str) -> None:
+        """`vm` does not run any more."""
+        self._write({"kind": "gone", "vm": vm})
 
     def _write(self, line: dict[str, object]) -> None:
         # The monotonic clock is one for all processes of a machine, so that readers can compare.

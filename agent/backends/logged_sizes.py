@@ -53,6 +53,11 @@ class LoggedSizes:
             shown.least = number
         self._write(vm, shown, size, target)
 
+    def gone(self, vm: str) -> None:
+        """The VM has ended: the next look finds another machine."""
+        self._shown.forget(vm)
+        self._log.gone(vm)
+
     def _write(self, vm: str, shown: _Shown, size: Resources, target: Resources) -> None:
         if size.exceeds(shown.size):
             shown.size = size.max(shown.size)

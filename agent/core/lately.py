@@ -23,3 +23,7 @@ class LatelyUsed(Generic[V]):
         if len(self._known) > self._most:
             del self._known[next(iter(self._known))]
         return found
+
+    def forget(self, vm: str) -> None:
+        """Drop the value of a VM, if there is one."""
+        self._known.pop(vm, None)

@@ -181,6 +181,7 @@ class Runner:
             raise
         finally:
             await self._end_tasks()
+            self._drop_held()
 
     async def goodbye(self, deadline_s: float) -> None:
         """Unregister from the informant: the daemon is going."""
@@ -284,6 +285,12 @@ class Runner:
         if link.seen_epoch < seen.highest:
             self.state = replace(self.state, scheduler=replace(link, seen_epoch=seen.highest))
 
+    def _drop_held(self) -> None:
+        """Nothing is sent any more, so nothing is used any more."""
+        link = replace(self.state.scheduler, held=ZERO, lease_until_s=0.0)
+        self.state = replace(self.state, scheduler=link)
+        self._held_journal.note(self.state, self._now_s())
+
     async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
@@ -311,9 +318,6 @@ class Runner:
             next_life_in_s=round(rivalry.wait_until_s - now_s, 1),
         )
         await self._end_tasks()
-        # Nothing is sent any more, so nothing is used any more; the lease might outlast the wait of others for it.
-        link = replace(self.state.scheduler, held=ZERO, lease_until_s=0.0)
-        self.state = replace(self.state, scheduler=link)
-        self._held_journal.note(self.state, self._now_s())
+        self._drop_held()  # the lease might outlast the wait of others for it
         await self.goodbye(GOODBYE_S)
         await asyncio.sleep(max(rivalry.wait_until_s - self._now_s(), 0.0))

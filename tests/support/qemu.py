@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from agent.backends.qemu.guest_machine import ORDER_DEADLINE_S
 from agent.backends.qemu.ports import GuestSilentError, GuestUnableError
-from hosting.qmp import QmpClosedError, QmpError, QmpEvent, QmpRefusedError
+from hosting.qmp import QmpAbsentError, QmpClosedError, QmpError, QmpEvent, QmpRefusedError
 from protocol.machine import GuestMachine, MachineOrder
 from tests.support.amounts import GIB, MIB
 
@@ -212,7 +212,7 @@ class FakeQemu:
         except TimeoutError:
             raise QmpClosedError(f"{path}: no greeting within 3 s; QEMU may serve another client") from None
         if not self.is_alive:
-            raise QmpClosedError(f"{path}: no QEMU answers there: connection refused")
+            raise QmpAbsentError(f"{path}: no QEMU answers there: connection refused")
         self.client = FakeMonitor(self, on_event)
         return self.client
 
@@ -452,7 +452,7 @@ class FakeMonitor:
         return answer
 
     async def close(self) -> None:
-        while self._sent:
+        while self._sent and self._qemu.is_alive:
             self._carry_out()
         self.lose()
 

@@ -37,7 +37,7 @@ from agent.core.ports import BackendError, FencedOffError
 from hosting import qmp
 from hosting.backoff import Backoff
 from hosting.logs import Logger
-from hosting.qmp import QmpClosedError, QmpError, QmpEvent, QmpMonitor
+from hosting.qmp import QmpAbsentError, QmpClosedError, QmpError, QmpEvent, QmpMonitor
 from protocol.machine import MachineOrder
 from protocol.values import Observation, Resources
 
@@ -87,6 +87,7 @@ class GuestLoop:
         self._deeds: set[asyncio.Task[None]] = set()
         self._failed: BaseException | None = None
         self._orders = 0
+        self._is_absent = False
 
     @property
     def known(self) -> QemuGuest | None:
@@ -143,6 +144,7 @@ class GuestLoop:
                     failures = 0
                 except (QmpError, BackendError) as error:
                     failures += 1
+                    self._note_absence(isinstance(error, QmpAbsentError))
                     self._lost(error if isinstance(error, BackendError) else BackendError(str(error)))
                     if isinstance(error, FencedOffError):
                         return
@@ -180,6 +182,7 @@ class GuestLoop:
         rules = self._context.rules
         known = QemuGuest(rules, facts, self._generation, standing.target, self.vm.slot_bytes, look)
         ejects = [(sent.id, sent.since_s) for sent in standing.ejects]
+        self._note_absence(False)
         self._fault, self._known = None, happened.connected(known, ejects, self.now_s())
         self._log.info("QEMU connected", cpus=look.plugged_cpus, memory=self._known.plugged_bytes)
 
@@ -196,6 +199,12 @@ class GuestLoop:
                 future.set_exception(fault)
         if is_news:
             self._context.changed(self.vm.name)
+
+    def _note_absence(self, is_absent: bool) -> None:
+        """The change log says once that the guest's QEMU has ended."""
+        if is_absent and not self._is_absent:
+            self._context.sizes.gone(self.vm.name)
+        self._is_absent = is_absent
 
     def _owned(self) -> GuestStanding:
         return self._context.files.owned(self.vm, self._generation)

@@ -1,6 +1,7 @@
 """A made-up QEMU guest with back ends over it, for stories in virtual time."""
 
 import asyncio
+import json
 import math
 import random
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import FILE_NAME, ChangeLog
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
 from agent.backends.qemu.core.rules import GuestRules
@@ -102,7 +103,12 @@ class Guests:
         self.files = StandingFiles(directory)
         self._rules = rules
         self._lives: list[Life] = []
+        self._directory = directory
         self._log = ChangeLog(directory, "node-a")
+
+    def changes(self) -> list[dict[str, Any]]:
+        """The lines of the change log."""
+        return [json.loads(line) for line in (self._directory / FILE_NAME).read_text().splitlines()]
 
     def open(self) -> Life:
         """A back end as a new process makes it."""

@@ -309,6 +309,15 @@ async def test_when_qemu_ends_every_look_fails_at_once_and_the_runner_is_told(tm
         with pytest.raises(BackendError):
             await life.resize_over(amount(1, 0), amount(2, 0))
         assert life.backend.machine("default/vm-a") is None
+        await asyncio.sleep(30)
+        # Once, and before the first size of the machine that runs there next.
+        assert [line["kind"] for line in made.changes()].count("gone") == 1
+        assert made.changes()[-1]["kind"] == "gone"
+        await made.qemu.guest.close()
+        made.qemu = rebooted(made.qemu, 1)
+        await asyncio.sleep(6)
+        last = {line["kind"]: line["cpu"] for line in made.changes()[-2:]}
+        assert last == {"size": 1000, "target": 1000}
 
 
 @virtually

@@ -38,6 +38,7 @@ async def test_it_negotiates_grows_and_shrinks() -> None:
         assert made.backend.size == cu(1)
         assert made.backend.resizes == [cu(4), cu(3), cu(2), cu(1)]
         assert made.backend.overuse == []
+    assert made.held.now() == ZERO, "a runner that has ended uses nothing"
     numbers = [request.number for request in made.scheduler.requests]
     assert numbers == sorted(numbers)
     assert numbers[0] == 1

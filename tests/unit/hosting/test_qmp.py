@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from hosting import qmp
-from hosting.qmp import QmpClosedError, QmpError, QmpEvent, QmpRefusedError
+from hosting.qmp import QmpAbsentError, QmpClosedError, QmpError, QmpEvent, QmpRefusedError
 
 Answer: TypeAlias = Callable[["StandIn", dict[str, Any]], Awaitable[None]]
 GREETING = {
@@ -132,6 +133,24 @@ async def test_the_end_of_qemu_ends_a_command_and_wakes_those_who_wait_for_it(tm
         with pytest.raises(QmpClosedError, match="has closed the connection"):
             await connection.execute("query-status")
         await connection.close()
+
+
+@pytest.mark.parametrize("is_left", [True, False], ids=["refused", "no file"])
+async def test_that_nobody_listens_is_told_apart_from_a_qemu_that_does_not_greet(
+    tmp_path: Path, is_left: bool
+) -> None:
+    path = tmp_path / "s"
+    if is_left:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+    with pytest.raises(QmpAbsentError, match="no QEMU answers there"):
+        await qmp.connect(path, ignored)
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(tmp_path / "busy"))
+        busy.listen()
+        with pytest.raises(QmpClosedError, match="no greeting") as caught:
+            await qmp.connect(tmp_path / "busy", ignored, deadline_s=0.05)
+    assert type(caught.value) is QmpClosedError
 
 
 async def test_events_are_told_in_their_order(tmp_path: Path) -> None:

@@ -71,3 +71,19 @@ def test_the_observer_catches_an_overcommit() -> None:
             observer.fold(line)
         assert [each.at_s for each in observer.overcommits] == broken
         assert observer.largest["n"] == Resources(3000, 2)
+
+
+def test_a_vm_that_has_ended_uses_nothing_until_it_has_a_size_again_and_then_what_is_held_counts() -> None:
+    observer = Observer({"n": Resources(4000, 10)})
+
+    def fold(kind: str, cpus: int = 0, **more: str) -> int:
+        line = {"at_s": 1.0, "node": "n", "vm": "a", "kind": kind, "cpu": cpus * 1000, "memory": 1}
+        observer.fold({**line, **more})
+        return observer.uses("n")["a"].vcpu_milli // 1000
+
+    assert fold("size", 2) == 2
+    assert fold("target", 4) == 4
+    assert fold("gone") == 0
+    assert fold("held", 3, life="x") == 0
+    assert fold("size", 1) == 3
+    assert fold("held", 0, life="x") == 1
