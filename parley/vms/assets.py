@@ -11,12 +11,14 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from parley.vms import debian
+from parley.vms.debian import DebianError
 
 QEMU: Final = "qemu-system-x86_64"
 PROGRAMS: Final = {QEMU: "qemu-system-x86", "mke2fs": "e2fsprogs", "setpriv": "util-linux", "ldd": "libc-bin"}
@@ -26,8 +28,6 @@ BUSYBOX_PACKAGE: Final = "busybox-static"
 HOW: Final = "`make vm-assets` gets them, once (in a checkout; else `python -m parley.vms.assets`)"
 _PREFIX: Final = "vm-kernel-"
 _MAKING: Final = ".vm-assets-"
-_DEADLINE_S: Final = 1800.0
-"""How long one command of the package manager may take; a slow line has time for QEMU's 70 MB."""
 
 
 class VmAssetsError(Exception):
@@ -98,22 +98,13 @@ def program(name: str) -> str | None:
 
 def get() -> VmAssets:
     """Get what is missing. Raises `VmAssetsError`."""
-    packages = sorted({package for name, package in PROGRAMS.items() if program(name) is None})
-    if packages:
-        _install(packages)
-    return newest_kernel() or _get_kernel()
-
-
-def _install(packages: list[str]) -> None:
-    if shutil.which("apt-get") is None:
-        raise VmAssetsError(f"{'; '.join(missing_programs())}. Install them; there is no apt-get here")
-    if os.geteuid() != 0:
-        raise VmAssetsError(
-            f"{'; '.join(missing_programs())}. As root: apt-get install --no-install-recommends {' '.join(packages)}"
-        )
-    _update_lists()
-    _say(f"installing {', '.join(packages)}")
-    _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages])
+    packages = {package for name, package in PROGRAMS.items() if program(name) is None}
+    try:
+        if packages:
+            debian.install(packages, missing_programs())
+        return newest_kernel() or _get_kernel()
+    except DebianError as error:
+        raise VmAssetsError(str(error)) from None
 
 
 def _get_kernel() -> VmAssets:
@@ -124,37 +115,22 @@ def _get_kernel() -> VmAssets:
                 " machine with Debian"
             )
     if not _depends(KERNEL_PACKAGE) and os.geteuid() == 0:
-        _update_lists()
+        debian.update_lists()
     kernels = [each for each in _depends(KERNEL_PACKAGE) if each.startswith("linux-image-")]
     if not kernels:
         raise VmAssetsError(
             f"apt-cache knows no package {KERNEL_PACKAGE}: run `apt-get update` as root. On Ubuntu there is none: copy a folder"
             f" {cache_folder()}/{_PREFIX}* from a machine with Debian"
         )
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    _remove_left_overs()
-    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=_MAKING) as made:
-        return _unpack(Path(made), kernels[0])
-
-
-def _remove_left_overs() -> None:
-    """Remove what a run has left that was killed. A run that goes on just now is younger."""
-    for each in cache_folder().glob(f"{_MAKING}*"):
-        if time.time() - each.stat().st_mtime > _DEADLINE_S:
-            shutil.rmtree(each, ignore_errors=True)
+    with debian.making(cache_folder(), _MAKING) as made:
+        return _unpack(made, kernels[0])
 
 
 def _unpack(place: Path, kernel: str) -> VmAssets:
     since = time.monotonic()
-    _say(f"getting {kernel} and {BUSYBOX_PACKAGE}, 29 MB")
-    place.chmod(0o755)  # apt's own user writes there where we are root
-    _run(["apt-get", "download", "-q", kernel, BUSYBOX_PACKAGE], place)
-    versions = {}
-    for package in sorted(place.glob("*.deb")):
-        name, version = _fields(package, "Package", "Version")
-        versions[name] = version
-        _run(["dpkg-deb", "-x", package.name, "unpacked"], place)
-    unpacked, folder = place / "unpacked", place / "folder"
+    debian.say(f"getting {kernel} and {BUSYBOX_PACKAGE}, 29 MB")
+    unpacked, versions = debian.unpack([kernel, BUSYBOX_PACKAGE], place)
+    folder = place / "folder"
     folder.mkdir()
     try:
         (image,) = unpacked.glob("boot/vmlinuz-*")
@@ -170,12 +146,8 @@ def _unpack(place: Path, kernel: str) -> VmAssets:
     busybox.replace(folder / "busybox")
     version = f"{modules.name}-{versions[kernel]}-busybox-{versions[BUSYBOX_PACKAGE]}".replace(":", ".")
     target = cache_folder() / f"{_PREFIX}{version}"
-    try:
-        folder.rename(target)
-    except OSError:
-        if not target.is_dir():  # else somebody else has got the same just now
-            raise
-    _say(f"{target}: got in {time.monotonic() - since:.0f} s")
+    debian.keep(folder, target)
+    debian.say(f"{target}: got in {time.monotonic() - since:.0f} s")
     return VmAssets(target, version)
 
 
@@ -186,46 +158,6 @@ def _depends(package: str) -> list[str]:
     )
     lines = (line.strip() for line in done.stdout.splitlines())
     return [line.removeprefix("Depends: ") for line in lines if line.startswith("Depends: ")]
-
-
-def _fields(package: Path, *names: str) -> list[str]:
-    done = subprocess.run(
-        ["dpkg-deb", "--show", "--showformat", "".join(f"${{{name}}}\\n" for name in names), str(package)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
-
-
-def _update_lists() -> None:
-    _say("updating the lists of packages")
-    _run(["apt-get", "update", "-q"])
-
-
-def _run(command: list[str], place: Path | None = None) -> None:
-    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    try:
-        done = subprocess.run(
-            command,
-            cwd=place,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=_DEADLINE_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise VmAssetsError(f"{' '.join(command)} did not end within {_DEADLINE_S:g} s") from None
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-5:])
-        raise VmAssetsError(f"{' '.join(command)} ended with code {done.returncode}:\n{tail}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ Programs = Callable[..., None]
 APT_GET = 'echo "$@" >> "$0.log"; [ "$1" = download ] && touch prometheus.deb; exit 0'
 DPKG_DEB = """
 case "$1" in
---show) printf 1:2.42.0+ds-5 ;;
+--show) echo prometheus; echo 1:2.42.0+ds-5 ;;
 -x) mkdir -p unpacked/usr/bin
     for each in prometheus promtool; do printf '#!/bin/sh\\nexit 0\\n' > unpacked/usr/bin/$each; chmod +x unpacked/usr/bin/$each; done ;;
 esac
@@ -83,7 +83,7 @@ def test_without_root_prometheus_is_got_all_the_same_and_the_browser_is_named(pr
 
 
 def test_a_package_without_its_programs_leaves_nothing_in_the_cache(programs: Programs, cache: Path) -> None:
-    programs(**BROWSER, apt_get=APT_GET, dpkg_deb='[ "$1" = -x ] || printf 9')
+    programs(**BROWSER, apt_get=APT_GET, dpkg_deb='[ "$1" = -x ] || { echo prometheus; echo 9; }')
     with pytest.raises(
         WatchAssetsError, match="prometheus 9 is not as expected: it has no /usr/bin/prometheus"
     ):
