@@ -24,7 +24,7 @@ from hosting.metrics import Family
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
 
-NO_QEMU_EXTRA: Final = "backend: qemu needs the extra `vm`: pip install 'parley-autoscaler[vm]'"
+NO_QEMU_EXTRA: Final = "backend: qemu needs the extra `vm`: .venv/bin/pip install '.[vm]'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from hosting.settings import FaultsError, SettingsError, load
 from hosting.tls import Tls, TlsError
 
 MAX_FILES: Final = 65_536
-NO_EXTRA: Final = "plugins.directory needs the extra `plugins`: pip install 'parley-autoscaler[plugins]'"
+NO_EXTRA: Final = "plugins.directory needs the extra `plugins`: .venv/bin/pip install '.[plugins]'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,7 @@ from hosting.operation import DocumentedAnswer, Operation
 D3_PACKAGE: Final = "xstatic.pkg.d3"
 D3_PLACE: Final = b"{{D3_INTEGRITY}}"
 """What stands in the page for the digest of the chart code."""
-INSTALL: Final = (
-    "--page needs the chart code of the page: install parley-autoscaler[page], or the package XStatic-D3"
-)
+INSTALL: Final = "--page needs the chart code of the page, the extra `page`: .venv/bin/pip install '.[page]'"
 HARDENING: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -41,5 +41,5 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(
         sys.modules, "agent.backends.qemu.backend", cast("Any", None)
     )  # as if it could not be imported
-    with ChangeLog(tmp_path, "node-a") as log, pytest.raises(BackendError, match=r"parley-autoscaler\[vm\]"):
+    with ChangeLog(tmp_path, "node-a") as log, pytest.raises(BackendError, match=r"pip install '\.\[vm\]'"):
         FACTORIES["qemu"](options(tmp_path, log))

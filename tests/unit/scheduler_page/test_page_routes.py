@@ -115,8 +115,8 @@ async def test_the_files_are_compressed_for_readers_that_take_it(accepted: str, 
 def test_without_the_chart_code_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "D3_PACKAGE", "no.such.package")
 
-    with pytest.raises(PageUnavailableError, match=r"install parley-autoscaler\[page\]"):
+    with pytest.raises(PageUnavailableError, match=r"pip install '\.\[page\]'"):
         page_routes()
     done = CliRunner().invoke(main, ("--cluster", "c.yaml", "--page"))
     assert done.exit_code == 2
-    assert "parley-autoscaler[page]" in done.output
+    assert "pip install '.[page]'" in done.output
