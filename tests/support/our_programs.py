@@ -5,9 +5,10 @@ Where a wait has no setting of its own, the program is started with a shorter on
 
 import asyncio
 import json
+import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -78,6 +79,21 @@ class Ours:
         """Send it a signal and wait for its end, while the peers in this test go on."""
         assert self.program is not None
         return await asyncio.to_thread(self.program.end, number)
+
+    @property
+    def pid(self) -> int:
+        """The process ID of the program that was started last."""
+        assert self.program is not None
+        return self.program.process.pid
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within the block the program is stopped, and goes on after it, as under a debugger or on a host that is paused."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     async def kill(self) -> None:
         await self.end(signal.SIGKILL)

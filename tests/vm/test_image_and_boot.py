@@ -111,20 +111,23 @@ async def test_a_vcpu_and_memory_of_changing_size_arrive_in_the_guest(guests: Gu
 
 
 def test_a_killed_runner_leaves_nothing(image: VmImage) -> None:
+    """Neither guest nor agent nor scheduler, nor their files."""
     runner = subprocess.Popen(
         [sys.executable, "-m", "tests.vm.runner", image.digest], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert runner.stdout is not None
     try:
         (line,) = itertools.islice((each for each in runner.stdout if each.startswith("runs ")), 1)
-        _, directory, pid = line.split()
-        assert (Path(directory) / "g1" / "qmp.sock").is_socket()
-        assert identity_of(int(pid)) is not None
+        _, directory, *pids = line.split()
+        assert (Path(directory) / "db" / "qmp.sock").is_socket()
+        assert len(pids) == 3
+        assert all(identity_of(int(pid)) is not None for pid in pids)
     finally:
         runner.kill()
         runner.wait(60)
         runner.stdout.close()
     assert shown_blocking("nothing", lambda: _is_gone(directory))
+    assert [pid for pid in pids if identity_of(int(pid)) is not None] == []
 
 
 def test_whatever_a_runner_has_left_is_ended_and_named() -> None:

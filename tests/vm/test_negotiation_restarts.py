@@ -26,6 +26,8 @@ MOST: Final = Resources(2000, LEAST.memory_bytes)
 RULES: Final = HouseRules(ROOM, handover_s=2, agent_waits={"downscale_cooldown_s": 1.0})
 """Lives of the agent that are killed here hold nothing any more; what they held is reserved for a short while only."""
 BUSY_CPUS: Final = 2.5
+LINES: Final = 10_000
+"""More than the guest prints."""
 GROUP: Final = "/sys/fs/cgroup/informant"
 
 
@@ -113,6 +115,26 @@ async def test_an_agent_that_was_killed_goes_on_where_the_guest_is(house: VmHous
     await house.set_load(VM, cpus=BUSY_CPUS)
     await house.rests(VM, cpus=2)
     tell("agent killed", started_to_settled_s=settled_s - started_s)
+
+
+async def test_an_agent_that_was_stopped_hears_of_the_wish_when_it_goes_on(house: VmHouse) -> None:
+    """The informant wishes in vain for a while; nothing has to be registered again."""
+    guest, agents = house.vms[VM].guest, 'parley_informant_agents{phase="active"}'
+    unheard = '"event":"wish not delivered"'
+    known = guest.serial_tail(LINES).count(unheard)
+    before = await house.guest(VM)
+    with house.agent.stopped():
+        await house.set_load(VM, cpus=BUSY_CPUS)
+
+        async def is_unheard() -> bool:
+            return guest.serial_tail(LINES).count(unheard) > known
+
+        await shown("a wish that was not delivered", is_unheard)
+        assert await house.guest(VM) == before
+        continued_s = time.monotonic()
+    await house.rests(VM, cpus=2)
+    assert (await house.figures(VM))[agents] == 1
+    tell("agent stopped", continued_to_grown_s=time.monotonic() - continued_s)
 
 
 async def test_without_a_scheduler_nothing_grows_until_it_is_back(house: VmHouse) -> None:
