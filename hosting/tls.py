@@ -90,6 +90,8 @@ class Tls:
     async def refresh(self) -> bool:
         """Read the files again where they have changed; whether they had. Raises `TlsError`: then nothing changes."""
         known = self._stamp
+        if known == ():
+            return False  # no files are named
         try:
             found = await self._look.run(
                 lambda: None if _stamp_of(self._files) == known else _read(self._files), READ_DEADLINE_S

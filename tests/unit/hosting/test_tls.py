@@ -130,6 +130,13 @@ async def test_clients_are_asked_for_a_certificate_that_the_authorities_of_now_b
         assert [await is_let_in(each) for each in (old, new, None)] == [False, True, False]
 
 
+async def test_without_files_nothing_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is slow to start a thread has no fault of certificates where there are none."""
+    tls = loaded(TlsFiles())
+    monkeypatch.setattr("hosting.tls.READ_DEADLINE_S", 0.0)
+    assert not await tls.refresh()
+
+
 async def test_files_that_cannot_be_used_are_named_and_the_old_ones_stay(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     files = authority.issue(tmp_path)
