@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +23,7 @@ from tests.vm.soak.counting import (
 )
 from tests.vm.soak.leaks import ProcessCounts, leaks
 from tests.vm.soak.script import Bounds, LoadStep, load_steps
+from tests.vm.soak.silent import registers
 from tests.vm.soak.truth import LedgerLook, drift, least_look, overuse
 
 BETWEEN_LOOKS_S: Final = 0.5
@@ -32,6 +34,8 @@ MOST_WARM_S: Final = 60.0
 AGREED_S: Final = 1.0
 """At a calm point everybody must agree twice, so far apart."""
 MOST_FAULTS: Final = 50
+HANGS_LOOKS: Final = 6
+"""A guest that was silent in so many looks in a row is looked at from outside."""
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class SoakRun:
     after: dict[str, ProcessCounts] = field(default_factory=dict)
     _may_load: asyncio.Event = field(default_factory=asyncio.Event)
     _last: dict[str, GuestLoad] = field(default_factory=dict)
+    _silent: Counter[str] = field(default_factory=Counter)
 
     @property
     def names(self) -> list[str]:
@@ -191,12 +196,23 @@ class SoakRun:
                 total += look.use
             self.counts.largest = self.counts.largest.max(total)
             self.counts.looks += 1
-            self.counts.silent_looks += sum(look.vcpus_online is None for look in guests.values())
+            await self._note_silence(guests)
             if total.exceeds(self.house.rules.room):
                 self.fault(f"the guests use {total}, and the node has {self.house.rules.room}: {guests}")
             for over in self.house.fold().overcommits:
                 self.fault(f"change log: {over}")
             await asyncio.sleep(BETWEEN_LOOKS_S)
+
+    async def _note_silence(self, guests: Mapping[str, GuestLook]) -> None:
+        for name, look in guests.items():
+            is_silent = look.vcpus_online is None
+            self.counts.silent_looks += is_silent
+            self._silent[name] = self._silent[name] + 1 if is_silent else 0
+            if self._silent[name] == HANGS_LOOKS:
+                path = self.house.directory / f"silent-{name}.txt"
+                self.say(f"{name} is silent: {path.name} has the registers of its vCPUs")
+                told = await registers(self.house.vms[name].guest.control)
+                await asyncio.to_thread(path.write_text, told)
 
     async def _guests(self) -> dict[str, GuestLook]:
         looks = await asyncio.gather(*(self.house.guest(name) for name in self.names))
