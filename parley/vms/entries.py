@@ -32,10 +32,15 @@ def write(directory: Path, entry: GuestEntry) -> None:
     files.replace(directory / _FILE, json.dumps(asdict(entry), indent=1).encode(), is_durable=False)
 
 
+class UnreadableEntryError(Exception):
+    """A guest is written down in a way that this release does not understand. The text is for a person."""
+
+
 def read(directory: Path) -> GuestEntry | None:
-    """The guest of a directory; None where there is none, or nothing that can be read."""
+    """The guest of a directory; None where there is none. Raises `UnreadableEntryError` and `OSError`: its QEMU may run."""
+    path = directory / _FILE
     try:
-        found = json.loads((directory / _FILE).read_bytes())
+        found = json.loads(path.read_bytes())
         return GuestEntry(
             ProcessIdentity(**found["process"]),
             found["address"],
@@ -43,5 +48,9 @@ def read(directory: Path) -> GuestEntry | None:
             GuestWords(**found["words"]),
             found["image_digest"],
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableEntryError(
+            f"{path} cannot be read ({error!r}): end its process by hand, which may run, and remove {directory}"
+        ) from None

@@ -90,7 +90,7 @@ class VmStore:
         """The directory of a guest of this name, which must not run."""
         directory = self.directory(name)
         with self._alone(name):
-            entry = entries.read(directory)
+            entry = _entry(directory)
             if entry is not None and (process := hold(entry.process)) is not None:
                 process.close()
                 raise StoreError(f"{name} runs already: process {entry.process.pid}, {entry.informant_url}")
@@ -114,8 +114,8 @@ class VmStore:
             return []
 
     async def list(self) -> list[ListedGuest]:
-        """Every guest, as it is now. Raises `OSError`."""
-        found = [(name, entry) for name in self.names() if (entry := entries.read(self.directory(name)))]
+        """Every guest, as it is now. Raises `StoreError` and `OSError`."""
+        found = [(name, entry) for name in self.names() if (entry := _entry(self.directory(name)))]
         return list(await asyncio.gather(*(self._look(name, entry) for name, entry in found)))
 
     async def stop(self, name: str) -> bool:
@@ -124,7 +124,7 @@ class VmStore:
         if not directory.exists():
             raise StoreError(f"there is no guest {name} in {self.folder}")
         with self._alone(name):
-            entry = entries.read(directory)
+            entry = _entry(directory)
             process = hold(entry.process) if entry is not None else None
             if process is not None:
                 await _end(process, Path(paths_of(directory).control))
@@ -155,6 +155,14 @@ class VmStore:
                 yield
             finally:
                 path.unlink(missing_ok=True)
+
+
+def _entry(directory: Path) -> GuestEntry | None:
+    """The guest of a directory; None where there is none. Raises `StoreError` and `OSError`."""
+    try:
+        return entries.read(directory)
+    except entries.UnreadableEntryError as error:
+        raise StoreError(str(error)) from None
 
 
 async def _end(process: HeldProcess, control: Path) -> None:

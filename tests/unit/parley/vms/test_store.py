@@ -60,10 +60,21 @@ def test_what_is_written_down_of_a_guest_comes_back(store: VmStore) -> None:
     assert entries.read(directory) == GuestEntry(
         GONE, "127.16.0.1", MachineSpec(slots=3), GuestWords(shell=True), "d"
     )
+    assert entries.read(store.folder / "two") is None
+
+
+async def test_a_guest_that_is_written_down_in_no_known_way_is_named_and_left_alone(store: VmStore) -> None:
+    """Its QEMU may run, and nobody else knows of it."""
+    directory = enter(store, "one", GONE)
     for broken in ("", "[]", '{"process": 1}'):
         (directory / "guest.json").write_text(broken)
-        assert entries.read(directory) is None
-    assert entries.read(store.folder / "two") is None
+        with pytest.raises(StoreError, match=r"one/guest\.json cannot be read .* end its process by hand"):
+            await store.list()
+        with pytest.raises(StoreError, match="cannot be read"):
+            await store.stop("one")
+        with pytest.raises(StoreError, match="cannot be read"), store.booting("one"):
+            pass
+    assert directory.exists()
 
 
 async def test_a_guest_that_has_ended_is_shown_as_gone_and_is_in_nobodys_way(store: VmStore) -> None:
