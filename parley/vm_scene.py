@@ -32,6 +32,8 @@ TOO_MANY_CPUS: Final = 3.6
 FULL_BYTES: Final = 480 * MIB
 """The guest needs two slots for that, and asks for more while it grows."""
 BYTES_PER_S: Final = 40 * MIB
+SILENCE_S: Final = 15.0
+"""After so long without an answer of a guest all its plugged vCPUs count."""
 FIRST_S: Final = 4.0
 """When the first guest begins: the agent knows all guests by then."""
 TURN_S: Final = 16.0
@@ -127,6 +129,8 @@ class GuestScene:
             "stateDirectory": str(self.directory / "state"),
             "advertise": f"10.0.2.2:{self.agent_port}",  # this machine's loopback, as guests see it
             "backend": "qemu",
+            # Emulated guests share this machine's cores: one that is late is not silent, and its plugged vCPUs are not all in use.
+            "qemu": {"silence": SILENCE_S},
             "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
             "policies": quick_policies(counts_memory=True),
             "vms": [
