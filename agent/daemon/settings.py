@@ -176,6 +176,12 @@ class AgentSettings(VmList):
                 "backend",
                 f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
             )
+        plugins = found.get("plugins")
+        if backend == "qemu" and plugins is not None and plugins.resizer is not None:
+            yield (
+                "plugins.resizer",
+                "must be left out where the backend is qemu, which brings guests to its own targets all the time",
+            )
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:

@@ -121,6 +121,11 @@ def test_guests_of_qemu_are_whole_and_every_fault_of_theirs_is_told() -> None:
     ]
 
 
+def test_nothing_else_resizes_the_guests_of_qemu() -> None:
+    (fault,) = _faults(f"{HEAD}backend: qemu\nplugins: {{directory: /tmp/p, resizer: r}}")
+    assert fault.startswith("plugins.resizer: must be left out where the backend is qemu")
+
+
 def test_two_vms_cannot_have_one_guest() -> None:
     bounds = "min: {cpu: 1, memory: 512Mi}, max: {cpu: 4, memory: 1Gi}, computeUnit: {cpu: 1, memory: 128Mi}"
     vms = ", ".join(
