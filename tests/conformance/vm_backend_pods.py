@@ -227,6 +227,10 @@ class UseLog(ChangeLog):
         self.shown["target"] = amount
         self.compare(f"after target {amount}")
 
+    def gone(self, vm: str) -> None:
+        super().gone(vm)
+        self.shown = {"size": ZERO, "target": ZERO}
+
     def compare(self, moment: str) -> None:
         truth, shown = self._look(), self.shown["size"].max(self.shown["target"])
         if ZERO not in self.shown.values() and not truth.use.fits_in(shown):

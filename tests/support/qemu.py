@@ -192,6 +192,12 @@ class FakeQemu:
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     to_retry: set[str] = field(default_factory=set)
     has_unplugged: bool = False
+    refuses_plugs: bool = False
+    """Whether no more vCPUs can be plugged in."""
+    keeps_cpus: bool = False
+    """Whether the guest gives up no vCPU, and says nothing about that."""
+    more_memory: list[dict[str, Any]] = field(default_factory=list)
+    """Memory devices as QEMU shows them, beside the others."""
 
     @property
     def plugged_bytes(self) -> int:
@@ -283,7 +289,7 @@ class FakeQemu:
             sizes = {"size": self.virtio.size, "requested-size": self.virtio.requested}
             limits = {"block-size": self.virtio.block, "max-size": self.virtio.most}
             found.append({"type": "virtio-mem", "data": {"id": self.virtio.id, **sizes, **limits}})
-        return found
+        return found + self.more_memory
 
     def _query_memdev(self, _: dict[str, Any]) -> Any:
         return [{"id": "pc.ram"}, *({"id": backend, "size": size} for backend, size in self.backends.items())]
@@ -306,6 +312,8 @@ class FakeQemu:
         if sent["driver"] == "pc-dimm":
             return self._plug_dimm(sent)
         assert sent["driver"] == CPU_KIND, sent
+        if self.refuses_plugs:
+            raise QmpRefusedError("GenericError", "no more vCPUs")
         core = sent["core-id"]
         if self.cpus[core] is not None:
             raise QmpRefusedError("GenericError", f"CPU[{core}] with APIC ID {core} exists")
@@ -340,7 +348,8 @@ class FakeQemu:
     def _device_del(self, sent: dict[str, Any]) -> Any:
         name = sent["id"]
         if name in self.cpus:
-            self.later(self.manners.eject_s, lambda: self._unplug(name))
+            if not self.keeps_cpus:
+                self.later(self.manners.eject_s, lambda: self._unplug(name))
             return {}
         dimm = next((each for each in self.dimms if each.id == name), None)
         if dimm is None:

@@ -42,6 +42,8 @@ from protocol.machine import MachineOrder
 from protocol.values import Observation, Resources
 
 RECONNECT: Final = Backoff(base_s=0.2, cap_s=5.0)
+FIRST_WORD_S: Final = 1.5
+"""So long after a connection the guest's first word is waited for, before its size is written down without it."""
 GONE: Final = "the VM is gone: QEMU has closed QMP"
 
 Connect = Callable[[Path, Callable[[QmpEvent], None]], Awaitable[QmpMonitor]]
@@ -88,6 +90,7 @@ class GuestLoop:
         self._failed: BaseException | None = None
         self._orders = 0
         self._is_absent = False
+        self._connected_s = 0.0
 
     @property
     def known(self) -> QemuGuest | None:
@@ -144,7 +147,8 @@ class GuestLoop:
                     failures = 0
                 except (QmpError, BackendError) as error:
                     failures += 1
-                    self._note_absence(isinstance(error, QmpAbsentError))
+                    if isinstance(error, QmpAbsentError):
+                        self._note_absence(is_absent=True)
                     self._lost(error if isinstance(error, BackendError) else BackendError(str(error)))
                     if isinstance(error, FencedOffError):
                         return
@@ -164,6 +168,8 @@ class GuestLoop:
                 await self._turn(monitor)
             self._lost(BackendError(GONE))
         finally:
+            # Whoever ends this loop now finds no other moment to say so.
+            self._note_absence(monitor.is_closed)
             try:
                 await self._end_deeds(watcher)
             finally:
@@ -182,7 +188,7 @@ class GuestLoop:
         rules = self._context.rules
         known = QemuGuest(rules, facts, self._generation, standing.target, self.vm.slot_bytes, look)
         ejects = [(sent.id, sent.since_s) for sent in standing.ejects]
-        self._note_absence(False)
+        self._is_absent, self._connected_s = False, look.begun_s
         self._fault, self._known = None, happened.connected(known, ejects, self.now_s())
         self._log.info("QEMU connected", cpus=look.plugged_cpus, memory=self._known.plugged_bytes)
 
@@ -203,8 +209,8 @@ class GuestLoop:
     def _note_absence(self, is_absent: bool) -> None:
         """The change log says once that the guest's QEMU has ended."""
         if is_absent and not self._is_absent:
+            self._is_absent = True
             self._context.sizes.gone(self.vm.name)
-        self._is_absent = is_absent
 
     def _owned(self) -> GuestStanding:
         return self._context.files.owned(self.vm, self._generation)
@@ -262,7 +268,9 @@ class GuestLoop:
         """Write sizes down, answer those who wait, and tell the runner where something is new."""
         assert self._known is not None
         seen, sizes = observation(self._known, now_s), self._context.sizes
-        sizes.seen(self.vm.name, seen.size, seen.target, sizes.begin())
+        # All plugged vCPUs count where the guest is silent. A guest that was not asked yet is not silent, and the log shows what was known.
+        if self._known.guest.has_told() or now_s >= self._connected_s + FIRST_WORD_S:
+            sizes.seen(self.vm.name, seen.size, seen.target, sizes.begin())
         for is_so, future in self._waiting:
             if not future.done() and is_so(self._known):
                 future.set_result(self._known)

@@ -67,7 +67,13 @@ async def read_look(monitor: QmpMonitor, begun_s: float) -> MachineLook:
         slots = sorted((_slot(each) for each in cpus), key=lambda slot: [number for _, number in slot.props])
         dimms = tuple(_dimm(each["data"]) for each in devices if each["type"] == "dimm")
         virtio = [_virtio(each["data"]) for each in devices if each["type"] == "virtio-mem"]
+        others = [each["type"] for each in devices if each["type"] not in ("dimm", "virtio-mem")]
         ours = frozenset(each["id"] for each in objects if str(each.get("id", "")).startswith(BACKEND_ID))
+    if others or len(virtio) > 1:
+        what = f"a memory device of type {others[0]}" if others else f"{len(virtio)} virtio-mem devices"
+        raise QmpError(
+            f"QEMU has {what}: its memory would be counted nowhere; start it with DIMMs, or one virtio-mem"
+        )
     return MachineLook(begun_s, tuple(slots), dimms, virtio[0] if virtio else None, ours)
 
 

@@ -1,5 +1,5 @@
 """What to plug, switch and eject next; computes only.
 
-`machine` and `guest` hold what QEMU and the guest show, `state` all that is known of one VM. `happened` brings the state forward, `plan` says
+`machine` holds what QEMU shows, `state` what the guest shows and all that is known of one VM. `happened` brings the state forward, `plan` says
 what to do next, `cpus` and `memory` which step; `told` says what others are told of the VM.
 """

@@ -8,7 +8,8 @@ from agent.backends.qemu.core.steps import Acknowledge, CpuStep, OrderOnline, Pl
 
 def next_cpu_step(vm: QemuGuest, now_s: float) -> Due[CpuStep] | None:
     """What the vCPUs need next; None where they are as they should be, or where the guest has to be waited for."""
-    step = _plug(vm) or _order(vm, now_s)
+    # A plug that fails again and again keeps no vCPU offline that is there.
+    step = (_order(vm, now_s) or _plug(vm)) if vm.cpu.failures % 2 else (_plug(vm) or _order(vm, now_s))
     if step is not None:
         return Due(step, vm.cpu.retry_at_s)
     return _unplug(vm, now_s)

@@ -35,7 +35,7 @@ def _eject(vm: QemuGuest) -> Due[MemoryStep] | None:
     """Take one DIMM out at a time. One that the guest does not give up holds back the others: it would run out of memory sooner."""
     surplus = vm.plugged_bytes - vm.target.memory_bytes
     ours = [dimm for dimm in vm.look.dimms if dimm.is_ours and dimm.size_bytes <= surplus]
-    pending = {eject.id for eject in vm.pending_ejects()}
+    pending = {eject.id for eject in vm.pending_ejects()} & {dimm.id for dimm in vm.look.dimms}
     candidates = [dimm for dimm in ours if dimm.id in pending] or ([] if pending else ours)
     due = [
         Due(EjectDimm(each.id), eject_due_s(vm.eject_of(each.id), vm.memory.retry_at_s))

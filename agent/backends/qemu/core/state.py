@@ -31,6 +31,10 @@ class GuestView:
     fault: str = ""
     ordered_cpus: int = 0
 
+    def has_told(self) -> bool:
+        """Whether a call to the guest has ended since the connection was made: by an answer that counts, or in vain."""
+        return self.answer is not None or bool(self.fault)
+
     def believed(self, now_s: float, silence_s: float) -> GuestMachine | None:
         """The last answer, unless the guest has been silent for too long since."""
         return self.answer if now_s < self.heard_s + silence_s else None

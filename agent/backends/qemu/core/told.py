@@ -13,9 +13,12 @@ from protocol.values import Observation, Resources
 
 
 def observation(vm: QemuGuest, now_s: float) -> Observation:
-    """The guest's size (what it uses) and its target, which covers what a step under way may still do, and what the guest's kernel is at."""
+    """The guest's size (what it uses) and its target, which covers what a step under way may still do, and what the guest's kernel is at.
+
+    A guest is root of itself, and may tell what it likes: more than QEMU has room for is not believed.
+    """
     guest = vm.guest.believed(now_s, vm.rules.silence_s)
-    cpus = vm.look.plugged_cpus if guest is None else guest.online_cpus
+    cpus = vm.look.plugged_cpus if guest is None else min(guest.online_cpus, len(vm.look.cpus))
     size = Resources(cpus * MILLI, vm.plugged_bytes)
     target = vm.target.max(Resources(cpus_to_come(vm, guest) * MILLI, bytes_to_come(vm)))
     return Observation(size, target, min(vm.look.begun_s, vm.guest.asked_s), refusal(vm, now_s))
@@ -28,7 +31,7 @@ def cpus_to_come(vm: QemuGuest, guest: GuestMachine | None) -> int:
         return vm.look.plugged_cpus + 1 if isinstance(step, PlugCpu) else 0
     ordered = step.count if isinstance(step, OrderOnline) and vm.cpu.phase is StepPhase.UNDER_WAY else 0
     coming = guest.online_cpus + guest.coming_cpus if guest.coming_cpus else 0
-    return max(ordered, vm.guest.ordered_cpus, coming)
+    return max(ordered, vm.guest.ordered_cpus, min(coming, len(vm.look.cpus)))
 
 
 def bytes_to_come(vm: QemuGuest) -> int:
