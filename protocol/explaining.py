@@ -178,7 +178,7 @@ class Explanation(Document, frozen=True):
     stand, the binding one first; empty where all that is wanted is permitted. `waiting` says what the answer to its request waits for
     now. `decisions` are the last ones, the newest first.
 
-    Of a VM that has gone (`presence`), and of a pod for which an agent has asked in vain, there are only `limits` and `decisions`; it
+    Of a VM that has gone (`presence`), and of a pod for which an agent has asked in vain, there are only `waiting`, `limits` and `decisions`; it
     holds nothing, so all amounts are zero. `target` is what it is resized to, `resize_refusal` why what resizes it does not;
     `condition` is a fault that stands, such as two kinds of agents on one VM. `refusal` is the error of a request that was refused lately, perhaps
     that of another agent; it is the first of `limits`, too, unless an agent was answered since.

@@ -1,6 +1,8 @@
 """The pages that explain, over real decisions of a real core: what each tells, and what is wrong with a query."""
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +23,7 @@ from scheduler.explain.core import listing
 from scheduler.explain.core.records import MAX_MESSAGE
 from scheduler.explain.pages import ExplainPages, moment
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
+from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen
@@ -162,10 +165,65 @@ async def test_a_request_that_waits_for_its_pool_is_held_and_told_after_a_while_
     assert (found.waiting, [each.outcome.value for each in found.decisions]) == (None, ["permitted", "held"])
 
 
-async def _pass(seconds: float) -> None:
-    from asyncio import sleep  # noqa: PLC0415 - in virtual time nobody sleeps
+@virtually
+async def test_a_wait_that_ended_in_what_stood_before_is_told_no_more() -> None:
+    """Neither the denial that is found again nor the permit that is all of a lower request is a decision of its own."""
+    world = ServiceWorld("a")
+    world.pools.answer_with(FULL)
+    await world.reply(ask("a", 4))
+    world.pools.behaviour = world.pools._wait
+    waiting = await world.begin(ask("a", 4, 2))
+    await _pass(1.0)
+    reader = Reader(world)
+    found = await reader.explain()
+    assert found.waiting is not None
+    world.pools.answer_all(FULL)
+    await waiting
+    for number in (3, 4):
+        found = await reader.explain()
+        assert (found.waiting, codes(found.limits)) == (None, ["pool"] if number == 3 else [])
+        assert (await reader.state()).vms[0].outcome is not explaining.DecisionOutcome.HELD
+        assert [(each.outcome.value, each.times) for each in found.decisions] == [("held", 1), ("denied", 2)]
+        if number == 3:
+            await world.reply(ask("a", 1, number))
 
-    await sleep(seconds)
+
+async def _answered(asked: asyncio.Task[Any]) -> None:
+    await asked
+
+
+async def _hung_up(asked: asyncio.Task[Any]) -> None:
+    asked.cancel()
+    await asyncio.wait([asked])
+
+
+ENDS = {"it was answered": _answered, "its caller has gone": _hung_up}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("is_known", [True, False])
+@virtually
+async def test_a_request_that_waits_for_a_look_is_told_until_it_does_no_more(
+    is_known: bool, ends: Callable[[asyncio.Task[Any]], Awaitable[None]]
+) -> None:
+    world = ServiceWorld(*(["a"] if is_known else []), pool=None)
+    world.cluster.fails(ClusterUnreachableError("away"))
+    reader = Reader(world)
+    asked = await world.begin(plain("a", 4))
+    await _pass(1.0)
+    found = await reader.explain()
+    assert found.waiting is not None
+    assert (found.waiting.code, found.limits) == ("cluster-look", ())
+    if is_known:
+        assert (await reader.state(outcome="held")).vms[0].vm == "d/a"
+    await ends(asked)
+    assert (await reader.explain()).waiting is None
+    assert (await reader.state(outcome="held")).vms == ()
+    assert await world.is_clean()
+
+
+async def _pass(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 POOLS = {
