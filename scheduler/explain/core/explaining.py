@@ -97,6 +97,7 @@ def _explain_live(view: ExplainView, record: VmRecord, most: int) -> Explanation
         condition=record.condition or None,
         waiting=waiting(record, trail, view.now_s),
         refusal=_refusal(view, trail),
+        migration=_migration(view, record, trail),
         limits=standing_limits(view, record, trail),
         floors=tuple([floor_shown(floor, view.now_s) for floor in row.state.floors]),
         room=node_room(view, row),
@@ -230,6 +231,21 @@ def _denied(trail: Trail | None) -> RememberedDecision | None:
 def _refusal(view: ExplainView, trail: Trail | None) -> ReasonShown | None:
     refused = trail.refusal(view.unix_s) if trail is not None else None
     return next(iter(records.limits(refused)), None) if refused is not None else None
+
+
+def _migration(view: ExplainView, record: VmRecord, trail: Trail | None) -> ReasonShown | None:
+    """What became lately of the wish that the VM leaves its node, with the time until the next migration from there may be tried."""
+    latest = trail.migration(view.unix_s) if trail is not None else None
+    if latest is None or record.row.state.migrating:
+        return None
+    limit, next_s = records.limits(latest)[0], view.core.migrate_after_s.get(record.spec.node)
+    if limit.code == ProgressCode.MIGRATION_STARTED:
+        return None
+    return records.told(
+        ProgressCode(limit.code),
+        limit.message,
+        retry_after_s=None if next_s is None else max(next_s - view.now_s, 0.0),
+    )
 
 
 def _still(limits: Iterable[ReasonShown], since_s: float) -> tuple[ReasonShown, ...]:

@@ -39,6 +39,8 @@ ABSENT_S: Final = 3600.0
 """For how long both are."""
 REFUSAL_S: Final = 120.0
 """For how long after a refused request the same refusal repeats it; later it is another one."""
+MIGRATION_S: Final = 120.0
+"""For how long the latest that became of a migration is news: one that fails is tried again within 60 s."""
 PERMITS: Final = 16
 """Permits of a VM that are remembered with their times."""
 
@@ -101,6 +103,11 @@ class Trail:
         """The latest refused request, where that is not long ago."""
         latest = self.refusals.latest
         return latest if latest is not None and now_s - latest.last_s <= REFUSAL_S else None
+
+    def migration(self, now_s: float) -> RememberedDecision | None:
+        """The latest that became of a migration, where that is not long ago."""
+        latest = self.migrations.latest
+        return latest if latest is not None and now_s - latest.last_s <= MIGRATION_S else None
 
 
 class DecisionMemory:
