@@ -75,12 +75,16 @@ def _superseded(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if isinstance(agent, AgentFacts):
         return _own(CauseCode.SUPERSEDED, _joined(agent.state_reasons)) if agent.state == "dormant" else None
-    if isinstance(scheduler, Explanation) and scheduler.decisions:
-        last = scheduler.decisions[0]
-        for limit in last.limits if last.outcome is DecisionOutcome.REFUSED else ():
-            if limit.code == ErrorCode.AGENT_SUPERSEDED:
-                return _own(CauseCode.SUPERSEDED, told(limit))
+    refusal = _standing_refusal(scheduler) if isinstance(scheduler, Explanation) else None
+    if refusal is not None and refusal.code == ErrorCode.AGENT_SUPERSEDED:
+        return _own(CauseCode.SUPERSEDED, told(refusal))
     return None
+
+
+def _standing_refusal(scheduler: Explanation) -> ReasonShown | None:
+    """The error of the latest request; None where an agent was answered since, or nobody has asked for long."""
+    refusal = scheduler.refusal
+    return refusal if refusal is not None and scheduler.limits[:1] == (refusal,) else None
 
 
 def _refused_request(evidence: Evidence) -> SizeCause | None:
@@ -125,16 +129,10 @@ def _refused_by_scheduler(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
         return None
-    if scheduler.refusal is not None:
-        return _named(scheduler.refusal.code, told(scheduler.refusal))
-    last = next(iter(scheduler.decisions), None)
-    if (
-        scheduler.presence is not Presence.UNKNOWN
-        or last is None
-        or last.outcome is not DecisionOutcome.REFUSED
-    ):
-        return None
-    return next((_named(each.code, told(each)) for each in last.limits), None)
+    refusal = _standing_refusal(scheduler)
+    if refusal is None and scheduler.presence is Presence.UNKNOWN:
+        refusal = next(iter(scheduler.limits), None)
+    return _named(refusal.code, told(refusal)) if refusal is not None else None
 
 
 def _agent_silent(evidence: Evidence) -> SizeCause | None:

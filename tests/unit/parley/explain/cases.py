@@ -159,6 +159,21 @@ def pool(state: PoolCondition = PoolCondition.OPEN, **other: Any) -> PoolRoom:
     return PoolRoom(**(told | other))
 
 
+def decision(outcome: DecisionOutcome, limit: ReasonShown) -> DecisionShown:
+    """A decision on the VM, 12 seconds before it is told."""
+    at = "2026-03-01T11:59:48.000Z"
+    return DecisionShown(
+        number=7,
+        at=at,
+        last_at=at,
+        vm=VM,
+        uid="uid-web",
+        node="n1",
+        outcome=outcome,
+        limits=(limit,),
+    )
+
+
 def _limit(
     code: ReasonCode, message: str, resource: str | None = None, retry_s: float | None = None
 ) -> ReasonShown:

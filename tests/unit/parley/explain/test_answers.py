@@ -15,7 +15,7 @@ from parley.explain.core.facts import agent_facts
 from parley.explain.core.lines import MAX_LINES, answer
 from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
-from protocol.explaining import Explanation, ProgressCode, ReasonShown
+from protocol.explaining import DecisionOutcome, Explanation, ProgressCode, ReasonShown
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
 from tests.unit.parley.explain.cases import (
     GOLDEN,
@@ -29,6 +29,7 @@ from tests.unit.parley.explain.cases import (
     by_progress,
     by_reason,
     cases,
+    decision,
     document,
     explanation,
     limited,
@@ -90,6 +91,37 @@ def test_what_goes_on_beside_requests_has_words_of_its_own(code: ProgressCode, e
     said = evidence.scheduler.waiting or evidence.scheduler.refusal
     assert said is not None
     assert lines[1].startswith(f"because  {said.message}")
+
+
+SUPERSEDED = ReasonShown(
+    code="agent-superseded", message="agent 9, started at 1772366400000 ms, owns this VM"
+)
+LIMIT = ReasonShown(code="node-headroom", message="the other holders leave 2 CPU of the node to this VM")
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "just now": ({"refusal": SUPERSEDED, "limits": (SUPERSEDED,)}, "superseded"),
+    "and the other agent was answered since": ({"refusal": SUPERSEDED, "limits": ()}, "permitted"),
+    "and the other agent was denied since": ({"refusal": SUPERSEDED, "limits": (LIMIT,)}, "node-headroom"),
+    "long ago": ({"refusal": None, "limits": ()}, "permitted"),
+}
+
+
+@pytest.mark.parametrize(("told", "code"), REFUSALS.values(), ids=REFUSALS)
+def test_an_agent_that_was_refused_owns_nothing_and_hides_nothing_of_the_one_that_does(
+    told: dict[str, Any], code: str
+) -> None:
+    refused = decision(DecisionOutcome.REFUSED, SUPERSEDED)
+    assert cause_of(Evidence(VM, NO_AGENT, explanation(decisions=(refused,), **told))).code == code
+
+
+@pytest.mark.parametrize("limits", [(LIMIT,), ()])
+def test_a_refusal_that_has_healed_does_not_come_before_the_limit_that_binds(
+    limits: tuple[ReasonShown, ...],
+) -> None:
+    refusal = ReasonShown(code="overloaded", message="too many requests are waiting; ask again later")
+    healed = explanation(refusal=refusal, limits=limits)
+    assert cause_of(Evidence(VM, NO_AGENT, healed)).code == (limits[0].code if limits else "permitted")
+    stands = explanation(refusal=refusal, limits=(refusal,))
+    assert cause_of(Evidence(VM, NO_AGENT, stands)).code == "overloaded"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED])
