@@ -55,8 +55,11 @@ def _unknown(evidence: Evidence) -> SizeCause | None:
 
 
 def _gone(evidence: Evidence) -> SizeCause | None:
-    told_by = evidence.scheduler
+    told_by, agent = evidence.scheduler, evidence.agent
     if isinstance(told_by, NoAnswer) or told_by.presence is not Presence.GONE:
+        return None
+    # An agent that serves the VM and gets no permit sees one that runs: only the scheduler's cluster has it no more.
+    if isinstance(agent, AgentFacts) and agent.trouble("scheduler") is not None:
         return None
     ago_s = told_by.gone_seconds_ago
     return _own(CauseCode.GONE, f"gone {seconds(ago_s)} ago" if ago_s is not None else "")

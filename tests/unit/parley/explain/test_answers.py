@@ -15,7 +15,7 @@ from parley.explain.core.facts import agent_facts
 from parley.explain.core.lines import MAX_LINES, answer
 from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
-from protocol.explaining import DecisionOutcome, Explanation, ProgressCode, ReasonShown
+from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
 from tests.unit.parley.explain.cases import (
     GOLDEN,
@@ -122,6 +122,20 @@ def test_a_refusal_that_has_healed_does_not_come_before_the_limit_that_binds(
     assert cause_of(Evidence(VM, NO_AGENT, healed)).code == (limits[0].code if limits else "permitted")
     stands = explanation(refusal=refusal, limits=(refusal,))
     assert cause_of(Evidence(VM, NO_AGENT, stands)).code == "overloaded"
+
+
+HEALTHY = document()
+"""An agent whose VM has what it wants."""
+
+
+def test_a_vm_that_runs_and_that_the_scheduler_has_no_more_is_not_gone() -> None:
+    message = "status 404 unknown-pod: the cluster shows no VM with the pod shop/web"
+    fault = {"peer": "scheduler", "code": "unknown-pod", "status": 404, "message": message}
+    gone = explanation(presence=Presence.GONE, gone_seconds_ago=20.0, room=None)
+    told = document(wants=5, state="stuck", standingFaults=[fault], scheduler=scheduler_part(failures=4))
+    assert cause_of(Evidence(VM, agent_facts(told), gone)).code == "unknown-pod"
+    assert cause_of(Evidence(VM, agent_facts(HEALTHY), gone)).code == CauseCode.GONE
+    assert cause_of(Evidence(VM, NO_AGENT, gone)).code == CauseCode.GONE
 
 
 @pytest.mark.parametrize("code", [ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED])
