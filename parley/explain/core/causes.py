@@ -8,7 +8,7 @@ from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence, Size
 from parley.explain.core.facts import AgentFacts, exceeds, text_of
 from parley.explain.core.room import limit_cause, seconds, told, written
 from parley.reach.ports import NoAnswer
-from protocol.explaining import DecisionOutcome, Explanation, Presence, ReasonShown
+from protocol.explaining import Explanation, Presence, ReasonShown
 from protocol.reasons import ErrorCode, ReasonCode
 
 _WINDOWS: Final = frozenset({"floor", "ceiling"})
@@ -142,6 +142,8 @@ def _agent_silent(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
         return None
+    if scheduler.waiting is not None:  # whoever asks now has not been answered yet
+        return None
     asked_s = scheduler.asked_seconds_ago
     if asked_s is not None and asked_s <= SILENT_S:
         return None
@@ -158,6 +160,7 @@ def _unsettled(evidence: Evidence) -> SizeCause | None:
         isinstance(scheduler, Explanation)
         and not scheduler.is_settled
         and scheduler.presence is Presence.LIVE
+        and scheduler.waiting is None
     ):
         held = f"until then {written(scheduler.reserved)} are kept for it"
         return _named(
@@ -322,14 +325,9 @@ def _migrating(evidence: Evidence) -> SizeCause | None:
 
 def _waiting(evidence: Evidence) -> SizeCause | None:
     scheduler = evidence.scheduler
-    if isinstance(scheduler, NoAnswer):
+    if isinstance(scheduler, NoAnswer) or scheduler.waiting is None:
         return None
-    if scheduler.waiting is not None:
-        return _named(scheduler.waiting.code, told(scheduler.waiting))
-    if scheduler.decisions and scheduler.decisions[0].outcome is DecisionOutcome.HELD:
-        held = scheduler.decisions[0]
-        return _own(CauseCode.WAITING, "; ".join(told(each) for each in held.limits))
-    return None
+    return _named(scheduler.waiting.code, told(scheduler.waiting))
 
 
 def _under_way(evidence: Evidence) -> SizeCause | None:
