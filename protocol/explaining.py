@@ -178,10 +178,11 @@ class Explanation(Document, frozen=True):
     stand, the binding one first; empty where all that is wanted is permitted. `waiting` says what the answer to its request waits for
     now. `decisions` are the last ones, the newest first.
 
-    Of a VM that has gone (`presence`), and of a pod for which an agent has asked in vain, there are only `limits` and `decisions`; it
+    Of a VM that has gone (`presence`), and of a pod for which an agent has asked in vain, there are only `waiting`, `limits` and `decisions`; it
     holds nothing, so all amounts are zero. `target` is what it is resized to, `resize_refusal` why what resizes it does not;
     `condition` is a fault that stands, such as two kinds of agents on one VM. `refusal` is the error of a request that was refused lately, perhaps
-    that of another agent; it is the first of `limits`, too, unless an agent was answered since.
+    that of another agent; it is the first of `limits`, too, unless an agent was answered since. `migration` is what became lately of the wish that the
+    VM leaves its node: it is wanted, could not be started or was given up; null while one is under way, which is `is_migrating`.
     """
 
     vm: str
@@ -210,6 +211,7 @@ class Explanation(Document, frozen=True):
     condition: str | None = None
     waiting: ReasonShown | None = None
     refusal: ReasonShown | None = None
+    migration: ReasonShown | None = None
     limits: tuple[ReasonShown, ...] = ()
     floors: tuple[FloorShown, ...] = ()
     room: Room | None = None

@@ -82,6 +82,10 @@ class DecisionRecorder:
         """The answer to a request waits."""
         self._request(request, DecisionOutcome.HELD, code, message)
 
+    def released(self, pod: PodName) -> None:
+        """A request that was held waits no more: it was answered, or its caller has gone."""
+        self.memory.released(pod)
+
     def migration_wanted(self, wanted: events.MigrationWanted) -> None:
         """A VM is chosen to leave its node. One whose migration failed is chosen again and again, which is told once."""
         trail = self.memory.trail_of(wanted.pod, wanted.uid)

@@ -83,7 +83,7 @@ class PermitService:
         self._clock = clock
         self._log = log
         self._tickets = itertools.count(1)
-        self._waiting = WaitingRequests()
+        self._waiting = WaitingRequests(self._released)
         self._published = 0
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self.stats = PermitStats()
@@ -286,12 +286,16 @@ class PermitService:
     def _hold(self, pending: WaitingRequest, holder: str) -> None:
         if self._waiting.find(pending.arrived.ticket) is not pending or pending.holder != holder:
             return
+        pending.is_held = True
         if pending.pool is not None:
             message = f"pool {pending.pool} has been asked, and has not answered for {HOLD_S:g} s"
             self.recorder.held(pending.arrived.request, ProgressCode.POOL_ASKED, message)
         else:
             message = "the last look at the cluster did not show what the VM uses"
             self.recorder.held(pending.arrived.request, ProgressCode.CLUSTER_LOOK, message)
+
+    def _released(self, pending: WaitingRequest) -> None:
+        self.recorder.released(pending.arrived.request.pod)
 
     def _look(self, pending: WaitingRequest) -> None:
         """Look at the cluster for a request, at once or, where a look has not helped, after a moment."""

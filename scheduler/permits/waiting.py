@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,7 @@ class WaitingRequest:
     """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
 
     `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it
-    waits for, `holder` the pool whose answer, or "" for a look, may make the request held; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
+    waits for, `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
     """
 
     arrived: events.RequestArrived
@@ -34,6 +35,7 @@ class WaitingRequest:
     is_looking: bool = False
     pool: str | None = None
     holder: str | None = None
+    is_held: bool = False
     outcome: Outcome | None = None
     future: asyncio.Future[Outcome] | None = None
 
@@ -44,9 +46,10 @@ class WaitingRequest:
 
 
 class WaitingRequests:
-    """All pending requests by ticket, and how many wait for what."""
+    """All pending requests by ticket, and how many wait for what. `released` is told of each that was held and waits no more, however that ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, released: Callable[[WaitingRequest], None]) -> None:
+        self._released = released
         self._pending: dict[int, WaitingRequest] = {}
         self._pools: Counter[str] = Counter()
         self.waiting = 0
@@ -104,6 +107,8 @@ class WaitingRequests:
         if pending is None:
             return
         self._looked(pending)
+        if pending.is_held:
+            self._released(pending)
         if pending.pool is not None:
             self.waiting -= 1
             self._pools[pending.pool] -= 1

@@ -17,6 +17,7 @@ from protocol.codec import ErrorBody
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
 from protocol.versions import PluginProtoVersion, VersionRange
+from scheduler.core import events
 from scheduler.permits.answers import not_leader
 from scheduler.ports import ClusterUnreachableError
 from tests.explain.agent_side import PolicyProcess, Serve
@@ -24,6 +25,7 @@ from tests.explain.scheduler_side import SchedulerSide
 from tests.explain.situations import situation
 from tests.explain.stage import AGENT, SCHEDULER, Stage, staged, told
 from tests.support.amounts import cu
+from tests.support.virtual_time import now_s
 from tests.unit.scheduler_permits.service_worlds import ask
 
 REFUSED = "connection refused"
@@ -334,6 +336,19 @@ async def the_scheduler_knows_no_such_pod() -> AsyncIterator[Stage]:
     """The scheduler's cluster file has no web."""
     async with staged(SchedulerSide(), is_known=False) as stage:
         await stage.wait(30.0)
+        yield stage
+
+
+@situation("unknown-pod", "cluster shows no", "shop/web has 5 CPU")
+async def a_vm_that_runs_is_taken_out_of_the_cluster() -> AsyncIterator[Stage]:
+    """Web was in the scheduler's cluster file, and is no more; it still runs, and its agent goes on asking."""
+    scheduler = SchedulerSide()
+    async with staged(scheduler) as stage:
+        await stage.settled()
+        stage.agent.load(5)
+        await stage.until(lambda: stage.agent.machine.size.vcpu_milli == 5000)
+        await scheduler.reads(events.VmGone(stage.agent.vm.pod, "uid-web", now_s()))
+        await stage.wait(60.0)
         yield stage
 
 

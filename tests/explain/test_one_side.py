@@ -25,7 +25,7 @@ UNHEARD = {
     # The scheduler never heard of these requests, or cannot know why they end.
     "the_vms_own_maximum": {"permitted"},
     "the_scheduler_is_overloaded": {"agent-silent"},
-    "being_migrated": {"migrating", "migration-started"},
+    "a_vm_that_runs_is_taken_out_of_the_cluster": {"gone"},
 }
 ANSWERED_LESS = {"the_pool_is_being_asked": {"waiting"}}
 """What the agent alone cannot tell apart."""

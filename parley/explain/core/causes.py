@@ -8,7 +8,7 @@ from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence, Size
 from parley.explain.core.facts import AgentFacts, exceeds, text_of
 from parley.explain.core.room import limit_cause, seconds, told, written
 from parley.reach.ports import NoAnswer
-from protocol.explaining import DecisionOutcome, Explanation, Presence, ReasonShown
+from protocol.explaining import Explanation, Presence, ReasonShown
 from protocol.reasons import ErrorCode, ReasonCode
 
 _WINDOWS: Final = frozenset({"floor", "ceiling"})
@@ -55,8 +55,11 @@ def _unknown(evidence: Evidence) -> SizeCause | None:
 
 
 def _gone(evidence: Evidence) -> SizeCause | None:
-    told_by = evidence.scheduler
+    told_by, agent = evidence.scheduler, evidence.agent
     if isinstance(told_by, NoAnswer) or told_by.presence is not Presence.GONE:
+        return None
+    # An agent that serves the VM and gets no permit sees one that runs: only the scheduler's cluster has it no more.
+    if isinstance(agent, AgentFacts) and agent.trouble("scheduler") is not None:
         return None
     ago_s = told_by.gone_seconds_ago
     return _own(CauseCode.GONE, f"gone {seconds(ago_s)} ago" if ago_s is not None else "")
@@ -75,12 +78,16 @@ def _superseded(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if isinstance(agent, AgentFacts):
         return _own(CauseCode.SUPERSEDED, _joined(agent.state_reasons)) if agent.state == "dormant" else None
-    if isinstance(scheduler, Explanation) and scheduler.decisions:
-        last = scheduler.decisions[0]
-        for limit in last.limits if last.outcome is DecisionOutcome.REFUSED else ():
-            if limit.code == ErrorCode.AGENT_SUPERSEDED:
-                return _own(CauseCode.SUPERSEDED, told(limit))
+    refusal = _standing_refusal(scheduler) if isinstance(scheduler, Explanation) else None
+    if refusal is not None and refusal.code == ErrorCode.AGENT_SUPERSEDED:
+        return _own(CauseCode.SUPERSEDED, told(refusal))
     return None
+
+
+def _standing_refusal(scheduler: Explanation) -> ReasonShown | None:
+    """The error of the latest request; None where an agent was answered since, or nobody has asked for long."""
+    refusal = scheduler.refusal
+    return refusal if refusal is not None and scheduler.limits[:1] == (refusal,) else None
 
 
 def _refused_request(evidence: Evidence) -> SizeCause | None:
@@ -125,21 +132,17 @@ def _refused_by_scheduler(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
         return None
-    if scheduler.refusal is not None:
-        return _named(scheduler.refusal.code, told(scheduler.refusal))
-    last = next(iter(scheduler.decisions), None)
-    if (
-        scheduler.presence is not Presence.UNKNOWN
-        or last is None
-        or last.outcome is not DecisionOutcome.REFUSED
-    ):
-        return None
-    return next((_named(each.code, told(each)) for each in last.limits), None)
+    refusal = _standing_refusal(scheduler)
+    if refusal is None and scheduler.presence is Presence.UNKNOWN:
+        refusal = next(iter(scheduler.limits), None)
+    return _named(refusal.code, told(refusal)) if refusal is not None else None
 
 
 def _agent_silent(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
+        return None
+    if scheduler.waiting is not None:  # whoever asks now has not been answered yet
         return None
     asked_s = scheduler.asked_seconds_ago
     if asked_s is not None and asked_s <= SILENT_S:
@@ -157,6 +160,7 @@ def _unsettled(evidence: Evidence) -> SizeCause | None:
         isinstance(scheduler, Explanation)
         and not scheduler.is_settled
         and scheduler.presence is Presence.LIVE
+        and scheduler.waiting is None
     ):
         held = f"until then {written(scheduler.reserved)} are kept for it"
         return _named(
@@ -321,14 +325,9 @@ def _migrating(evidence: Evidence) -> SizeCause | None:
 
 def _waiting(evidence: Evidence) -> SizeCause | None:
     scheduler = evidence.scheduler
-    if isinstance(scheduler, NoAnswer):
+    if isinstance(scheduler, NoAnswer) or scheduler.waiting is None:
         return None
-    if scheduler.waiting is not None:
-        return _named(scheduler.waiting.code, told(scheduler.waiting))
-    if scheduler.decisions and scheduler.decisions[0].outcome is DecisionOutcome.HELD:
-        held = scheduler.decisions[0]
-        return _own(CauseCode.WAITING, "; ".join(told(each) for each in held.limits))
-    return None
+    return _named(scheduler.waiting.code, told(scheduler.waiting))
 
 
 def _under_way(evidence: Evidence) -> SizeCause | None:

@@ -174,7 +174,10 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
             "the scheduler closed the connection of its published agent, because any other answer would end it",
             "Read the message; Parley's own agent would be told the error itself.",
         ),
-        ProgressCode.MIGRATION_WANTED: _MIGRATING,
+        ProgressCode.MIGRATION_WANTED: Advice(
+            "it was chosen to leave its node, which is under pressure, and may grow until its migration has started",
+            "Nothing; within seconds its migration is under way, or could not be started.",
+        ),
         ProgressCode.MIGRATION_STARTED: _MIGRATING,
         ProgressCode.MIGRATION_FAILED: Advice(
             "it should leave its node, and its migration could not be started",
@@ -185,6 +188,17 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
         ),
     }
 )
+
+NO_CAUSES: Final = frozenset(
+    {
+        ProgressCode.MIGRATION_WANTED,
+        ProgressCode.MIGRATION_STARTED,
+        ProgressCode.MIGRATION_FAILED,
+        ProgressCode.MIGRATION_ENDED,
+    }
+)
+"""Codes of decisions that are never the cause of a size: a migration that is wanted, failed or was given up limits nothing, and one that is under way
+is the limit `migrating`. The answer has them in its `note`."""
 
 
 def advice_of(code: str) -> Advice:

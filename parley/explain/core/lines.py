@@ -10,7 +10,7 @@ from parley.explain.core.facts import AgentFacts, text_of
 from parley.explain.core.room import holders, pool_holders, seconds, told, written
 from parley.reach.ports import NoAnswer
 from parley.top.texts import clean
-from protocol.explaining import Explanation, PoolCondition, Presence
+from protocol.explaining import Explanation, PoolCondition, Presence, ProgressCode
 
 MAX_LINES: Final = 12
 _MAX_TEXT: Final = 500
@@ -238,3 +238,15 @@ def _notes(evidence: Evidence, facts: AgentFacts | None, cause: SizeCause) -> It
             yield "growth is only recommended for it"
         if scheduler.is_growth_stopped and cause.code != "stopped":
             yield "growth is stopped by configuration"
+        yield from _migration(scheduler)
+
+
+def _migration(told_by: Explanation) -> Iterator[str]:
+    """What became lately of the wish that the VM leaves its node. It limits nothing."""
+    said = told_by.migration
+    if said is None:
+        return
+    what = "its migration could not be started: " if said.code == ProgressCode.MIGRATION_FAILED else ""
+    wait_s = said.retry_after_seconds
+    then = f"; the next one is tried in {seconds(wait_s)} at the earliest" if wait_s else ""
+    yield f"{what}{told(said)}{then}"

@@ -95,8 +95,9 @@ def _explain_live(view: ExplainView, record: VmRecord, most: int) -> Explanation
         wanted=wanted(record, trail),
         asked_seconds_ago=asked_ago_s(record, view.now_s),
         condition=record.condition or None,
-        waiting=waiting(record, view.now_s),
+        waiting=waiting(record, trail, view.now_s),
         refusal=_refusal(view, trail),
+        migration=_migration(view, record, trail),
         limits=standing_limits(view, record, trail),
         floors=tuple([floor_shown(floor, view.now_s) for floor in row.state.floors]),
         room=node_room(view, row),
@@ -110,6 +111,7 @@ def _explain_absent(view: ExplainView, pod: PodName, trail: Trail, most: int) ->
     core = view.core
     decisions = last_decisions(view, trail, most)
     latest = decisions[0] if decisions else None
+    refused = trail.refusals.latest
     is_refused = latest is not None and latest.outcome in (DecisionOutcome.REFUSED, DecisionOutcome.HELD)
     since_s = trail.absent_since_s if trail.absent_since_s is not None else view.unix_s
     return Explanation(
@@ -130,7 +132,8 @@ def _explain_absent(view: ExplainView, pod: PodName, trail: Trail, most: int) ->
         is_recommend_only_everywhere=core.rules.growth.recommend_only,
         presence=Presence.GONE if trail.uid else Presence.UNKNOWN,
         gone_seconds_ago=_seconds(view.unix_s - since_s) if trail.uid else None,
-        limits=latest.limits if latest is not None and is_refused else (),
+        waiting=_held(trail),
+        limits=records.limits(refused) if refused is not None and is_refused else (),
         decisions=decisions,
     )
 
@@ -165,13 +168,24 @@ def _heard_s(record: VmRecord) -> float | None:
     return other_s if heard_s is None or (other_s is not None and other_s > heard_s) else heard_s
 
 
-def waiting(record: VmRecord, now_s: float) -> ReasonShown | None:
+def is_waiting(record: VmRecord, trail: Trail | None) -> bool:
+    """Whether a request of the VM waits now, for its pool or for a look at the cluster that helps."""
+    return record.admission is not None or (trail is not None and trail.is_held)
+
+
+def waiting(record: VmRecord, trail: Trail | None, now_s: float) -> ReasonShown | None:
     """What the VM's request waits for; None where none waits."""
     call = record.admission
     if call is None:
-        return None
+        return _held(trail)
     message = f"pool {call.pool} is asked for {call.wanted} since {max(now_s - call.began_s, 0.0):.1f} s"
     return records.told(ProgressCode.POOL_ASKED, message)
+
+
+def _held(trail: Trail | None) -> ReasonShown | None:
+    """What a request that was told as held waits for, as it was told."""
+    latest = trail.waits.latest if trail is not None and trail.is_held else None
+    return next(iter(records.limits(latest)), None) if latest is not None else None
 
 
 def standing_limits(view: ExplainView, record: VmRecord, trail: Trail | None) -> tuple[ReasonShown, ...]:
@@ -217,6 +231,21 @@ def _denied(trail: Trail | None) -> RememberedDecision | None:
 def _refusal(view: ExplainView, trail: Trail | None) -> ReasonShown | None:
     refused = trail.refusal(view.unix_s) if trail is not None else None
     return next(iter(records.limits(refused)), None) if refused is not None else None
+
+
+def _migration(view: ExplainView, record: VmRecord, trail: Trail | None) -> ReasonShown | None:
+    """What became lately of the wish that the VM leaves its node, with the time until the next migration from there may be tried."""
+    latest = trail.migration(view.unix_s) if trail is not None else None
+    if latest is None or record.row.state.migrating:
+        return None
+    limit, next_s = records.limits(latest)[0], view.core.migrate_after_s.get(record.spec.node)
+    if limit.code == ProgressCode.MIGRATION_STARTED:
+        return None
+    return records.told(
+        ProgressCode(limit.code),
+        limit.message,
+        retry_after_s=None if next_s is None else max(next_s - view.now_s, 0.0),
+    )
 
 
 def _still(limits: Iterable[ReasonShown], since_s: float) -> tuple[ReasonShown, ...]:

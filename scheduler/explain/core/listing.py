@@ -222,7 +222,7 @@ def vm_shown(view: ExplainView, record: VmRecord) -> VmShown:
 
 def latest_outcome(view: ExplainView, record: VmRecord, trail: Trail | None) -> DecisionOutcome | None:
     """The outcome of a VM's latest decision; None before the first one of this process that left a trace."""
-    if record.admission is not None:
+    if explaining.is_waiting(record, trail):
         return DecisionOutcome.HELD
     if trail is None:
         return None

@@ -39,6 +39,8 @@ ABSENT_S: Final = 3600.0
 """For how long both are."""
 REFUSAL_S: Final = 120.0
 """For how long after a refused request the same refusal repeats it; later it is another one."""
+MIGRATION_S: Final = 120.0
+"""For how long the latest that became of a migration is news: one that fails is tried again within 60 s."""
 PERMITS: Final = 16
 """Permits of a VM that are remembered with their times."""
 
@@ -65,7 +67,8 @@ class DecisionTrack(msgspec.Struct, gc=False):
 @dataclass(slots=True)
 class Trail:
     """What is remembered of one pod. `decided` are permits, which stand until all that is asked for is permitted; `waits` those since then, `refusals`
-    the requests that were refused.
+    the requests that were refused. `is_held` says that a request waits now: the latest of `waits`, which stands longer, because a wait that comes
+    again with the same denial behind it is the same wait.
 
     `uid` is empty where the cluster showed no VM of that name, `absent_since_s` (Unix time) is when it went, or was asked for in vain first.
     `permits` are its latest permits as they are told, encoded like decisions: items of a JSON array, each with a comma behind it.
@@ -77,6 +80,7 @@ class Trail:
     waits: DecisionTrack = field(default_factory=DecisionTrack)
     refusals: DecisionTrack = field(default_factory=DecisionTrack)
     migrations: DecisionTrack = field(default_factory=DecisionTrack)
+    is_held: bool = False
     absent_since_s: float | None = None
     permits: bytes = b""
     permits_told: int = 0
@@ -99,6 +103,11 @@ class Trail:
         """The latest refused request, where that is not long ago."""
         latest = self.refusals.latest
         return latest if latest is not None and now_s - latest.last_s <= REFUSAL_S else None
+
+    def migration(self, now_s: float) -> RememberedDecision | None:
+        """The latest that became of a migration, where that is not long ago."""
+        latest = self.migrations.latest
+        return latest if latest is not None and now_s - latest.last_s <= MIGRATION_S else None
 
 
 class DecisionMemory:
@@ -151,12 +160,19 @@ class DecisionMemory:
             track = trail.track(happening.outcome)
             is_new = track is trail.refusals and trail.refusal(now_s) is None
             if not is_new and track.repeats(standing, happening.requested, now_s):
+                trail.is_held |= track is trail.waits
                 return False
         if not happening.uid and not self._may_remember_unknown(now_s):
             self.left_out += 1
             return False
         self._add(pod, happening, now_s)
         return True
+
+    def released(self, pod: PodName) -> None:
+        """The request that was held waits no more. Most answers leave no trace of their own."""
+        trail = self.trail(pod)
+        if trail is not None:
+            trail.is_held = False
 
     def gone(self, pod: PodName, now_s: float) -> None:
         """A VM has gone; what it was told is remembered for a while."""
@@ -222,6 +238,7 @@ class DecisionMemory:
         track.requested = happening.requested
         if track is trail.decided:
             trail.waits.standing = None
+        trail.is_held |= track is trail.waits
         return trail
 
     def _opened(self, pod: PodName, uid: str, now_s: float) -> Trail:
@@ -240,7 +257,7 @@ class DecisionMemory:
                     DecisionTrack(),
                     DecisionTrack(),
                 )
-                trail.permits, trail.permits_told = b"", 0
+                trail.permits, trail.permits_told, trail.is_held = b"", 0, False
             return trail
         self.gone(pod, now_s)
         trail = self._absent.get(pod) or self._unknown.get(pod) or Trail()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, advice_of
+from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, advice_of
 from protocol.advice import ADVICE, ERROR_ADVICE, Advice
 from protocol.explaining import ProgressCode
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
@@ -54,6 +54,16 @@ def _advice(heading: str, advice: Advice) -> str:
     return f"### `{heading}`\n\n{meaning}.\n\n**What to do.** {advice.remedy}\n"
 
 
+def _progress(code: ProgressCode) -> str:
+    told = _advice(code.value, advice_of(code.value))
+    if code not in NO_CAUSES:
+        return told
+    instead = (
+        "`migrating`" if code is ProgressCode.MIGRATION_STARTED else "what limits it, and has this as a note"
+    )
+    return f"{told}\nNever the cause of a size: `parley explain` names {instead}.\n"
+
+
 def _reasons(faults: list[str]) -> str:
     codes = [code for code in ReasonCode if code is not ReasonCode.OTHER]
     faults += [
@@ -72,7 +82,7 @@ def _reasons(faults: list[str]) -> str:
         "## Limits\n",
         *(_advice(code.value, ADVICE[code]) for code in codes if code in ADVICE),
         "## What goes on\n\nCodes of decisions that are none yet, and of migrations.\n",
-        *(_advice(code.value, advice_of(code.value)) for code in ProgressCode),
+        *(_progress(code) for code in ProgressCode),
         "## Other causes\n\nWhat `parley explain` names where no limit binds: `cause.code` of its JSON output.\n",
         *(_advice(code.value, CAUSE_ADVICE[code]) for code in CauseCode if code in CAUSE_ADVICE),
     ]

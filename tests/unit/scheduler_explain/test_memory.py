@@ -114,6 +114,27 @@ def test_a_pool_that_is_asked_in_between_makes_no_new_denial_and_no_new_wait() -
     ]
 
 
+def test_a_wait_is_over_once_nobody_waits_and_is_the_same_one_when_it_comes_again() -> None:
+    found = DecisionMemory()
+    for is_new in (True, False):
+        assert found.happened(pod(), wait(), 0.0) is is_new
+        trail = found.trail(pod())
+        assert trail is not None
+        assert trail.is_held
+        found.released(pod())
+        assert not trail.is_held
+    found.released(pod("nobody"))
+
+
+def test_another_vm_of_the_same_name_does_not_wait_because_the_one_before_did() -> None:
+    found = DecisionMemory()
+    found.happened(pod(), wait(uid="old"), 0.0)
+    found.decided(denial(), "new", 1.0)
+    trail = found.trail(pod())
+    assert trail is not None
+    assert not trail.is_held
+
+
 def test_an_agent_that_is_refused_while_another_one_is_served_is_refused_once() -> None:
     found = DecisionMemory()
     for at in range(4):

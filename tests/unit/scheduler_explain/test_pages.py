@@ -1,6 +1,8 @@
 """The pages that explain, over real decisions of a real core: what each tells, and what is wrong with a query."""
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -21,9 +23,11 @@ from scheduler.explain.core import listing
 from scheduler.explain.core.records import MAX_MESSAGE
 from scheduler.explain.pages import ExplainPages, moment
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
+from scheduler.ports import ClusterUnreachableError, MigratorError
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen
+from tests.unit.scheduler_permits.test_migrations import FakeMigrator, crowded, ticks
 
 FULL = PoolVerdict(0, Reason(ReasonCode.POOL, "pool bank holds 3 of its 3 units", retry_after_s=60.0))
 
@@ -162,10 +166,65 @@ async def test_a_request_that_waits_for_its_pool_is_held_and_told_after_a_while_
     assert (found.waiting, [each.outcome.value for each in found.decisions]) == (None, ["permitted", "held"])
 
 
-async def _pass(seconds: float) -> None:
-    from asyncio import sleep  # noqa: PLC0415 - in virtual time nobody sleeps
+@virtually
+async def test_a_wait_that_ended_in_what_stood_before_is_told_no_more() -> None:
+    """Neither the denial that is found again nor the permit that is all of a lower request is a decision of its own."""
+    world = ServiceWorld("a")
+    world.pools.answer_with(FULL)
+    await world.reply(ask("a", 4))
+    world.pools.behaviour = world.pools._wait
+    waiting = await world.begin(ask("a", 4, 2))
+    await _pass(1.0)
+    reader = Reader(world)
+    found = await reader.explain()
+    assert found.waiting is not None
+    world.pools.answer_all(FULL)
+    await waiting
+    for number in (3, 4):
+        found = await reader.explain()
+        assert (found.waiting, codes(found.limits)) == (None, ["pool"] if number == 3 else [])
+        assert (await reader.state()).vms[0].outcome is not explaining.DecisionOutcome.HELD
+        assert [(each.outcome.value, each.times) for each in found.decisions] == [("held", 1), ("denied", 2)]
+        if number == 3:
+            await world.reply(ask("a", 1, number))
 
-    await sleep(seconds)
+
+async def _answered(asked: asyncio.Task[Any]) -> None:
+    await asked
+
+
+async def _hung_up(asked: asyncio.Task[Any]) -> None:
+    asked.cancel()
+    await asyncio.wait([asked])
+
+
+ENDS = {"it was answered": _answered, "its caller has gone": _hung_up}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("is_known", [True, False])
+@virtually
+async def test_a_request_that_waits_for_a_look_is_told_until_it_does_no_more(
+    is_known: bool, ends: Callable[[asyncio.Task[Any]], Awaitable[None]]
+) -> None:
+    world = ServiceWorld(*(["a"] if is_known else []), pool=None)
+    world.cluster.fails(ClusterUnreachableError("away"))
+    reader = Reader(world)
+    asked = await world.begin(plain("a", 4))
+    await _pass(1.0)
+    found = await reader.explain()
+    assert found.waiting is not None
+    assert (found.waiting.code, found.limits) == ("cluster-look", ())
+    if is_known:
+        assert (await reader.state(outcome="held")).vms[0].vm == "d/a"
+    await ends(asked)
+    assert (await reader.explain()).waiting is None
+    assert (await reader.state(outcome="held")).vms == ()
+    assert await world.is_clean()
+
+
+async def _pass(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 POOLS = {
@@ -312,6 +371,71 @@ async def test_a_caller_without_the_extension_wants_what_it_asked_for_last() -> 
     found = await reader.explain()
     assert (await reader.state(kind="vm")).vms[0].wanted == found.wanted
     assert [each.times for each in found.decisions] == [2, 1]
+
+
+async def _starts(_: events.MigrationWanted) -> None:
+    """Start it at once."""
+
+
+async def _hangs(_: events.MigrationWanted) -> None:
+    await asyncio.sleep(1000.0)
+
+
+async def _fails(_: events.MigrationWanted) -> None:
+    raise MigratorError("no other node has room for it")
+
+
+def _migration(found: explaining.Explanation) -> tuple[str, str, bool] | None:
+    """The code and the message of what became of a migration, and whether a wait is told."""
+    said = found.migration
+    return (said.code, said.message, bool(said.retry_after_seconds)) if said is not None else None
+
+
+@virtually
+async def test_a_migration_that_is_wanted_or_could_not_be_started_is_told_while_that_is_news() -> None:
+    world = crowded(FakeMigrator(_hangs), "a")
+    reader = Reader(world)
+    assert (await reader.explain()).migration is None
+    await ticks(world, 2)
+    wanted = ("migration-wanted", "the VM is chosen to leave node n1, which is under pressure", False)
+    assert _migration(await reader.explain()) == wanted
+    await ticks(world, 5)
+    assert _migration(await reader.explain()) == ("migration-failed", "not started in time", True)
+    world.service.take(events.Configured(DEFAULT_RULES))
+    await ticks(world, 100)
+    assert _migration(await reader.explain()) == ("migration-failed", "not started in time", False)
+    await ticks(world, 20)
+    assert (await reader.explain()).migration is None
+    assert await world.is_clean()
+
+
+@virtually
+async def test_a_migration_that_fails_again_and_again_is_news_all_the_time() -> None:
+    world = crowded(FakeMigrator(_fails), "a")
+    for _ in range(5):
+        await ticks(world, 100)
+        found = _migration(await Reader(world).explain())
+        assert found is not None
+        assert found[:2] == ("migration-failed", "no other node has room for it")
+    world.core.apply(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
+    after = seen("a", pool=None)
+    world.core.apply(replace(after, vm=replace(after.vm, uid="uid-new")))
+    assert (await Reader(world).explain()).migration is None, "that was another VM"
+
+
+@virtually
+async def test_a_migration_that_is_under_way_is_told_as_such_and_one_that_was_given_up_is_news() -> None:
+    world = crowded(FakeMigrator(_starts), "a")
+    reader = Reader(world)
+    await ticks(world, 2)
+    found = await reader.explain()
+    assert (found.is_migrating, found.migration) == (True, None)
+    world.service.take(events.MigrationEnded("uid-a", now_s() + 300.0))
+    found = await reader.explain()
+    given_up = "the migration was given up, and the VM stays on node n1"
+    assert (found.is_migrating, _migration(found)) == (False, ("migration-ended", given_up, True))
+    await ticks(world, 121)
+    assert (await reader.explain()).migration is None
 
 
 @virtually

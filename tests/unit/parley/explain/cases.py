@@ -159,6 +159,21 @@ def pool(state: PoolCondition = PoolCondition.OPEN, **other: Any) -> PoolRoom:
     return PoolRoom(**(told | other))
 
 
+def decision(outcome: DecisionOutcome, limit: ReasonShown) -> DecisionShown:
+    """A decision on the VM, 12 seconds before it is told."""
+    at = "2026-03-01T11:59:48.000Z"
+    return DecisionShown(
+        number=7,
+        at=at,
+        last_at=at,
+        vm=VM,
+        uid="uid-web",
+        node="n1",
+        outcome=outcome,
+        limits=(limit,),
+    )
+
+
 def _limit(
     code: ReasonCode, message: str, resource: str | None = None, retry_s: float | None = None
 ) -> ReasonShown:
@@ -293,16 +308,7 @@ def by_cause() -> dict[CauseCode, Evidence]:
         return [{"peer": peer, "code": None, "status": None, "message": message}]
 
     code = CauseCode
-    held = DecisionShown(
-        number=7,
-        at="2026-03-01T12:00:00.000Z",
-        last_at="2026-03-01T12:00:00.000Z",
-        vm=VM,
-        uid="uid-web",
-        node="n1",
-        outcome=DecisionOutcome.HELD,
-        limits=(ReasonShown(code="cluster-look", message="the cluster is read for shop/web"),),
-    )
+    asking = document(wants=5, scheduler=scheduler_part(nextSeconds=None, waitsFor="answer"))
     not_scaled = NoAnswer("shop/web is not scaled: its containers have no limits", 404, NOT_SCALED)
     nothing = explanation(permit=amount(0), reserved=amount(0), size=None, wanted=None, room=None)
     gone = {name: getattr(nothing, name) for name in ("permit", "reserved", "size", "wanted", "room")}
@@ -412,7 +418,8 @@ def by_cause() -> dict[CauseCode, Evidence]:
                 goalReasons=dict.fromkeys(("cpu", "memory"), "no metrics yet"),
             )
         ),
-        code.WAITING: Evidence(VM, NO_AGENT, explanation(decisions=(held,))),
+        # What it waits for, the scheduler would know.
+        code.WAITING: Evidence(VM, agent_facts(asking), NO_SCHEDULER),
         code.STARTING: by_health()[Health.STARTING],
         code.GROWING: both(
             document(
@@ -435,32 +442,61 @@ def by_cause() -> dict[CauseCode, Evidence]:
 
 
 def by_progress() -> dict[ProgressCode, Evidence]:
-    """A case for everything that goes on beside requests. The scheduler tells of migrations in decisions; one that is waited for is named all the same."""
-
-    def waits(code: ProgressCode, message: str, retry_s: float | None = None) -> Evidence:
-        waiting = ReasonShown(code=code.value, message=message, retry_after_seconds=retry_s)
-        return Evidence(VM, agent_facts(document(wants=5)), explanation(waiting=waiting, wanted=amount(5)))
-
+    """A case for everything that a request may wait for, and for the connection that is closed."""
     code = ProgressCode
+    asked = ReasonShown(code=code.POOL_ASKED.value, message="pool bank is asked for 5 CPU / 5Gi since 0.6 s")
+    look = ReasonShown(
+        code=code.CLUSTER_LOOK.value, message="the last look at the cluster did not show what the VM uses"
+    )
     closed = ReasonShown(
         code=code.CONNECTION_CLOSED.value,
         message="the cluster shows no size of the VM, and --trust-published is off",
     )
     return {
-        code.POOL_ASKED: waits(code.POOL_ASKED, "pool bank is asked for 5 CPU / 5Gi since 0.6 s"),
-        code.CLUSTER_LOOK: waits(
-            code.CLUSTER_LOOK, "the last look at the cluster did not show what the VM uses"
+        code.POOL_ASKED: Evidence(
+            VM, agent_facts(document(wants=5)), explanation(waiting=asked, wanted=amount(5))
+        ),
+        # Only the first request of a published agent waits for long, and such an agent has no page that could be asked.
+        code.CLUSTER_LOOK: Evidence(
+            VM,
+            NO_AGENT,
+            explanation(
+                waiting=look,
+                wanted=None,
+                asked_seconds_ago=None,
+                is_settled=False,
+                permit=amount(0),
+                reserved=amount(8),
+                decisions=(decision(DecisionOutcome.HELD, look),),
+            ),
         ),
         code.CONNECTION_CLOSED: Evidence(VM, NO_AGENT, explanation(refusal=closed, limits=(closed,))),
-        code.MIGRATION_WANTED: waits(
-            code.MIGRATION_WANTED, "the VM is chosen to leave node n1, which is under pressure"
-        ),
-        code.MIGRATION_STARTED: waits(code.MIGRATION_STARTED, "the VM is leaving node n1"),
-        code.MIGRATION_FAILED: waits(code.MIGRATION_FAILED, "no node takes it", 30.0),
-        code.MIGRATION_ENDED: waits(
-            code.MIGRATION_ENDED, "the migration was given up, and the VM stays on node n1"
-        ),
     }
+
+
+def by_migration() -> dict[ProgressCode, Evidence]:
+    """A case for everything that may become of a migration: the scheduler tells of one that is under way with `is_migrating` and a decision, and of the
+    others with `migration`, too. None of these codes is the cause: the VM wants 5 CPUs, and its node is full."""
+    code = ProgressCode
+    full = _limit(ReasonCode.NODE_HEADROOM, "the other holders leave 2 CPU of the node to this VM", "cpu")
+    leaves = _limit(
+        ReasonCode.MIGRATING, "the VM is being migrated away and does not grow until it has arrived"
+    )
+    messages = {
+        code.MIGRATION_WANTED: ("the VM is chosen to leave node n1, which is under pressure", None),
+        code.MIGRATION_STARTED: ("the VM is leaving node n1", None),
+        code.MIGRATION_FAILED: ("no other node has room for it", 30.0),
+        code.MIGRATION_ENDED: ("the migration was given up, and the VM stays on node n1", 48.0),
+    }
+    found: dict[ProgressCode, Evidence] = {}
+    for each, (message, retry_s) in messages.items():
+        said = ReasonShown(code=each.value, message=message, retry_after_seconds=retry_s)
+        decisions = (decision(DecisionOutcome.DENIED, full), decision(DecisionOutcome.MIGRATION, said))
+        if each is code.MIGRATION_STARTED:
+            found[each] = limited(leaves, is_migrating=True, decisions=decisions)
+        else:
+            found[each] = limited(full, migration=said, decisions=decisions)
+    return found
 
 
 def by_error() -> dict[ErrorCode, Evidence]:
@@ -508,6 +544,7 @@ def cases() -> dict[str, Evidence]:
         **{f"agent-{each.value}": evidence for each, evidence in by_health().items()},
         **{f"cause-{each.value}": evidence for each, evidence in by_cause().items()},
         **{f"progress-{each.value}": evidence for each, evidence in by_progress().items()},
+        **{each.value: evidence for each, evidence in by_migration().items()},
         **{f"error-{each.value}": evidence for each, evidence in by_error().items()},
     }
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
-from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence
+from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, Evidence
 from parley.explain.core.facts import agent_facts
 from parley.explain.core.lines import MAX_LINES, answer
 from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
-from protocol.explaining import Explanation, ProgressCode, ReasonShown
+from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
 from tests.unit.parley.explain.cases import (
     GOLDEN,
@@ -26,9 +26,11 @@ from tests.unit.parley.explain.cases import (
     by_cause,
     by_error,
     by_health,
+    by_migration,
     by_progress,
     by_reason,
     cases,
+    decision,
     document,
     explanation,
     limited,
@@ -51,7 +53,8 @@ def test_every_code_has_a_golden_answer_and_no_file_is_left_over() -> None:
     assert set(by_reason()) == set(ReasonCode)
     assert set(by_health()) == set(Health)
     assert set(by_cause()) == set(CauseCode) == set(CAUSE_ADVICE)
-    assert set(by_progress()) == set(ProgressCode)
+    assert set(by_progress()) == set(ProgressCode) - NO_CAUSES
+    assert set(by_migration()) == NO_CAUSES
     assert set(by_error()) == set(ErrorCode) - PAGE_CODES - {ErrorCode.OTHER}
     assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
 
@@ -64,7 +67,7 @@ def test_an_answer_has_at_most_twelve_lines_and_its_code_ends_the_first(name: st
     assert told.lines[0].startswith(VM)
     kind, _, code = name.partition("-")
     expected = "phase-of-the-moon" if name == "reason-other" else code
-    assert kind == "agent" or told.cause.code == expected
+    assert kind in {"agent", "migration"} or told.cause.code == expected
 
 
 @pytest.mark.parametrize(("code", "evidence"), by_error().items())
@@ -90,6 +93,71 @@ def test_what_goes_on_beside_requests_has_words_of_its_own(code: ProgressCode, e
     said = evidence.scheduler.waiting or evidence.scheduler.refusal
     assert said is not None
     assert lines[1].startswith(f"because  {said.message}")
+
+
+@pytest.mark.parametrize(("code", "evidence"), by_migration().items())
+def test_what_becomes_of_a_migration_is_never_the_cause(code: ProgressCode, evidence: Evidence) -> None:
+    """One that is under way is the limit `migrating`; the others limit nothing, and are a note."""
+    told = answer(evidence)
+    is_under_way = code is ProgressCode.MIGRATION_STARTED
+    assert told.cause.code == (ReasonCode.MIGRATING if is_under_way else ReasonCode.NODE_HEADROOM)
+    assert isinstance(evidence.scheduler, Explanation)
+    said = evidence.scheduler.decisions[-1].limits[0].message
+    notes = [line for line in told.lines if line.startswith("note ") and said in line]
+    assert len(notes) == (0 if is_under_way else 1)
+
+
+HEALTHY = document()
+"""An agent whose VM has what it wants."""
+
+
+def test_a_request_that_was_held_is_no_cause_once_nobody_waits() -> None:
+    """The permit that ended the wait changed nothing, and so left no decision behind."""
+    look = ReasonShown(code="cluster-look", message="the last look did not help")
+    held = explanation(decisions=(decision(DecisionOutcome.HELD, look),))
+    assert cause_of(Evidence(VM, agent_facts(HEALTHY), held)).code == CauseCode.SATISFIED
+    assert cause_of(Evidence(VM, NO_AGENT, held)).code == CauseCode.PERMITTED
+
+
+SUPERSEDED = ReasonShown(
+    code="agent-superseded", message="agent 9, started at 1772366400000 ms, owns this VM"
+)
+LIMIT = ReasonShown(code="node-headroom", message="the other holders leave 2 CPU of the node to this VM")
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "just now": ({"refusal": SUPERSEDED, "limits": (SUPERSEDED,)}, "superseded"),
+    "and the other agent was answered since": ({"refusal": SUPERSEDED, "limits": ()}, "permitted"),
+    "and the other agent was denied since": ({"refusal": SUPERSEDED, "limits": (LIMIT,)}, "node-headroom"),
+    "long ago": ({"refusal": None, "limits": ()}, "permitted"),
+}
+
+
+@pytest.mark.parametrize(("told", "code"), REFUSALS.values(), ids=REFUSALS)
+def test_an_agent_that_was_refused_owns_nothing_and_hides_nothing_of_the_one_that_does(
+    told: dict[str, Any], code: str
+) -> None:
+    refused = decision(DecisionOutcome.REFUSED, SUPERSEDED)
+    assert cause_of(Evidence(VM, NO_AGENT, explanation(decisions=(refused,), **told))).code == code
+
+
+@pytest.mark.parametrize("limits", [(LIMIT,), ()])
+def test_a_refusal_that_has_healed_does_not_come_before_the_limit_that_binds(
+    limits: tuple[ReasonShown, ...],
+) -> None:
+    refusal = ReasonShown(code="overloaded", message="too many requests are waiting; ask again later")
+    healed = explanation(refusal=refusal, limits=limits)
+    assert cause_of(Evidence(VM, NO_AGENT, healed)).code == (limits[0].code if limits else "permitted")
+    stands = explanation(refusal=refusal, limits=(refusal,))
+    assert cause_of(Evidence(VM, NO_AGENT, stands)).code == "overloaded"
+
+
+def test_a_vm_that_runs_and_that_the_scheduler_has_no_more_is_not_gone() -> None:
+    message = "status 404 unknown-pod: the cluster shows no VM with the pod shop/web"
+    fault = {"peer": "scheduler", "code": "unknown-pod", "status": 404, "message": message}
+    gone = explanation(presence=Presence.GONE, gone_seconds_ago=20.0, room=None)
+    told = document(wants=5, state="stuck", standingFaults=[fault], scheduler=scheduler_part(failures=4))
+    assert cause_of(Evidence(VM, agent_facts(told), gone)).code == "unknown-pod"
+    assert cause_of(Evidence(VM, agent_facts(HEALTHY), gone)).code == CauseCode.GONE
+    assert cause_of(Evidence(VM, NO_AGENT, gone)).code == CauseCode.GONE
 
 
 @pytest.mark.parametrize("code", [ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED])
