@@ -230,6 +230,28 @@ def test_a_watch_of_another_process_begins_anew_without_losing_any() -> None:
     assert [each.number for each in again.decisions] == [1, 2, 3]
 
 
+def test_a_watch_asks_for_the_newest_decisions_only_where_it_tells_none_of_them() -> None:
+    assert Follow().query == "after=0&limit=500"
+    assert Follow(is_from_start=True).query == "after=0&limit=500&oldest=true"
+    empty = Follow().heard(heard("i", 0)).follow
+    assert empty.query == "after=0&limit=500&oldest=true", "any number may be decided until the next look"
+    later = empty.heard(heard("i", 7, decision(7))).follow
+    assert later.query.startswith("after=7&")
+    restarted = later.heard(heard("j", 1300)).follow
+    assert restarted.query == "after=0&limit=500&oldest=true"
+
+
+def test_a_watch_goes_on_at_once_with_what_one_answer_did_not_hold() -> None:
+    """Both from the start and after a restart; what was forgotten by then is said of a restart, from the start nobody has missed it."""
+    page = tuple(map(decision, range(1, 501)))
+    step = Follow(is_from_start=True).heard(heard("i", 500, *page, are_lost=True))
+    assert (len(step.decisions), step.is_more, step.note) == (500, True, "")
+    assert Follow().heard(heard("i", 500, *page)).is_more is False
+    anew = step.follow.heard(heard("j", 4200)).follow.heard(heard("j", 500, *page, are_lost=True))
+    assert (len(anew.decisions), anew.is_more) == (500, True)
+    assert "forgotten" in anew.note
+
+
 class Waits:
     """The waits of a watch; the end is requested at the last one."""
 
@@ -269,7 +291,8 @@ async def test_a_watch_survives_silence_and_a_restart(capsys: pytest.CaptureFixt
         "another scheduler process answers: its decisions follow",
     ]
     assert [path.partition("after=")[2] for path in reach.asked] == [
-        f"{after}&limit=500" for after in (0, 700, 700, 700, 0, 1)
+        "0&limit=500",
+        *(f"{after}&limit=500&oldest=true" for after in (700, 700, 700, 0, 1)),
     ]
     assert waits.seconds[0] == watching.PERIOD_S
     assert 0 < waits.seconds[1] < waits.seconds[2] <= watching.RETRY.cap_s
