@@ -187,6 +187,49 @@ def test_history_of_an_outcome_has_no_events_and_needs_no_agent() -> None:
     assert (code, [each.split()[2] for each in lines], faults) == (0, ["denied"], "")
 
 
+SILENT = NoAnswer(f"the scheduler {REFUSED}")
+IDLE = {"/v1/vms/shop/web": document(journal=[])}
+
+
+def history_of(scheduler: Any, *arguments: str, agent: dict[str, Any] | None = None) -> tuple[int, str, str]:
+    """Call it where the scheduler says so."""
+    done = called(
+        FakeReach({"/v1/explain/shop/web": scheduler}, {"a": agent}), "history", "shop/web", *arguments
+    )
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("scheduler", [SILENT, None], ids=["silent", "knows no such VM"])
+def test_history_of_an_outcome_is_none_where_the_scheduler_tells_nothing(scheduler: NoAnswer | None) -> None:
+    """The agent answers, and knows nothing of decisions."""
+    code, out, faults = history_of(scheduler, "--outcome", "denied", agent=AGENT)
+    assert (code, out) == (1, "")
+    (fault,) = faults.splitlines()
+    assert fault.startswith("the scheduler ")
+
+
+def test_history_as_json_tells_silence_from_no_decisions() -> None:
+    code, out, faults = history_of(SILENT, "--outcome", "denied", "-o", "json", agent=AGENT)
+    told = json.loads(out)
+    assert (code, told["decisions"], told["events"], told["agentFault"]) == (1, [], [], None)
+    assert [told["schedulerFault"]] == faults.splitlines() == [SILENT.fault]
+    none = explanation(decisions=())
+    code, out, faults = history_of(none, "--outcome", "denied", "-o", "json", agent=AGENT)
+    told = json.loads(out)
+    assert (code, told["decisions"], told["schedulerFault"], faults) == (0, [], None, "")
+    code, out, _ = history_of(none, "-o", "json")
+    assert (code, json.loads(out)["agentFault"]) == (0, f"the agent of a {REFUSED}")
+
+
+def test_history_says_that_nothing_was_decided_only_where_the_scheduler_says_so() -> None:
+    nothing = "nothing has been decided of it yet\n"
+    assert history_of(explanation(decisions=()), agent=IDLE) == (0, "", nothing)
+    assert history_of(explanation(decisions=()), "--outcome", "denied") == (0, "", nothing)
+    done = history_of(explanation(decisions=(decision(),)), "--outcome", "held", "--outcome", "denied")
+    assert done == (0, "", "no decision on it that is remembered is held or denied\n")
+    assert history_of(SILENT, agent=IDLE) == (0, "", f"{SILENT.fault}\n")
+
+
 def test_history_as_json_has_decisions_and_events() -> None:
     _, (text,), _ = history("-o", "json", agent=AGENT)
     told = json.loads(text)
