@@ -220,10 +220,12 @@ class Explanation(Document, frozen=True):
 
 
 class Decisions(Document, frozen=True):
-    """`GET /v1/decisions?after=N`: the decisions after number N that match the filters, the oldest first; for N = 0, the newest ones.
+    """`GET /v1/decisions?after=N`: the decisions after number N that match the filters, the oldest first; for N = 0 only the newest ones, but
+    with `oldest=true` all that are remembered.
 
-    Ask again with `after` = `next`. `are_lost` says that decisions after N have been forgotten already; with another `instance` the numbers
-    begin anew. One that only repeats itself is not told again.
+    Ask again with `after` = `next`, and with `oldest=true` to miss none where that is 0. `are_lost` says that decisions after N have been
+    forgotten already; it says nothing of what is remembered and is older than the newest ones. With another `instance` the numbers begin anew.
+    One that only repeats itself is not told again.
     """
 
     instance: str

@@ -167,7 +167,7 @@ class KubernetesApi:
                 raise UnreachableError(f"no answer within {deadline_s:g} s") from None
             try:
                 found = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise UnreachableError(f"status {answer.status} without JSON") from None
             if not isinstance(found, dict):
                 raise UnreachableError(f"status {answer.status} without an object")

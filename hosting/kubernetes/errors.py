@@ -1,7 +1,12 @@
 """How a call to the API server can fail."""
 
 import json
-from typing import Any
+import re
+from typing import Any, Final
+
+_MAX_RETRY_AFTER_S: Final = 2**31 - 1
+"""A Status has it as an int32. Python's whole numbers have no end, and one of 400 digits is no float."""
+_SECONDS: Final = re.compile("[0-9]{1,10}")
 
 
 class KubernetesError(Exception):
@@ -63,31 +68,36 @@ class RefusedError(KubernetesError):
 
 def is_status(text: bytes) -> bool:
     """Whether an error's body is a Status object: the API server's own word, and not that of a program behind its proxy."""
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(found, dict) and (found.get("kind"), found.get("apiVersion")) == ("Status", "v1")
+    found = _object_in(text)
+    return found is not None and (found.get("kind"), found.get("apiVersion")) == ("Status", "v1")
 
 
 def refusal(status: int, text: bytes, retry_after: str | None = None) -> RefusedError:
     """The error in an answer: a Status object, or any text."""
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    found = _object_in(text)
+    if found is None:
         found = {"message": " ".join(text[:300].decode(errors="replace").split())}
-    if retry_after is not None and retry_after.isdecimal():
+    if retry_after is not None and _SECONDS.fullmatch(retry_after):
         found = {"details": {"retryAfterSeconds": int(retry_after)}} | found
     return refusal_of(status, found)
+
+
+def _object_in(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that a body is; None where it is anything else, or nested deeper than can be read."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def refusal_of(status: int, found: dict[str, Any]) -> RefusedError:
     """The error in a Status object, such as an ERROR event of a watch carries."""
     details = found.get("details")
     seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    retry_after_s = float(seconds) if isinstance(seconds, int | float) else None
+    retry_after_s = None
+    if isinstance(seconds, int | float) and 0 <= seconds <= _MAX_RETRY_AFTER_S:
+        retry_after_s = float(seconds)
     causes = details.get("causes") if isinstance(details, dict) else None
     known = [each for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
     reasons = tuple(str(each.get("reason") or "") for each in known)

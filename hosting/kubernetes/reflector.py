@@ -338,7 +338,7 @@ class Reflector:
         try:
             event = json.loads(line)
             type_, manifest = event["type"], event["object"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise _GarbageError(f"the watch shows no event: {line[:100]!r}") from None
         match type_:
             case "BOOKMARK":

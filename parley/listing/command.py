@@ -198,7 +198,7 @@ def _history(way: Way) -> click.Command:
     ) -> None:
         """List the scheduler's last decisions on a VM, the oldest first, with the agent's last events among them, where it answers.
 
-        With --outcome only decisions are listed. A wide table has the events that come all the time, too.
+        With --outcome only decisions are listed, and the scheduler must answer. A wide table has the events that come all the time, too.
         """
         from parley.listing import history as program  # noqa: PLC0415 - `--version` should not load the client
 

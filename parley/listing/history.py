@@ -52,14 +52,14 @@ def run(reach: AbstractAsyncContextManager[Reach], wanted: HistoryOptions) -> in
             if names:
                 click.echo(f"did you mean {' or '.join(names)}?", err=True)
             return outputs.NOBODY
-        _print(found, wanted)
-        return 0
+        return _print(found, wanted)
 
     return outputs.run(main)
 
 
-def _print(found: Gathered, wanted: HistoryOptions) -> None:
-    scheduler = found.evidence.scheduler
+def _print(found: Gathered, wanted: HistoryOptions) -> int:
+    """The exit code: decisions alone are told by the scheduler alone."""
+    scheduler, agent_fault = found.evidence.scheduler, _fault(found.evidence.agent)
     decisions: tuple[DecisionShown, ...] = ()
     if isinstance(scheduler, Explanation):
         decisions = tuple(
@@ -70,22 +70,38 @@ def _print(found: Gathered, wanted: HistoryOptions) -> None:
     agent = found.agent if not wanted.outcomes else None
     moment = functools.partial(ago, datetime.now(UTC))
     events = of_events(agent, moment, is_whole=wanted.output == "wide") if agent is not None else []
-    for program in (scheduler, found.evidence.agent):
-        if isinstance(program, NoAnswer) and not (program is found.evidence.agent and wanted.outcomes):
-            click.echo(clean(program.fault, 500), err=True)
+    for fault in (_fault(scheduler), agent_fault if not wanted.outcomes else None):
+        if fault is not None:
+            click.echo(clean(fault, 500), err=True)
+    code = outputs.NOBODY if wanted.outcomes and isinstance(scheduler, NoAnswer) else 0
     if wanted.output == "json":
         noted = [{"at": each.at, "event": each.what, "fields": each.fields} for each in events]
         document = {
             "vm": wanted.vm,
             "decisions": [msgspec.to_builtins(each) for each in decisions],
+            "schedulerFault": _fault(scheduler),
             "events": noted,
+            "agentFault": agent_fault,
         }
         click.echo(json.dumps(document))
-        return
+        return code
     rows = sorted((*map(of_decision, decisions), *events), key=lambda row: instant(row.at))
     if not rows:
-        click.echo("nothing has been decided of it yet", err=True)
-        return
+        if isinstance(scheduler, Explanation):
+            click.echo(_nothing(scheduler, wanted), err=True)
+        return code
     columns = shown(HISTORY_COLUMNS, is_wide=wanted.output == "wide")
     for line in table(columns, rows, has_heads=wanted.has_heads):
         click.echo(line)
+    return code
+
+
+def _nothing(explained: Explanation, wanted: HistoryOptions) -> str:
+    if explained.decisions:
+        return f"no decision on it that is remembered is {' or '.join(wanted.outcomes)}"
+    return "nothing has been decided of it yet"
+
+
+def _fault(answer: object) -> str | None:
+    """Why a program told nothing; None where it did."""
+    return answer.fault if isinstance(answer, NoAnswer) else None

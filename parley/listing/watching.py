@@ -22,7 +22,6 @@ from parley.top.texts import clean
 from protocol.explaining import Decisions, DecisionShown
 
 PERIOD_S: Final = 1.0
-LIMIT: Final = 500
 RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
 
 
@@ -57,9 +56,7 @@ class DecisionWatch:
         self._left = self.options.count
         follow, failures = Follow(is_from_start=self.options.is_from_start), 0
         while True:
-            found = await asking.document(
-                reach, f"/v1/decisions?after={follow.after}&limit={LIMIT}", Decisions
-            )
+            found = await asking.document(reach, f"/v1/decisions?{follow.query}", Decisions)
             if isinstance(found, NoAnswer):
                 if follow.is_first:
                     return failed(found)

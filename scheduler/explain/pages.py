@@ -29,7 +29,7 @@ from scheduler.explain.core.explaining import ExplainView
 from scheduler.explain.core.latest import LatestFilter
 from scheduler.explain.core.listing import NameIndex, StateFilter
 from scheduler.explain.core.memory import OF_A_VM, DecisionMemory
-from scheduler.explain.core.queries import Query, Whole, Word
+from scheduler.explain.core.queries import Parameter, Query, Whole, Word, YesNo
 from scheduler.pools.core.admission_state import PoolAdmissionState
 
 MAX_NUMBER: Final = 2**53
@@ -41,7 +41,11 @@ _NODE: Final = Word("node", "Only those on this node.")
 _OUTCOME: Final = Word("outcome", "Only those with this outcome.", _OUTCOMES)
 _EXPLAIN: Final = (Whole("n", "How many of the last decisions are told.", OF_A_VM, 1, OF_A_VM),)
 _DECISIONS: Final = (
-    Whole("after", "The number after which decisions are told; 0: the newest ones.", 0, 0, MAX_NUMBER),
+    Whole("after", "The number after which decisions are told; 0: only the newest ones.", 0, 0, MAX_NUMBER),
+    YesNo(
+        "oldest",
+        "Whether `after=0` tells all that are remembered, the oldest first, and not only the newest ones.",
+    ),
     Whole("limit", "How many decisions are told at most.", 500, 1, 1000),
     _NAMESPACE,
     Word("name", "Only those about VMs of this name."),
@@ -108,7 +112,8 @@ class ExplainPages:
         query = queries.read(request.query, _DECISIONS)
         if not isinstance(query, Query):
             return _wrong(query)
-        wanted = LatestFilter(query.numbers["after"], query.numbers["limit"], **query.words)
+        after, limit = query.numbers["after"], query.numbers["limit"]
+        wanted = LatestFilter(after, limit, query.answers["oldest"], **query.words)
         return _json(latest.decisions(self._view(), wanted))
 
     async def _state(self, request: server.Request) -> server.Reply:
@@ -173,7 +178,7 @@ def _unknown(pod: PodName) -> server.Reply:
 
 
 def _about(
-    summary: str, model: type, *parts: DocumentedParameter, query: tuple[Whole | Word, ...] = (), **more: Any
+    summary: str, model: type, *parts: DocumentedParameter, query: tuple[Parameter, ...] = (), **more: Any
 ) -> Operation:
     parameters = tuple(DocumentedParameter(each.name, each.about, each.schema()) for each in query)
     return Operation(

@@ -21,7 +21,7 @@ from tests.support.waiting import shown_blocking
 AT_REST: Final = "nothing of the kind happens: it is a fault, or takes longer than a test"
 OTHERS: Final = "needs Kubernetes, kube-scheduler, QEMU or plugins, none of which runs here"
 WITHOUT_SERIES: Final = {
-    'parley_scheduler_requests_total{outcome="error",code="overloaded"}': AT_REST,
+    'parley_scheduler_requests_total{outcome=~"error|hang-up",code="overloaded"}': AT_REST,
     'parley_scheduler_pool_probes_total{outcome="deadline"}': AT_REST,
     'parley_scheduler_plugin_calls_total{outcome=~"Internal|"}': AT_REST,
     'parley_agent_vm_stuck{peer="scheduler"}': AT_REST,

@@ -232,6 +232,64 @@ def test_the_list_is_filtered_and_walked_by_keys(browser: PageDriver, served: Se
     browser.until("the second VM", "#subject", "d/a")
 
 
+def test_the_list_goes_on_after_an_explanation_was_closed(browser: PageDriver, served: Served) -> None:
+    """The focus is on it then, and the pointer may be: what is shown keeps its order, and is what there is and fits the filter."""
+
+    def names() -> list[str]:
+        return [each.split("\n")[0] for each in browser.rows("#vms")]
+
+    def becomes(*wanted: str) -> None:
+        shown_blocking(f"the rows {wanted}", lambda: names() == list(wanted))
+
+    first, second = served.agents()
+    first.ask(3)
+    second.ask(4)
+    browser.open(served.address)
+    browser.click_row("#vms", "d/b")
+    browser.until("the explanation", "#lead", "because of node-headroom")
+    browser.type("#subject", ESCAPE)
+    assert browser.run("return document.activeElement.matches('#vms .grid:focus-visible')")
+    assert names() == ["d/b", "d/a"]
+
+    path = served.directory / "cluster.yaml"
+    before = json.loads(path.read_text())
+    added = before["vms"][0] | {"name": "c", "uid": "uid-c"}
+    put(path, before | {"vms": [*before["vms"], added]})
+    becomes("d/b", "d/a", "d/c")
+    assert second.ask(1) == (1, [])
+    shown_blocking("what it has now", lambda: "1 of 4" in browser.rows("#vms")[0])
+    assert names() == ["d/b", "d/a", "d/c"]
+
+    browser.click("#outcomes .permitted")
+    browser.type("#vms .grid", DOWN)
+    becomes("d/a", "d/b")
+    assert first.ask(4) == (3, ["node-headroom"])
+    becomes("d/b")
+    browser.click("button[type=reset]")
+    browser.type("#vms .grid", DOWN)
+    becomes("d/a", "d/b", "d/c")
+    put(path, before)
+    becomes("d/a", "d/b")
+
+
+def test_the_order_is_made_anew_as_soon_as_the_pointer_leaves_the_list(
+    browser: PageDriver, served: Served
+) -> None:
+    """Also where the focus was put there, and nobody walks in it by keys."""
+    first, second = served.agents()
+    first.ask(3)
+    second.ask(4)
+    browser.open(served.address)
+    browser.click_row("#vms", "d/b")
+    browser.until("the explanation", "#lead", "because of node-headroom")
+    browser.click("#close")
+    assert browser.run("return document.activeElement.matches('#vms .grid')")
+    assert "d/b" in browser.rows("#vms")[0]
+    assert first.ask(1) == (1, [])
+    assert second.ask(4) == (4, [])
+    shown_blocking("another order", lambda: "d/a" in browser.rows("#vms")[0])
+
+
 def test_a_scheduler_that_is_away_is_said_and_its_restart_is_survived(
     browser: PageDriver, served: Served, tmp_path: Path
 ) -> None:

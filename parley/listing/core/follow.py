@@ -11,7 +11,7 @@ FULL: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """What to ask for: the decisions after number `after` of the scheduler process `instance`."""
+    """What to ask for: the decisions after number `after` of the scheduler process `instance`. `is_from_start` wants what it remembers at first."""
 
     is_from_start: bool = False
     instance: str = ""
@@ -22,12 +22,19 @@ class Follow:
         """Whether nothing was heard yet."""
         return not self.instance
 
+    @property
+    def query(self) -> str:
+        """What to ask with. Only the first look that wants nothing older takes the newest decisions. After 0 anybody else begins with the oldest
+        one: there may be more than one answer holds, after a restart and where nothing had been decided at the last look."""
+        is_from_oldest = self.is_from_start or not self.is_first
+        return f"after={self.after}&limit={FULL}" + ("&oldest=true" if is_from_oldest else "")
+
     def heard(self, found: Decisions) -> "FollowStep":
         """After an answer: what to tell, and what to ask for next."""
         ahead = replace(self, instance=found.instance, after=found.next)
         if self.is_first:
             decisions = found.decisions if self.is_from_start else ()
-            return FollowStep(ahead, decisions)
+            return FollowStep(ahead, decisions, is_more=len(decisions) >= FULL)
         if found.instance != self.instance:
             # The numbers begin anew: what it told is after a number of the process before it.
             note = "another scheduler process answers: its decisions follow"

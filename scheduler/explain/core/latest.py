@@ -12,10 +12,12 @@ from scheduler.explain.core.records import RememberedDecision
 
 @dataclass(frozen=True, slots=True)
 class LatestFilter:
-    """Which decisions are asked for: after which number (0: the newest), how many at most; None stands for all."""
+    """Which decisions are asked for: after which number, how many at most; None stands for all. After 0 these are the newest ones, or with
+    `is_from_oldest` those from the oldest that is remembered."""
 
     after: int
     limit: int
+    is_from_oldest: bool = False
     namespace: str | None = None
     name: str | None = None
     node: str | None = None
@@ -35,7 +37,7 @@ class LatestFilter:
 def decisions(view: ExplainView, wanted: LatestFilter) -> Decisions:
     """The decisions after a number, the oldest first, and the number to go on from."""
     memory = view.memory
-    if wanted.after:
+    if wanted.after or wanted.is_from_oldest:
         found = list(islice(_held(memory.after(wanted.after), wanted), wanted.limit))
         is_cut = len(found) == wanted.limit
     else:

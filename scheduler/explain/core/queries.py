@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 _NUMBER: Final = re.compile(r"[0-9]{1,16}")
 
@@ -63,30 +63,53 @@ MAX_WORD: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class YesNo:
+    """`true` or `false`; false where it is not given."""
+
+    name: str
+    about: str
+
+    def schema(self) -> dict[str, Any]:
+        """As JSON Schema."""
+        return {"type": "boolean", "default": False}
+
+    def read(self, text: str) -> bool | str:
+        """Which of the two, or the rule that it breaks."""
+        return text == "true" if text in {"true", "false"} else "must be true or false"
+
+
+Parameter: TypeAlias = Whole | Word | YesNo
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
-    """What was read: numbers, and words where they were given."""
+    """What was read: numbers, words where they were given, and what is yes or no."""
 
     numbers: Mapping[str, int]
     words: Mapping[str, str]
+    answers: Mapping[str, bool]
 
 
-def read(query: Mapping[str, str], known: tuple[Whole | Word, ...]) -> Query | tuple[str, ...]:
+def read(query: Mapping[str, str], known: tuple[Parameter, ...]) -> Query | tuple[str, ...]:
     """The values of a query, or everything that is wrong with it: each parameter, what it was, and which rule it breaks."""
     names = [each.name for each in known]
     rule = f"known are {', '.join(names)}" if names else "this page takes no parameters"
     faults = [f"{name[:64]}: unknown; {rule}" for name in query if name not in names]
     numbers = {each.name: each.default for each in known if isinstance(each, Whole)}
     words: dict[str, str] = {}
+    answers = {each.name: False for each in known if isinstance(each, YesNo)}
     for each in known:
         text = query.get(each.name)
         if text is None:
             continue
         value = each.read(text)
         match value:
+            case bool():
+                answers[each.name] = value
             case int():
                 numbers[each.name] = value
             case (word,):
                 words[each.name] = word
             case _:
                 faults.append(f"{each.name}: {value} (found {text[:64]!r})")
-    return tuple(faults) if faults else Query(numbers, words)
+    return tuple(faults) if faults else Query(numbers, words, answers)

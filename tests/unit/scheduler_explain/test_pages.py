@@ -20,12 +20,14 @@ from scheduler.core.events import PoolVerdict
 from scheduler.core.model import NodeSpec, PodSpec, PoolSpec
 from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches
 from scheduler.explain.core import listing
+from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import MAX_MESSAGE
 from scheduler.explain.pages import ExplainPages, moment
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.ports import ClusterUnreachableError, MigratorError
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_explain.decisions import permit
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen
 from tests.unit.scheduler_permits.test_migrations import FakeMigrator, crowded, ticks
 
@@ -38,8 +40,14 @@ OPEN = PoolAdmissionState()
 class Reader:
     """Reads the pages of a world; what is remembered of its pools is as `pools` says."""
 
-    def __init__(self, world: ServiceWorld, pools: PoolAdmissionState = OPEN) -> None:
-        pages = ExplainPages(world.core, world.service.recorder.memory, lambda _: pools, now_s)
+    def __init__(
+        self,
+        world: ServiceWorld,
+        pools: PoolAdmissionState = OPEN,
+        memory: DecisionMemory | None = None,
+    ) -> None:
+        memory = memory or world.service.recorder.memory
+        pages = ExplainPages(world.core, memory, lambda _: pools, now_s)
         self.routes = pages.routes()
 
     async def ask(self, path: str, **query: str) -> tuple[int, Any]:
@@ -521,6 +529,52 @@ async def test_decisions_are_followed_from_number_to_number() -> None:
     assert (await reader.decisions(after="400")).next == 4, "numbers began anew"
 
 
+async def _followed(reader: Reader, **query: str) -> tuple[list[list[int]], list[bool]]:
+    """The numbers of page after page, as long as they are full, and whether decisions before them are lost."""
+    numbers, losses, after = [[0, 0]], [], 0
+    while len(numbers[-1]) == 2:
+        found = await reader.decisions(after=str(after), limit="2", **query)
+        numbers.append([each.number for each in found.decisions])
+        losses.append(found.are_lost)
+        after = found.next
+    return numbers[1:], losses
+
+
+@virtually
+async def test_from_the_oldest_decision_all_that_are_remembered_are_told_page_by_page() -> None:
+    """The newest ones alone leave out what is remembered beside them."""
+    reader = await _several(ServiceWorld("a", "b", pool=None, room=8))
+    assert await _followed(reader) == ([[3, 4], []], [False, False])
+    assert await _followed(reader, oldest="false") == ([[3, 4], []], [False, False])
+    assert await _followed(reader, oldest="true") == ([[1, 2], [3, 4], []], [False, False, False])
+    found = await reader.decisions(after="1", limit="2", oldest="true")
+    assert [each.number for each in found.decisions] == [2, 3], (
+        "it says where to begin, and not where to go on"
+    )
+    found = await reader.decisions(limit="1", oldest="true", name="b")
+    assert ([each.number for each in found.decisions], found.next) == ([2], 2)
+
+
+@pytest.mark.parametrize(("kept", "first", "is_lost"), [(4, 1, False), (3, 2, True)])
+@virtually
+async def test_who_begins_with_the_oldest_decision_hears_that_older_ones_are_forgotten(
+    kept: int, first: int, is_lost: bool
+) -> None:
+    memory = DecisionMemory(latest=kept)
+    for number in range(4):
+        memory.decided(permit(before=1 + number, got=2 + number), "u", 0.0)
+    reader = Reader(ServiceWorld("a"), memory=memory)
+    found = await reader.decisions(oldest="true")
+    assert (found.decisions[0].number, found.next, found.are_lost) == (first, 4, is_lost)
+
+
+@virtually
+async def test_a_scheduler_that_has_decided_nothing_leaves_nothing_out_later() -> None:
+    world = ServiceWorld("a", "b", pool=None, room=8)
+    assert (await Reader(world).decisions(limit="2")).next == 0
+    assert (await _followed(await _several(world), oldest="true"))[0] == [[1, 2], [3, 4], []]
+
+
 @pytest.mark.parametrize(
     ("query", "numbers"),
     [
@@ -638,6 +692,8 @@ WRONG = [
     ("/v1/explain/d/a", {"n": "1.5"}, "n: must be a whole number from 1 to 16 (found '1.5')"),
     ("/v1/decisions", {"after": "-1"}, "after: must be a whole number"),
     ("/v1/decisions", {"limit": "1001"}, "limit: must be a whole number from 1 to 1000 (found '1001')"),
+    ("/v1/decisions", {"oldest": "yes"}, "oldest: must be true or false (found 'yes')"),
+    ("/v1/decisions", {"oldest": ""}, "oldest: must be true or false (found '')"),
     ("/v1/decisions", {"outcome": "no"}, "outcome: must be one of permitted, partial, denied, held"),
     ("/v1/decisions", {"name": ""}, "name: must have 1 to 1024 characters (found '')"),
     ("/v1/state", {"continue": "d/a"}, "continue: must be what the page before has told"),
@@ -682,6 +738,12 @@ def test_every_page_describes_itself() -> None:
     assert openapi.undescribed(routes) == []
     described = openapi.document("x", "1", routes)["paths"]
     assert set(described) == {route.path for route in routes}
+
+
+def test_where_decisions_begin_is_described_as_yes_or_no() -> None:
+    described = openapi.document("x", "1", Reader(ServiceWorld()).routes)["paths"]["/v1/decisions"]["get"]
+    (oldest,) = (each for each in described["parameters"] if each["name"] == "oldest")
+    assert (oldest["in"], oldest["schema"]) == ("query", {"type": "boolean", "default": False})
 
 
 def test_moments_are_written_in_utc() -> None:

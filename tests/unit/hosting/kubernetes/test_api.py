@@ -16,6 +16,7 @@ from hosting.kubernetes.api import (
     UnreachableError,
 )
 from hosting.kubernetes.connection import KubeContext, context_of
+from hosting.kubernetes.errors import refusal
 from hosting.kubernetes.patches import JSON_PATCH, STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.server import Reply, Request
@@ -89,6 +90,8 @@ async def test_objects_are_created_read_changed_and_deleted(api: KubernetesApi) 
         ({"kind": "status", "text": "oh no\n"}, RefusedError, "500: oh no"),
         ({"kind": "status", "status": 429, "retry_after": "7"}, RefusedError, "429: put in"),
         ({"kind": "status", "status": 200, "text": "{"}, UnreachableError, "200 without JSON"),
+        ({"kind": "status", "status": 200, "text": "[" * 200_000}, UnreachableError, "200 without JSON"),
+        ({"kind": "status", "text": "[" * 200_000}, RefusedError, r"500: \[\["),
         ({"kind": "status", "status": 200, "text": "[]"}, UnreachableError, "200 without an object"),
         ({"kind": "hang"}, UnreachableError, "no answer within 0.05 s"),
         ({"kind": "cut", "times": 2}, UnreachableError, "Disconnected"),
@@ -290,6 +293,7 @@ WORDS_OF_A_PROGRAM = {
     "a problem document": b'{"status": 401, "code": "unauthorised"}',
     "nothing": b"",
     "more than any Status": b"x" * 200_000,
+    "nothing but brackets": b"[" * 50_000,
 }
 
 
@@ -340,7 +344,14 @@ def with_program(server: FakeApiServer, status: int, body: bytes) -> str:
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(200, b"any text"), (403, b"not for you\n"), (503, b'{"kind": "Status"}'), (500, b'{"status": 500}')],
+    [
+        (200, b"any text"),
+        (403, b"not for you\n"),
+        (503, b'{"kind": "Status"}'),
+        (500, b'{"status": 500}'),
+        (500, b"[" * 200_000),
+    ],
+    ids=["text", "refusal", "half a Status", "an object", "nested without end"],
 )
 async def test_the_answer_of_a_program_is_its_own_whatever_its_status(
     server: FakeApiServer, api: KubernetesApi, status: int, body: bytes
@@ -355,6 +366,27 @@ async def test_query_and_headers_reach_a_program(server: FakeApiServer, api: Kub
     )
     call = server.calls[-1]
     assert (call.query, call.headers["Parley-Token"]) == ({"n": "1"}, "x")
+
+
+@pytest.mark.parametrize("seconds", [10**400, -1, "soon", None], ids=["no float", "past", "text", "none"])
+async def test_a_wait_that_is_none_is_left_out_of_a_refusal(
+    server: FakeApiServer, api: KubernetesApi, seconds: object
+) -> None:
+    """A program can write a Status, too, and has any numbers in it."""
+    written = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "message": "no",
+        "details": {"retryAfterSeconds": seconds},
+    }
+    with pytest.raises(RefusedError, match="429: no") as caught:
+        await api.proxied(with_program(server, 429, json.dumps(written).encode()))
+    assert caught.value.retry_after_s is None
+
+
+def test_the_wait_of_a_header_may_have_any_number_of_digits() -> None:
+    assert refusal(503, b"no", "7").retry_after_s == 7
+    assert refusal(503, b"no", "9" * 5000).retry_after_s is None
 
 
 async def test_what_the_api_server_says_of_a_pod_is_its_refusal(

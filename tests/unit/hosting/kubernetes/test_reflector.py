@@ -184,6 +184,7 @@ NAMELESS: Final = b'{"type": "ADDED", "object": {"metadata": {"resourceVersion":
         (BUSY, ["watch"]),
         (GONE, ["list", "watch"]),
         (b"oh no\n", ["list", "watch"]),
+        (b"[" * 50_000 + b"\n", ["list", "watch"]),
         (b'"ADDED"\n', ["list", "watch"]),
         (b'{"type": "ADDED"}\n', ["list", "watch"]),
         (b'{"type": "ERROR", "object": 7}\n', ["list", "watch"]),

@@ -187,6 +187,49 @@ def test_history_of_an_outcome_has_no_events_and_needs_no_agent() -> None:
     assert (code, [each.split()[2] for each in lines], faults) == (0, ["denied"], "")
 
 
+SILENT = NoAnswer(f"the scheduler {REFUSED}")
+IDLE = {"/v1/vms/shop/web": document(journal=[])}
+
+
+def history_of(scheduler: Any, *arguments: str, agent: dict[str, Any] | None = None) -> tuple[int, str, str]:
+    """Call it where the scheduler says so."""
+    done = called(
+        FakeReach({"/v1/explain/shop/web": scheduler}, {"a": agent}), "history", "shop/web", *arguments
+    )
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("scheduler", [SILENT, None], ids=["silent", "knows no such VM"])
+def test_history_of_an_outcome_is_none_where_the_scheduler_tells_nothing(scheduler: NoAnswer | None) -> None:
+    """The agent answers, and knows nothing of decisions."""
+    code, out, faults = history_of(scheduler, "--outcome", "denied", agent=AGENT)
+    assert (code, out) == (1, "")
+    (fault,) = faults.splitlines()
+    assert fault.startswith("the scheduler ")
+
+
+def test_history_as_json_tells_silence_from_no_decisions() -> None:
+    code, out, faults = history_of(SILENT, "--outcome", "denied", "-o", "json", agent=AGENT)
+    told = json.loads(out)
+    assert (code, told["decisions"], told["events"], told["agentFault"]) == (1, [], [], None)
+    assert [told["schedulerFault"]] == faults.splitlines() == [SILENT.fault]
+    none = explanation(decisions=())
+    code, out, faults = history_of(none, "--outcome", "denied", "-o", "json", agent=AGENT)
+    told = json.loads(out)
+    assert (code, told["decisions"], told["schedulerFault"], faults) == (0, [], None, "")
+    code, out, _ = history_of(none, "-o", "json")
+    assert (code, json.loads(out)["agentFault"]) == (0, f"the agent of a {REFUSED}")
+
+
+def test_history_says_that_nothing_was_decided_only_where_the_scheduler_says_so() -> None:
+    nothing = "nothing has been decided of it yet\n"
+    assert history_of(explanation(decisions=()), agent=IDLE) == (0, "", nothing)
+    assert history_of(explanation(decisions=()), "--outcome", "denied") == (0, "", nothing)
+    done = history_of(explanation(decisions=(decision(),)), "--outcome", "held", "--outcome", "denied")
+    assert done == (0, "", "no decision on it that is remembered is held or denied\n")
+    assert history_of(SILENT, agent=IDLE) == (0, "", f"{SILENT.fault}\n")
+
+
 def test_history_as_json_has_decisions_and_events() -> None:
     _, (text,), _ = history("-o", "json", agent=AGENT)
     told = json.loads(text)
@@ -230,6 +273,28 @@ def test_a_watch_of_another_process_begins_anew_without_losing_any() -> None:
     assert [each.number for each in again.decisions] == [1, 2, 3]
 
 
+def test_a_watch_asks_for_the_newest_decisions_only_where_it_tells_none_of_them() -> None:
+    assert Follow().query == "after=0&limit=500"
+    assert Follow(is_from_start=True).query == "after=0&limit=500&oldest=true"
+    empty = Follow().heard(heard("i", 0)).follow
+    assert empty.query == "after=0&limit=500&oldest=true", "any number may be decided until the next look"
+    later = empty.heard(heard("i", 7, decision(7))).follow
+    assert later.query.startswith("after=7&")
+    restarted = later.heard(heard("j", 1300)).follow
+    assert restarted.query == "after=0&limit=500&oldest=true"
+
+
+def test_a_watch_goes_on_at_once_with_what_one_answer_did_not_hold() -> None:
+    """Both from the start and after a restart; what was forgotten by then is said of a restart, from the start nobody has missed it."""
+    page = tuple(map(decision, range(1, 501)))
+    step = Follow(is_from_start=True).heard(heard("i", 500, *page, are_lost=True))
+    assert (len(step.decisions), step.is_more, step.note) == (500, True, "")
+    assert Follow().heard(heard("i", 500, *page)).is_more is False
+    anew = step.follow.heard(heard("j", 4200)).follow.heard(heard("j", 500, *page, are_lost=True))
+    assert (len(anew.decisions), anew.is_more) == (500, True)
+    assert "forgotten" in anew.note
+
+
 class Waits:
     """The waits of a watch; the end is requested at the last one."""
 
@@ -269,7 +334,8 @@ async def test_a_watch_survives_silence_and_a_restart(capsys: pytest.CaptureFixt
         "another scheduler process answers: its decisions follow",
     ]
     assert [path.partition("after=")[2] for path in reach.asked] == [
-        f"{after}&limit=500" for after in (0, 700, 700, 700, 0, 1)
+        "0&limit=500",
+        *(f"{after}&limit=500&oldest=true" for after in (700, 700, 700, 0, 1)),
     ]
     assert waits.seconds[0] == watching.PERIOD_S
     assert 0 < waits.seconds[1] < waits.seconds[2] <= watching.RETRY.cap_s
