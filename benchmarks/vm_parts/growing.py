@@ -24,8 +24,9 @@ NOTES_S: Final = 0.05
 PAGES: Final = 5
 CALM_S: Final = 2.5
 """Between two growths: the time over which the kernel counts waiting for a CPU, and a little more."""
-WAITING_CPUS: Final = 0.9
-"""The load is by so much above the vCPUs that there are."""
+TASKS_EACH: Final = 2
+"""So many workers for each vCPU: one always waits. The kernel averages the waiting over the vCPUs, so one worker more than there are vCPUs
+would be seen as a half of the time with two, and as a third with three."""
 BEYOND_BYTES: Final = 64 * MIB
 """The workload takes so much more than its limit allows, at this rate:"""
 RATE: Final = 512 * MIB
@@ -124,7 +125,7 @@ class Climb:
 
     async def _load(self, resource: Resource, before: int, use: dict[str, Any]) -> None:
         if resource == "cpu":
-            await self.house.set_load(self.name, cpus=before + WAITING_CPUS)
+            await self.house.set_load(self.name, cpus=float(TASKS_EACH * before))
             return
         held = (await self.house.load(self.name)).actual.memory_bytes
         room = use["memory_high"] - use["memory_current"]
