@@ -248,6 +248,17 @@ async def test_more_vcpus_than_qemu_has_room_for_are_not_believed(tmp_path: Path
 
 
 @virtually
+async def test_a_vcpu_that_is_online_before_its_kernel_is_done_counts_once(tmp_path: Path) -> None:
+    async with guests(tmp_path) as made:
+        life, guest = await made.life(), made.qemu.guest
+        await life.reach(amount(2, 0))
+        guest._brings_online = True
+        await asyncio.sleep(3)
+        assert (await life.observe()).target == amount(2, 0)
+        assert max(line["cpu"] for line in made.changes()) == 2000
+
+
+@virtually
 async def test_a_vcpu_that_the_guest_does_not_give_up_holds_back_no_memory(tmp_path: Path) -> None:
     async with guests(tmp_path, rules=GuestRules(unplugs_cpus=True)) as made:
         life = await made.life()

@@ -31,7 +31,8 @@ def cpus_to_come(vm: QemuGuest, guest: GuestMachine | None) -> int:
         return vm.look.plugged_cpus + 1 if isinstance(step, PlugCpu) else 0
     ordered = step.count if isinstance(step, OrderOnline) and vm.cpu.phase is StepPhase.UNDER_WAY else 0
     coming = guest.online_cpus + guest.coming_cpus if guest.coming_cpus else 0
-    return max(ordered, vm.guest.ordered_cpus, min(coming, len(vm.look.cpus)))
+    # A vCPU is online before the kernel is done with bringing it online, and is told as both for a moment.
+    return max(ordered, vm.guest.ordered_cpus, min(coming, guest.present_cpus, len(vm.look.cpus)))
 
 
 def bytes_to_come(vm: QemuGuest) -> int:
