@@ -23,6 +23,7 @@ async def test_an_agent_that_was_stopped_hears_of_the_wish_when_it_goes_on(
     async with inhabited(guest_directory, image, HouseRules(MOST), VM) as house:
         house.change(VM, max=MOST)
         guest = house.vms[VM].guest
+        await house.rests(VM, cpus=1)  # its start may have kept it busy enough for a second one
         before = await house.guest(VM)
         with house.agent.stopped():
             await house.set_load(VM, cpus=2.5)
