@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.backends.change_log import FILE_NAME
 from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestView, StepPhase, StepTrack
+from agent.backends.qemu.core.steps import PlugCpu
+from agent.backends.qemu.core.told import observation
 from agent.core.ports import BackendError, FencedOffError, ResizeRefusedError
 from protocol.values import Resources
 from tests.support.amounts import GIB
@@ -256,6 +260,22 @@ async def test_a_vcpu_that_is_online_before_its_kernel_is_done_counts_once(tmp_p
         await asyncio.sleep(3)
         assert (await life.observe()).target == amount(2, 0)
         assert max(line["cpu"] for line in made.changes()) == 2000
+
+
+@virtually
+async def test_a_vcpu_whose_plug_a_look_shows_already_counts_once_in_a_silent_guest(tmp_path: Path) -> None:
+    """As after a stop of the agent: the guest's last word is too old, and a look that began before the plug ended shows its outcome."""
+    async with guests(tmp_path) as made:
+        life = await made.life()
+        await life.reach(amount(2, 0))
+        known = life.backend._loops["default/vm-a"].known
+        assert known is not None
+        plug = PlugCpu(known.look.cpus[1], "parley-cpu-1")
+        silent = replace(known, cpu=StepTrack(plug, StepPhase.ENDED), guest=GuestView())
+        assert observation(silent, now_s()).target == amount(2, 0)
+        another = PlugCpu(known.look.cpus[2], "parley-cpu-2")
+        silent = replace(silent, cpu=StepTrack(another))
+        assert observation(silent, now_s()).target == amount(3, 0)
 
 
 @virtually

@@ -12,6 +12,7 @@ from tests.support.waiting import shown
 
 VM: Final = "db"
 MOST: Final = Resources(2000, LEAST.memory_bytes)
+ACTIVE: Final = 'parley_informant_agents{phase="active"}'
 LINES: Final = 10_000
 """More than the guest prints."""
 
@@ -24,6 +25,11 @@ async def test_an_agent_that_was_stopped_hears_of_the_wish_when_it_goes_on(
         house.change(VM, max=MOST)
         guest = house.vms[VM].guest
         await house.rests(VM, cpus=1)  # its start may have kept it busy enough for a second one
+
+        async def is_active() -> bool:
+            return (await house.figures(VM))[ACTIVE] == 1
+
+        await shown("an agent that hears wishes", is_active)
         before = await house.guest(VM)
         with house.agent.stopped():
             await house.set_load(VM, cpus=2.5)
@@ -35,6 +41,6 @@ async def test_an_agent_that_was_stopped_hears_of_the_wish_when_it_goes_on(
             assert await house.guest(VM) == before
             continued_s = time.monotonic()
         await house.rests(VM, cpus=2)
-        assert (await house.figures(VM))['parley_informant_agents{phase="active"}'] == 1
+        assert await is_active()
         tell("agent stopped", continued_to_grown_s=time.monotonic() - continued_s)
         await house.keeps_the_law()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent.backends.qemu.core.happened import staying_bytes
+from agent.backends.qemu.core.happened import is_plugged, staying_bytes
 from agent.backends.qemu.core.machine import VirtioMem
 from agent.backends.qemu.core.memory import wanted_virtio_bytes
 from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
@@ -28,7 +28,9 @@ def cpus_to_come(vm: QemuGuest, guest: GuestMachine | None) -> int:
     """How many vCPUs may count by what is under way: orders and the guest's kernel where the `guest` is believed, else a plug."""
     step = vm.cpu.step
     if guest is None:
-        return vm.look.plugged_cpus + 1 if isinstance(step, PlugCpu) else 0
+        # The look may show what the step has plugged in, while it does not count as the step's outcome yet.
+        is_coming = isinstance(step, PlugCpu) and not is_plugged(vm, step.id)
+        return vm.look.plugged_cpus + 1 if is_coming else 0
     ordered = step.count if isinstance(step, OrderOnline) and vm.cpu.phase is StepPhase.UNDER_WAY else 0
     coming = guest.online_cpus + guest.coming_cpus if guest.coming_cpus else 0
     # A vCPU is online before the kernel is done with bringing it online, and is told as both for a moment.
