@@ -17,6 +17,7 @@ from parley.vms.machine import MIB
 from protocol.values import Resources
 from tests.support.vm_house import LEAST, MOST, SLOT_BYTES, HouseRules, VmHouse, inhabited
 from tests.support.vm_looks import VmLook, left_over, size_of, tell
+from tests.support.vms import shell_of
 from tests.support.waiting import shown
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,15 +27,13 @@ ROOM: Final = Resources(2000, LEAST.memory_bytes + 4 * SLOT_BYTES)
 QUOTA: Final = Resources(1000, ROOM.memory_bytes)
 HELD_BYTES: Final = 360 * MIB
 """More than the workload's group may have in a guest of the minimum."""
-MORE_BYTES: Final = 590 * MIB
-"""More than it may have after it has grown so that it can hold that."""
 RATE_BYTES: Final = 256 * MIB
-TRIES: Final = 8
-"""At this rate about one time in four the informant sees, before the limit is reached, that little is left."""
 GREEDY_CPUS: Final = 4.0
 LATE: Final = {"memoryTarget": 1, "memoryMargin": 0, "slopeAhead": 0}
 """With these the agent's own goal for memory is the memory in use, and a workload reaches its limit before that is more than the VM has."""
 RULES: Final = HouseRules(ROOM, QUOTA, utilisation=LATE, agent_waits={"downscale_cooldown_s": 1.0})
+GROUPS: Final = "/sys/fs/cgroup"
+COUNT_HIGH: Final = f"sed -n 's/^high //p' {GROUPS}/workload/memory.events"
 HITS: Final = "parley_informant_limit_hits_total"
 """How often the workload was at its limit, as the informant counts."""
 
@@ -69,11 +68,11 @@ def has_cpus(count: int) -> Callable[[VmLook], bool]:
     return condition
 
 
-async def holds_all(house: VmHouse, held_bytes: int = HELD_BYTES) -> None:
+async def holds_all(house: VmHouse) -> None:
     """Wait until the workload holds all the memory that it wants."""
 
     async def is_held() -> bool:
-        return (await house.load(VM)).actual.memory_bytes == held_bytes
+        return (await house.load(VM)).actual.memory_bytes == HELD_BYTES
 
     await shown("all that the workload wants", is_held)
 
@@ -102,40 +101,23 @@ async def test_cpu_grows_under_load_and_shrinks_after(house: VmHouse) -> None:
     )
 
 
-async def is_hit(house: VmHouse, held_bytes: int) -> bool:
-    """Let the workload want more than its limit; whether it has reached that, and not only come near."""
-    before, size = (await house.figures(VM))[HITS], await house.guest(VM)
-    await house.set_load(VM, memory_bytes=held_bytes, memory_bytes_per_s=RATE_BYTES)
-
-    async def how() -> str | None:
-        if (await house.figures(VM))[HITS] > before:
-            return "hit"
-        return "grown" if (await house.guest(VM)).memory_plugged_bytes > size.memory_plugged_bytes else None
-
-    return await shown("a workload at its limit, or a VM that has grown", how) == "hit"
-
-
 async def test_memory_grows_on_a_memory_high_event(house: VmHouse) -> None:
     """The workload is at its limit, so the guest wishes for more; the agent would have seen no need by itself."""
-    for number in range(TRIES):
-        held_bytes, size = (HELD_BYTES, MORE_BYTES)[number % 2], await house.guest(VM)
-        if await is_hit(house, held_bytes):
-            break
-        # The informant looked just before, saw that little was left, and has wished for more already.
-        await holds_all(house, held_bytes)
-        if held_bytes == MORE_BYTES:
-            await house.set_load(VM)
-            await house.rests(VM, memory_bytes=LEAST.memory_bytes)
-    else:
-        raise AssertionError(f"memory.high was never reached in {TRIES} tries")
-    hit_s = time.monotonic()
+    before = (await house.figures(VM))[HITS]
+    async with shell_of(house.vms[VM].guest) as shell:
+        # While it runs, the informant sees most of the time that little is left, and wishes before the limit is reached.
+        await shell.run(f"kill -STOP $(cat {GROUPS}/informant/cgroup.procs)")
+        high = int((await shell.run(COUNT_HIGH)).output)
+        await house.set_load(VM, memory_bytes=HELD_BYTES, memory_bytes_per_s=RATE_BYTES)
+        await shell.run(f"until [ $({COUNT_HIGH}) -gt {high} ]; do sleep 0.01; done")
+        hit_s = time.monotonic()
+        await shell.run(f"kill -CONT $(cat {GROUPS}/informant/cgroup.procs)")
     usable = await house.looks(
-        "more memory",
-        VM,
-        lambda look: (look.guest.memory_online_bytes or 0) > size.memory_plugged_bytes,
+        "more memory", VM, lambda look: (look.guest.memory_online_bytes or 0) > LEAST.memory_bytes
     )
     usable_s = time.monotonic()
-    assert usable.guest.memory_plugged_bytes > size.memory_plugged_bytes
+    assert usable.guest.memory_plugged_bytes > LEAST.memory_bytes
+    assert (await house.figures(VM))[HITS] > before
     journal = (await house.details(VM))["journal"]
     wishes = [
         each
@@ -143,7 +125,7 @@ async def test_memory_grows_on_a_memory_high_event(house: VmHouse) -> None:
         if each["event"] == "TryUpscaleReceived" and each["fields"]["moreResources"]["memory"]
     ]
     assert wishes, journal
-    await holds_all(house, held_bytes)
+    await holds_all(house)
     assert (await house.load(VM)).children_ended["memory"] == 0
     tell("memory grows", event_to_usable_s=usable_s - hit_s, event_to_all_s=time.monotonic() - hit_s)
 
