@@ -93,7 +93,7 @@ _ADDRESS = click.option(
 @ca_option
 @_OUTPUT
 def plugins(address: str, token: str | None, tls: "Tls | None", output: str) -> None:
-    """List the node plugins of a running agent: metrics sources, policies and resizers in processes of their own.
+    """List the node plugins of a running agent. They are metrics sources, policies and resizers in processes of their own.
 
     Each with its state, its socket, its last error, and how many calls were made and failed.
 
@@ -116,7 +116,7 @@ def plugins(address: str, token: str | None, tls: "Tls | None", output: str) -> 
     help="Ask no agent: list the strategies that are installed here, and their flags, with the defaults.",
 )
 def qos(address: str, token: str | None, tls: "Tls | None", output: str, known: bool) -> None:
-    """List the strategies of a running agent: which are on, what they decided last, and why.
+    """List the strategies of a running agent. It says which are on, what they decided last, and why.
 
     Exit codes: 0; 1 when the agent does not answer; 2 for a wrong command line.
     """

@@ -292,7 +292,9 @@ def _start(
     path = cluster.write(home / "cluster.yaml", options.shape, pools=pools)
     config = home / "config.yaml"  # JSON is YAML
     config.write_text(json.dumps({"pools": {"plugins": chain.plugins, "cooldown": COOLDOWN_S}}))
-    server = program.Program.scheduler(program.free_port(), path, "--config", str(config), paths=(site,))
+    server = program.Program.scheduler(
+        program.free_port(), path, "--config", str(config), "--first-start", paths=(site,)
+    )
     return server, Bench(options, chain, server, faults)
 
 

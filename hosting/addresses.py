@@ -10,10 +10,8 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
-
-from pydantic import AfterValidator, Field
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interfaces: TypeAlias = Callable[[], dict[str, list[str]]]
@@ -135,10 +133,6 @@ def _checked(address: _Address) -> _Address:
     if isinstance(address, ipaddress.IPv6Address) and (address.is_link_local or address.scope_id):
         raise AddressError(f"must not be an address of one link: {address} means nothing on another machine")
     return address
-
-
-AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_advertise)]
-"""The setting `advertise` of a settings file; `advertised` turns it into an address."""
 
 
 def interfaces_of_this_machine() -> dict[str, list[str]]:

@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 import msgspec
 import structlog
 
+from protocol.texts import clean
+
 Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 Style = Literal["auto", "json", "console"]
 # Without local variables: they hold request bodies, and whatever else a line must not show.
@@ -21,6 +23,8 @@ _TRACEBACKS = structlog.processors.ExceptionRenderer(
 )
 _STDERR: Final = 2
 LEVELS = ("debug", "info", "warning", "error")
+MAX_SHOWN: Final = 4096
+"""Characters of one value in a line for people."""
 FORMATS: Final = ("console", "json")
 
 
@@ -64,6 +68,11 @@ def _shown(value: object) -> object:
             return repr(value)
         except Exception:  # noqa: BLE001 - as above
             return f"({type(value).__name__}, which cannot be shown)"
+
+
+def _cleaned(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A line for a terminal: JSON escapes what a terminal would obey, and here it is taken out."""
+    return {key: clean(value, MAX_SHOWN) if isinstance(value, str) else value for key, value in event.items()}
 
 
 class _Libraries(logging.Handler):
@@ -112,12 +121,12 @@ def configure(level: str = "info", style: Style = "auto") -> None:
         if for_people
         else structlog.processors.JSONRenderer(serializer=_json)
     )
-    errors = [] if for_people else [_TRACEBACKS]
+    own: structlog.typing.Processor = _cleaned if for_people else _TRACEBACKS
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *errors,
+            own,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),

@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 import click
 
-from hosting import addresses, logs, tokens
+from hosting import addresses, tokens
 from protocol import quantities
 
 
@@ -50,6 +50,8 @@ def daemon(default_port: int, *, is_group: bool = False) -> Callable[[Callable[.
     With `is_group` there are commands beside it; without one of them the function serves as the daemon.
     """
 
+    from hosting import logs  # noqa: PLC0415 - commands that only ask should not load it
+
     def decorate(function: Callable[..., None]) -> click.Command:
         port = click.IntRange(0, 65535)
         for option in (
@@ -86,7 +88,7 @@ def daemon(default_port: int, *, is_group: bool = False) -> Callable[[Callable[.
 
 
 class Advertise(click.ParamType[str]):
-    """The setting `advertise`, as `addresses.AdvertiseSetting` reads it from a file."""
+    """The setting `advertise`, as `settings.AdvertiseSetting` reads it from a file."""
 
     name = "address"
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from protocol.reasons import ErrorCode
+from protocol.texts import clean
 
 CONTENT_TYPE: Final = "application/problem+json"
 MAX_DETAIL: Final = 4096
@@ -61,7 +62,7 @@ def problem(
 
 def _sound(text: str) -> str:
     """A text that JSON can carry: callers may send halves of characters, and errors quote what they sent."""
-    return text[:MAX_DETAIL].encode(errors="backslashreplace").decode()
+    return clean(text[:MAX_DETAIL].encode(errors="backslashreplace").decode(), MAX_DETAIL)
 
 
 @functools.cache

@@ -22,6 +22,8 @@ from qemu.qmp import (
     StateError,
 )
 
+from protocol.texts import clean
+
 CALL_DEADLINE_S: Final = 3.0
 """QEMU answers within milliseconds; while it loads a state, or its host swaps, it takes longer."""
 CONNECT_DEADLINE_S: Final = 3.0
@@ -109,11 +111,11 @@ class QmpConnection:
         except TimeoutError:
             raise QmpError(f"{command}: QEMU did not answer within {deadline_s:g} s") from None
         except ExecuteError as error:
-            raise QmpRefusedError(error.error_class, f"{command}: {error}") from None
+            raise QmpRefusedError(clean(error.error_class), clean(f"{command}: {error}")) from None
         except (ExecInterruptedError, StateError):
             raise QmpClosedError(f"{command}: QEMU has closed the connection") from None
         except QMPError as error:
-            raise QmpError(f"{command}: {error}") from None
+            raise QmpError(clean(f"{command}: {error}")) from None
 
     async def close(self) -> None:
         """End the connection. Errors of a peer that has gone already are of no interest."""
@@ -182,7 +184,7 @@ def _why(error: Exception) -> str:
     cause = _cause(error)
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
-    return str(cause) or type(cause).__name__
+    return clean(str(cause)) or type(cause).__name__
 
 
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # what it would log, we raise

@@ -5,6 +5,8 @@
   header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut.
 * A body limit per route, checked while reading.
 * A request that cannot be parsed is one log line and a 400, not a traceback.
+* A peer that ends its side after a whole request gets its answer (aiohttp takes it for gone); not over TLS, which has no half
+  of a connection. Nobody can tell it from one that has closed: a handler is cancelled for a peer that resets, or by the sweeper.
 * Drain: `close` stops accepting, lets requests in progress end, then closes.
 
 Handlers know nothing of aiohttp: they take a frozen `Request` and return a `Reply`, or `HangUp` to close the
@@ -40,7 +42,8 @@ LINGER_S: Final = 0.5
 class Request:
     """One request, read in full. `headers` go by their names in lower case; `parameters` are the path's named parts.
 
-    `peer` is the address of the other side, without its port. `is_cut`: the body was longer than its route reads.
+    `peer` is the address of the other side, without its port. `is_cut`: the body was longer than its route reads. `waited_s` is
+    for how long it was held before its handler got it.
     """
 
     method: str
@@ -51,6 +54,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
     is_cut: bool = False
+    waited_s: float = 0.0
 
 
 class Reply(Value, frozen=True):
@@ -149,9 +153,12 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 class _Connection(web.RequestHandler):
-    """A connection, with the moment since which it is busy with a request."""
+    """A connection, with the moment since which it is busy with a request.
 
-    __slots__ = ("busy_since", "owner", "request_body", "wire")
+    `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
+    """
+
+    __slots__ = ("busy_since", "has_ended", "owner", "request_body", "unanswered", "wire")
 
     def __init__(self, owner: "Server", server: web.Server, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
@@ -159,6 +166,8 @@ class _Connection(web.RequestHandler):
         self.busy_since: float | None = None
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
+        self.unanswered = 0
+        self.has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # aiohttp forgets its transport when it closes, while unsent bytes may keep the socket open. (uvloop's transports
@@ -176,11 +185,25 @@ class _Connection(web.RequestHandler):
         is_late = self.request_body is not None and not self.request_body.is_eof()
         if data and self.busy_since is None and not is_late:  # aiohttp resumes with no data
             self.busy_since = self.owner.now()
+        waiting = len(self._messages)
         super().data_received(data)
+        if len(self._messages) > waiting:
+            self.unanswered += len(self._messages) - waiting
+            self.request_body = self._messages[-1][1]
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp never keeps the connection
+        """The peer sends nothing more; whether it is still to be answered."""
+        is_whole = self.unanswered > 0 and self.request_body is not None and self.request_body.is_eof()
+        is_tls = self.wire is None or self.wire.get_extra_info("sslcontext") is not None
+        self.has_ended = is_whole and not is_tls
+        return self.has_ended
 
     async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
         result = await super().finish_response(*arguments)
         self.busy_since = None
+        self.unanswered = max(self.unanswered - 1, 0)  # what follows a refused upgrade was not counted
+        if self.has_ended and not self.unanswered:
+            self.close()
         self.owner.rested(self)
         return result
 
@@ -330,7 +353,6 @@ class Server:
         assert isinstance(connection, _Connection)
         if connection.busy_since is None:  # a pipelined request, whose bytes came with an earlier request
             connection.busy_since = self.now()
-        connection.request_body = request.content
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
             return _response(found)

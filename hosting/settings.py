@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -28,6 +29,8 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
 from hosting import yaml_reader
+from hosting.addresses import checked_advertise
+from protocol.plurals import counted
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_NAME: Final = 253
@@ -37,6 +40,10 @@ M = TypeVar("M", bound="Settings")
 _ABSENT: Final = object()
 _RULE: Final = "rule"
 """The type of a fault between fields; its text is the whole message."""
+
+
+AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_advertise)]
+"""The setting `advertise` of a settings file; `hosting.addresses.advertised` turns it into an address."""
 
 
 class Settings(BaseModel):
@@ -125,7 +132,7 @@ class SettingsError(Exception):
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path
         self.faults = faults
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        count = counted(len(faults), "fault")
         super().__init__(f"{path}: {count}\n" + "\n".join(f"  {fault}" for fault in faults))
 
 

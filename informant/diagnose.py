@@ -12,6 +12,7 @@ from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
 from informant.guest.cgroup import Cgroup
 from informant.guest.findings import Finding
+from protocol.plurals import counted
 
 LOOK_S: Final = 0.25
 """Between the two readings that shares are computed from."""
@@ -121,7 +122,7 @@ def _cgroup(group: CgroupReading) -> Iterator[str]:
     for name, value in (("memory.high", group.high_bytes), ("memory.max", group.max_bytes)):
         yield _row(name, "none" if value is None else _size(value))
     quota = group.cpu_quota_us
-    yield _row("cpu.max", "none" if quota is None else f"{quota / 100_000:g} CPUs")
+    yield _row("cpu.max", "none" if quota is None else counted(quota / 100_000, "CPU"))
     yield _row("frozen", "not told" if group.frozen is None else "yes" if group.frozen else "no")
     if group.events:
         yield _row("memory.events", ", ".join(f"{name} {count}" for name, count in group.events.items()))

@@ -14,6 +14,7 @@ from hosting.cgroups.tree import CgroupTree, PodGroup
 from informant.core.report import Reading
 from informant.guest.findings import Finding
 from informant.guest.pod import PodSource, node_bytes
+from protocol.plurals import counted
 
 LOOK_S: Final = 0.25
 """Between the two readings that shares are computed from."""
@@ -150,6 +151,7 @@ def _pod_content(pod: SeenPod) -> dict[str, object]:
         "limitHits": pod.now.pod.hits,
         "kills": pod.now.oom_kills,
         "throttledSeconds": round(pod.now.pod.throttled_s, 3),
+        "behind": list(pod.now.pod.behind.names()),
         "groups": {
             name: {"cpus": each.quota_cpus, "memoryBytes": each.max_bytes}
             for name, each in pod.now.pod.groups.items()
@@ -179,9 +181,12 @@ def _pod_text(pod: SeenPod) -> Iterator[str]:
     yield f"  {'CPUs':<24} {pod.cpus():.2f} used, throttled {now.pod.throttled_s:.1f} s in all"
     yield (
         f"  {'memory':<24} {needed >> 20} MiB needed, {now.pod.current_bytes >> 20} MiB with page cache, "
-        f"{now.pod.hits} hits of the limit, {now.oom_kills} kills"
+        f"{counted(now.pod.hits, 'hit')} of the limit, {'kills not told' if now.oom_kills is None else counted(now.oom_kills, 'kill')}"
     )
+    if now.pod.behind.names():
+        what = " and ".join(now.pod.behind.names())
+        yield f"  {'LEFT BEHIND':<24} the pod's own cgroup allows less {what} than its containers'"
     for name, each in now.pod.groups.items():
-        cpus = "no CPU limit" if each.quota_cpus is None else f"{each.quota_cpus:g} CPUs"
+        cpus = "no CPU limit" if each.quota_cpus is None else counted(each.quota_cpus, "CPU")
         memory = "no memory limit" if each.max_bytes is None else f"{each.max_bytes >> 20} MiB"
         yield f"  {'limits of ' + name[:14]:<24} {cpus}, {memory}"

@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hosting.addresses import AdvertiseSetting
 from hosting.amounts import Memory
 from hosting.cgroups.tree import ROOT
-from hosting.settings import Settings
+from hosting.settings import AdvertiseSetting, Settings
 from informant.core.guard import MIB, GuardSettings
 from informant.core.sessions import HEALTH_TOLERANCE
 from informant.core.thresholds import SPARE, Spare, Thresholds

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from parley import view
 from parley.observer import SizeChange
 from parley.top.texts import amount_text
+from protocol.plurals import counted
 from protocol.values import Resources
 
 CALM_S: Final = 4.0
@@ -137,8 +138,8 @@ class Burner:
         notes = []
         if self._is_raised:
             notes.append(
-                f"other work kept this machine busy, so this-machine had its maximum of {self._maximum.max} CPUs before the "
-                f"load began; its maximum was raised to {self._maximum.most} CPUs then, to make room for growth"
+                f"other work kept this machine busy, so this-machine had its maximum of {counted(self._maximum.max, 'CPU')} before the "
+                f"load began; its maximum was raised to {counted(self._maximum.most, 'CPU')} then, to make room for growth"
             )
         if growth_s is None:
             notes.append(f"this-machine did not grow: {now or 'nothing was heard of it'}")

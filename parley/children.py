@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from parley.top.texts import clean
 
 STOP_S: Final = 6.0
 RESTART: Final = Backoff(base_s=0.3, cap_s=5.0)
+_WRITTEN_BYTES: Final = 65_536
+"""So much a disk takes that is not full."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -77,11 +80,24 @@ class Children:
             failures = 1 if loop.time() - began > 10 else failures + 1
             self.restarts[program.name] = self.restarts.get(program.name, 0) + 1
             delay_s = RESTART.delay_s(failures, self._rng)
-            line = self.last_line(program.name) if code >= 0 else ""
+            line = self.why(program.name) if code >= 0 else ""
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             how += f" ({line})" if line else ""
             self._say(program.name, f"{program.name} {how}; it starts again in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
+
+    def why(self, name: str) -> str:
+        """Why a program has ended, or does not answer, in short: that nothing can be written, which it could not tell, else its last line."""
+        return self.write_fault() or self.last_line(name)
+
+    def write_fault(self) -> str:
+        """Why nothing can be written beside the logs, such as a full disk; empty where it can be."""
+        try:
+            with tempfile.TemporaryFile(dir=self._logs) as file:
+                file.write(bytes(_WRITTEN_BYTES))
+        except OSError as error:
+            return f"nothing can be written to {self._logs}: {error.strerror}"
+        return ""
 
     def last_line(self, name: str) -> str:
         """The last line that a program has printed since its last start, in short."""

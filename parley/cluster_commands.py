@@ -35,7 +35,7 @@ def status_command(way: Way) -> click.Command:
     )
     @way.options
     def status(nodes: tuple[str, ...], output: str, **options: Any) -> None:
-        """Show what the agents say of their VMs: what each has, wants and may use, and why. NODE may be a glob; all nodes without one, at
+        """Show what each VM has, wants and may use, and why. Their agents are asked. NODE may be a glob; all nodes without one, at
         most 1000.
 
         Exit codes: 0; 1 when an agent does not answer, or not to us; 2 for a wrong command line; 130 after Ctrl-C; 141 when the reader of the output has gone.

@@ -17,7 +17,7 @@ def completion_command(program: str) -> click.Command:
     @click.argument("shell", type=click.Choice(_SHELLS))
     @click.pass_context
     def completion(ctx: click.Context, shell: str) -> None:
-        """Print the script by which SHELL completes commands, options, and the names of VMs, nodes and pools.
+        """Print the script by which SHELL completes our commands. Options are completed as well, and the names of VMs, nodes and pools.
 
         Names come from the scheduler, where it answers within a second; else there are none.
         """

@@ -37,6 +37,7 @@ from parley.scene import NODE, Scene
 from parley.stage import Stage, StageError
 from parley.top import drawing
 from parley.vm_choice import QemuGuests
+from protocol.plurals import counted
 
 NOTHING_RAN: Final = 1
 WRONG_DIRECTORY: Final = 2
@@ -79,12 +80,14 @@ class Tallies:
     def totals(self) -> dict[str, dict[str, Any]]:
         result: dict[str, dict[str, Any]] = {}
         for (_, name, _), counts in self._last.items():
-            total = result.setdefault(name, {"permits": 0, "resizes": 0, "refusals": Counter()})
-            total["permits"] += counts["permits"]
-            total["resizes"] += counts["resizes"]
-            total["refusals"].update(counts["refusals"])
+            nothing = {"permits": 0, "resizes": 0, "restarts": 0, "ends": Counter(), "refusals": Counter()}
+            total = result.setdefault(name, nothing)
+            for each in ("permits", "resizes", "restarts"):
+                total[each] += counts[each]
+            for each in ("ends", "refusals"):
+                total[each].update(counts[each])
         for total in result.values():
-            total["refusals"] = dict(total["refusals"])
+            total |= {each: dict(total[each]) for each in ("ends", "refusals")}
         return result
 
 
@@ -159,10 +162,11 @@ class Demo:
         if not self._options.quiet:
             kept = "" if self._options.directory else " (removed at the end; --directory keeps them)"
             self._print(
-                f"starting {len(self._stage.programs)} programs; logs: {self._stage.directory}/logs{kept}"
+                f"starting {counted(len(self._stage.programs), 'program')}; logs: {self._stage.directory}/logs{kept}"
             )
             page = self._stage.page
             self._print(f"live page: {page}" if page is not None else live_page.MISSING)
+            self._print(f"why a VM has its size: {self._stage.explanation}")
         for program in self._stage.programs:
             self._children.start(program)
         self._beside.start("stage", lambda: self._stage.beside(self._say))
@@ -183,11 +187,10 @@ class Demo:
             is_json = self._options.output == "json"
             click.echo(json.dumps(result) if is_json else self._folded(view.summary(result)))
         if not result["vms"] and not stop.is_requested():  # with Ctrl-C at once there is no reason to wonder
+            fault = self._children.write_fault()
             line = self._children.last_line("agent") or "nothing"
-            click.echo(
-                f"the agent never answered; its last line: {line}; see {self._stage.directory}/logs",
-                err=True,
-            )
+            unanswered = f"the agent never answered; its last line: {line}; see {self._stage.directory}/logs"
+            click.echo(fault or unanswered, err=True)
             return NOTHING_RAN
         if self._observer.overcommits:
             return OVERCOMMITTED
@@ -303,20 +306,22 @@ class Demo:
                 self._options.picture.write_text(drawn, encoding="utf-8")
 
     def _footer(self, elapsed_s: float) -> list[str]:
-        """How long the demo runs, the largest use of the node, the state of the load, and where the live page is."""
+        """How long the demo runs, the largest use of the node, the state of the load, where the live page is, and how to ask why."""
         largest = self._observer.largest[self._stage.node]
         reservable = self._stage.reservable
-        verdict = f"{len(self._observer.overcommits)} overcommits"
+        verdict = counted(len(self._observer.overcommits), "overcommit")
         if self._tail.is_broken:
             verdict = "the change log was removed or cut: what came after it is not known"
         text = (
             f"{elapsed_s:.0f} s (Ctrl-C ends); {self._stage.node}: at most {largest.vcpu_milli / 1000:g} of "
-            f"{reservable.vcpu_milli / 1000:g} CPUs and {largest.memory_bytes / scenes.GIB:g} of "
+            f"{counted(reservable.vcpu_milli / 1000, 'CPU')} and {largest.memory_bytes / scenes.GIB:g} of "
             f"{reservable.memory_bytes / scenes.GIB:g} GiB could be in use so far; {verdict}"
         )
         if self._burner is not None:
             text += f"; {self._burner.state(time.monotonic())}"
-        return [text if self._stage.page is None else f"{text}; live page: {self._stage.page}"]
+        if self._stage.page is not None:
+            text += f"; live page: {self._stage.page}"
+        return [text, f"why a VM has its size: {self._stage.explanation}"]
 
     def _result(self, seconds: float) -> dict[str, Any]:
         node = view.node_figures(

@@ -82,7 +82,7 @@ def kubectl_main(**_: object) -> None:
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    help="Write the live view there at the end, as an SVG.",
+    help="Write the live view there at the end, as an SVG; the name must end in .svg.",
 )
 @click.option(
     "--cluster",
@@ -108,6 +108,8 @@ def demo(vms: int | QemuGuests, cluster: str | None, **options: Any) -> None:
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 
     picture = options["picture"]
+    if picture is not None and picture.suffix.lower() != ".svg":
+        raise click.UsageError(f"--picture {picture}: the picture is an SVG. Give a name that ends in .svg")
     if picture is not None and not picture.parent.is_dir():
         raise click.UsageError(f"--picture {picture}: there is no directory {picture.parent}")
     if cluster is not None and isinstance(vms, QemuGuests):
@@ -146,7 +148,7 @@ def status(url: str, token: str | None, tls: "Tls | None", output: str) -> None:
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @_OUTPUT
 def replay(directory: Path, output: str) -> None:
-    """Take a scheduler's journal through the same core again: the same decisions, or the first that differs.
+    """Decide again what a scheduler's journal holds. The same core makes the same decisions, or the first that differs is told.
 
     Exit codes: 0 when every decision is the same; 1 when one differs; 2 when the journal cannot be read; 3 when none
     differs, but there was nothing to replay, or not all of it: a gap, or a line that is only half written.

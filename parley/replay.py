@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from protocol.plurals import counted
 from scheduler.core import journal
 from scheduler.permits.journal_files import files_of, is_cut, lines
 
@@ -57,7 +58,7 @@ class _Found:
         if differs is not None:
             both = f"  recorded: {differs.recorded}\n  replayed: {differs.replayed}"
             return f"{self.where}: the decision differs\n{both}"
-        total = f"{self.inputs} inputs in {self.files} files"
+        total = f"{counted(self.inputs, 'input')} in {counted(self.files, 'file')}"
         if not self.missing:
             return f"{total}: the same decisions"
         head = (
@@ -81,7 +82,7 @@ def _replay(path: Path, found: _Found) -> None:
                     running = journal.Replay(read)
                 case journal.Gap(lost):
                     found.gaps += 1
-                    what = f"{lost} lines were lost here; the rest of this file is not replayed"
+                    what = f"{counted(lost, 'line')} lost here; the rest of this file is not replayed"
                     found.missing.append(f"{path.name}:{number}: {what}")
                     return
                 case journal.Step():

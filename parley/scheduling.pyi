@@ -95,6 +95,7 @@ from scheduler.framework.core.reservation import scale_scores as scale_scores
 from scheduler.framework.core.status import Code as Code
 from scheduler.framework.core.status import Status as Status
 from scheduler.framework.core.status import StatusError as StatusError
+from scheduler.framework.core.status import as_error_of as as_error_of
 from scheduler.framework.core.status import code_of as code_of
 from scheduler.framework.core.status import error_status as error_status
 from scheduler.framework.core.status import is_rejected as is_rejected

@@ -1,5 +1,8 @@
 """What a run of the demo consists of, wherever its node and its VMs come from."""
 
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,3 +54,20 @@ class Stage:
     def page(self) -> str | None:
         """The address of the scheduler's live page; None where its chart code is not installed."""
         return live_page.address(self.scheduler_port)
+
+    @property
+    def explanation(self) -> str:
+        """The command that says why the first of the VMs has its size, for another terminal in the same directory."""
+        vm, *_ = self.steps
+        scheduler, agent = (f"127.0.0.1:{port}" for port in (self.scheduler_port, self.agent_port))
+        return f"{_this_program()} explain {shlex.quote(vm)} --scheduler {scheduler} --agent {agent}"
+
+
+def _this_program() -> str:
+    """How people call the command line that they have called just now."""
+    called = Path(sys.argv[0])
+    if called.name != "parley":  # python -m parley
+        return f"{shlex.quote(sys.executable)} -m parley"
+    found = shutil.which("parley")
+    is_on_path = found is not None and called.exists() and Path(found).samefile(called)
+    return "parley" if is_on_path else shlex.quote(sys.argv[0])

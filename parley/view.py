@@ -16,6 +16,7 @@ from parley.top.texts import (
     mapping,
     number,
 )
+from protocol.plurals import counted
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
@@ -127,9 +128,18 @@ def line(vm: Mapping[str, Any]) -> str:
         )
     return clean(
         f"{name(vm)}: load {load(vm)[1] or '-'}, {machine}goal {goal}, permit {permit(vm)}, "
-        f"size {amount_text(vm.get('size'))}, seq {_whole(number(vm.get('sequenceNumber')))}, {why(vm)}",
+        f"size {amount_text(vm.get('size'))}, seq {_whole(number(vm.get('sequenceNumber')))}, {_restarted(vm)}{why(vm)}",
         MAX_LINE,
     )
+
+
+def _restarted(vm: Mapping[str, Any]) -> str:
+    """How often containers of a pod were restarted since its agent's start; empty where none was."""
+    counts = mapping(vm.get("counts"))
+    restarts, kills = number(counts.get("restarts")), number(mapping(counts.get("ends")).get("OOMKilled"))
+    if not restarts and not kills:
+        return ""
+    return f"restarts {_whole(restarts or 0)} (OOM kills {_whole(kills or 0)}), "
 
 
 def key(vm: Mapping[str, Any]) -> tuple[object, ...]:
@@ -144,6 +154,7 @@ def summary(result: Mapping[str, Any]) -> str:
     for vm_name, vm in result["vms"].items():
         refusals = ", ".join(f"{code} {count}" for code, count in vm["refusals"].items()) or "none"
         lines.append(f"  {vm_name}: permits {vm['permits']}, resizes {vm['resizes']}, refusals: {refusals}")
+        lines += _restarts(vm)
         lines += [f"    {_moved(result['sizes'][vm_name])}"] if vm_name in result["sizes"] else []
     found = result["load"]
     if found is not None:
@@ -155,7 +166,7 @@ def summary(result: Mapping[str, Any]) -> str:
     for node_name, node in result["nodes"].items():
         claim = "OVERCOMMITTED" if node["overcommits"] else _CLAIMS[node["evidence"]]
         lines.append(
-            f"  {node_name}: at most {node['largest_cpu']:g} of {node['reservable_cpu']:g} CPUs and "
+            f"  {node_name}: at most {node['largest_cpu']:g} of {counted(node['reservable_cpu'], 'CPU')} and "
             f"{node['largest_memory_gib']:g} of {node['reservable_memory_gib']:g} GiB could be in use: {claim}"
         )
     lines += _apart(result["apart"])
@@ -165,32 +176,46 @@ def summary(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _restarts(vm: Mapping[str, Any]) -> list[str]:
+    """How often containers of a pod were restarted, and how those ended that did."""
+    ends = dict(vm["ends"])
+    kills = ends.pop("OOMKilled", 0)
+    if not vm["restarts"] and not kills and not ends:
+        return []
+    others = "".join(f", {reason} {count}" for reason, count in ends.items())
+    times = "once" if vm["restarts"] == 1 else f"{vm['restarts']} times"
+    return [f"    containers restarted {times}; ended by: OOM kills {kills}{others}"]
+
+
 def _moved(found: Mapping[str, Any]) -> str:
     """How a VM grew and shrank."""
     words = []
-    for key, unit in (("cpu", "CPUs"), ("memory_gib", "GiB")):
+    for key, unit, units in (("cpu", "CPU", "CPUs"), ("memory_gib", "GiB", "GiB")):
         if (each := found[key]) is None:
             continue
         if each["up"] or each["down"]:
             words.append(
-                f"{each['least']:g} to {each['most']:g} {unit} ({each['up']} times up, {each['down']} down), now {each['last']:g}"
+                f"{each['least']:g} to {counted(each['most'], unit, units)} ({counted(each['up'], 'time')} up, {each['down']} down), now {each['last']:g}"
             )
         else:
-            words.append(f"always {each['last']:g} {unit}")
+            words.append(f"always {counted(each['last'], unit, units)}")
     return "; ".join(words) or "no size was seen"
 
 
 def _apart(found: Mapping[str, Any]) -> list[str]:
     """What growing apart brought."""
     reserved, tied = (
-        f"{found[key]['cpu']:g} CPUs / {found[key]['memory_gib']:g}Gi" for key in ("reserved", "tied")
+        f"{counted(found[key]['cpu'], 'CPU')} / {found[key]['memory_gib']:g}Gi"
+        for key in ("reserved", "tied")
     )
     lines = [f"  apart: at most {reserved} reserved; tied units would have reserved {tied}"]
     memory, cpu = found["grown"]["memory"], found["grown"]["cpu"]
     if memory is not None:
         lines.append(f"    {memory['vm']} grew to {memory['memory_gib']:g}Gi while the node had no CPU left")
     if cpu is not None:
-        lines.append(f"    {cpu['vm']} grew to {cpu['cpu']:g} CPUs while the node had no memory left")
+        lines.append(
+            f"    {cpu['vm']} grew to {counted(cpu['cpu'], 'CPU')} while the node had no memory left"
+        )
     return lines
 
 

@@ -30,6 +30,7 @@ from protocol.schema import (
     in_order,
     own_and_embedded,
 )
+from protocol.texts import clean
 from protocol.versions import PLUGIN_SPOKEN
 
 M = TypeVar("M", bound=Message)
@@ -345,7 +346,7 @@ def decode_error(body: bytes) -> ReadErrorBody | None:
         known = None if low is None or high is None else (low, high)
     leader = content.get("leader")
     read = ErrorBody(
-        str(content.get("error", ""))[:1024],
+        clean(str(content.get("error", "")), 1024),
         ErrorCode(content["code"]),
         _whole(content.get("lastSequenceNumber")),
         _whole(content.get("currentStartedAtMs")),

@@ -100,7 +100,8 @@ class DecisionShown(Document, frozen=True):
     """One decision. A decision that is repeated with the same outcome, permit and reason codes is one of these: `times` counts them, `last_at` is the latest.
 
     `number` rises from decision to decision of one scheduler process. `limits` has every limit below the request, the one that binds first.
-    `before` and `permit` are the permits before and after.
+    `before` and `permit` are the permits before and after. `load` is the load average of one minute that the VM's agent reported with the request, or up to 15 s
+    before the answer; null where it reported none, and for all that is no permit.
     """
 
     number: int
@@ -116,6 +117,7 @@ class DecisionShown(Document, frozen=True):
     unit: AmountShown | None = None
     sequence_number: int | None = None
     limits: tuple[ReasonShown, ...] = ()
+    load: float | None = None
     times: int = 1
 
 
@@ -250,9 +252,11 @@ class NodeShown(Document, frozen=True):
 
 
 class Nodes(Document, frozen=True):
-    """`GET /v1/nodes`: the sums of every node."""
+    """`GET /v1/nodes`: the sums of every node. `configuration_fault` says why the configuration is not taken up as it is now, so that the
+    one before stays in force; empty where it is."""
 
     nodes: tuple[NodeShown, ...]
+    configuration_fault: str = ""
 
 
 class GrowthShown(Document, frozen=True):
@@ -308,7 +312,8 @@ class Audit(Document, frozen=True):
 
 class VmShown(Document, frozen=True):
     """A VM in short. `outcome` and `limit` are those of its latest decision; `recent` are its latest permits, the oldest first, each with the
-    seconds since 1970 at which it began."""
+    seconds since 1970 at which it began. `recent_loads` are the load averages of one minute that its agent reported lately, the oldest first, each with
+    the seconds since 1970 at which it came: as many CPUs were busy, or were waited for, as the guest's kernel counts (of a pod, as its informant counts)."""
 
     vm: str
     uid: str
@@ -325,6 +330,7 @@ class VmShown(Document, frozen=True):
     limit: ReasonShown | None = None
     asked_seconds_ago: float | None = None
     recent: tuple[tuple[float, AmountShown], ...] = ()
+    recent_loads: tuple[tuple[float, float], ...] = ()
 
 
 class PodShown(Document, frozen=True):

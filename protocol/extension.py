@@ -17,6 +17,9 @@ from protocol.reasons import Reason, ReasonCode
 AGENT_HEADER = "Parley-Agent"
 """Request header with the agentID, so that overload can be answered before the body is parsed."""
 
+Token = Annotated[str, Meta(min_length=1, max_length=64)]
+"""Names an answer. Opaque to agents."""
+
 
 class RawAmount(Message, frozen=True):
     """Exact amounts as quantities: whole milli-CPU and whole bytes, neither negative."""
@@ -120,6 +123,7 @@ class RequestExtension(Message, frozen=True):
     """What a caller with the extension adds to an `AgentRequest`."""
 
     MUST_BE_WHOLE = True
+    OMITTED_WHEN_NONE = frozenset({"token"})
 
     agent_id: UUID = field(name="agentID")
     """UUID of this runner's life."""
@@ -133,6 +137,9 @@ class RequestExtension(Message, frozen=True):
     scheduler_instance: UUID | None = field(name="schedulerInstance")
     """The scheduler process last heard from; None at first."""
     raw: RawRequest
+    token: Token | None = None
+    """The token of the scheduler's last answer, by a life that has proved since then that nobody else holds anything of the VM
+    (docs/decisions/0041); else left out."""
 
     @property
     def resources(self) -> values.Resources:
@@ -154,6 +161,7 @@ class ReplyExtension(Message, frozen=True):
     """What a `PluginResponse` to a caller with the extension adds."""
 
     MUST_BE_WHOLE = True
+    OMITTED_WHEN_NONE = frozenset({"token"})
 
     sequence_number: Positive64 = field(name="sequenceNumber")
     """The number of the request that this answers."""
@@ -164,6 +172,8 @@ class ReplyExtension(Message, frozen=True):
     raw: RawReply
     reasons: tuple[TypedReason, ...]
     """Why the permit is below the request; the binding reason first."""
+    token: Token | None = None
+    """Names this answer, where the VM's row is not settled yet."""
 
     @property
     def permit(self) -> values.Resources:

@@ -186,3 +186,8 @@ class Observation:
     def is_at_rest(self) -> bool:
         """Whether no resize is under way."""
         return self.size == self.target
+
+
+def amount_of(amount: Resources, resource: str) -> int:
+    """The amount of one resource by its name, `cpu` or `memory`."""
+    return amount.vcpu_milli if resource == "cpu" else amount.memory_bytes

@@ -207,10 +207,14 @@ class DownscaleResult(Message, frozen=True):
     status: str = field(name="Status")
 
 
-class MoreResourcesRequest(MoreResources, frozen=True):
-    """The body of `/try-upscale`: a `MoreResources`, embedded as Go embeds it, and the agent meant. Source: seed 004."""
+class MoreResourcesRequest(MoreResources, frozen=True, omit_defaults=True):
+    """The body of `/try-upscale`: a `MoreResources`, embedded as Go embeds it, and the agent meant. Source: seed 004.
+
+    `why` is our own: what is short, for people. A published agent passes over it, and a published informant has none.
+    """
 
     expected_id: UUID = field(name="expectedID")
+    why: str = ""
 
     def more_resources(self) -> MoreResources:
         """The embedded `MoreResources`."""

@@ -70,7 +70,10 @@ class Cluster(Protocol):
         ...
 
     def look(self, pod: PodName) -> events.Look:
-        """What `refresh` or `read` told last of one VM's pod; not found where that has gone or ended."""
+        """What `refresh` or `read` told last of one VM's pod; not found where that has gone or ended.
+
+        It `is_watched` where a watch that works has shown nothing of the VM since.
+        """
         ...
 
 

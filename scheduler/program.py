@@ -20,7 +20,7 @@ from scheduler.daemon.serving import Serving, ServingOptions, Sources, descripti
 from scheduler.permits.config_file import ConfigFile
 
 if TYPE_CHECKING:
-    from scheduler.daemon.leader import KubernetesOptions
+    from scheduler.daemon.term import KubernetesOptions
 
 
 class Options(ServingOptions):

@@ -3,9 +3,10 @@
 A new directory is entered here, else its tests are refused: so none can belong to no set, or to a slow one by accident.
 """
 
+import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,18 @@ def set_of(path: Path) -> str:
     raise pytest.UsageError(
         f"tests/{directory} belongs to no set of tests: enter it in SETS of tests/conftest.py"
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of the 15,000 tests is garbage: to look for some again and again is half of what collecting them takes, and later
+    all of it is looked through with whatever the tests leave."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,7 @@
 """Back ends by the names that settings use (`backend`)."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -10,16 +10,17 @@ from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
 from agent.backends.kubernetes import KubernetesBackend
 from agent.backends.logged_sizes import LoggedSizes
-from agent.backends.pod.backend import PodBackend
+from agent.backends.pod.backend import PodBackend, nothing_known
 from agent.backends.pod.distribution import DivisionRules
 from agent.backends.qemu.core.rules import GuestRules
 from agent.backends.simulated import SimulatedBackend
-from agent.core.model import VmKind
+from agent.core.model import Vm, VmKind
 from agent.core.ports import BackendError, VmBackend, VmDescription
 from hosting.client import HttpClient
 from hosting.kubernetes.scaling import Scaling
 from hosting.logs import Logger
 from hosting.metrics import Family
+from protocol.pod_cgroups import PodCgroups
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -32,11 +33,12 @@ class OnKubernetes:
     """What the back end of a pod or a NeonVM may use.
 
     `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
-    not scaled and for NeonVMs.
+    not scaled and for NeonVMs. `informant` is the URL of the node informant for the pod, None where the pod has one of its own.
     """
 
     api: "KubernetesApi"
     scaling: Callable[[str], Scaling | None]
+    informant: Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class BackendOptions:
     faults: Faults = NONE
     kubernetes: OnKubernetes | None = None
     qemu: OnQemu | None = None
+    cgroups: Callable[[Vm], Awaitable[PodCgroups | None]] = nothing_known
+    """What the control groups of a pod are."""
     sizes: LoggedSizes | None = None
     """Where sizes are logged, where others of the agent log there as well."""
 
@@ -115,7 +119,7 @@ def _kubernetes(options: BackendOptions) -> InstalledBackend:
     sizes = options.sizes or LoggedSizes(options.change_log)
     backend = KubernetesBackend(
         {
-            VmKind.POD: PodBackend(there.api, sizes, rules),
+            VmKind.POD: PodBackend(there.api, sizes, rules, cgroups=options.cgroups),
             VmKind.NEONVM: NeonVmBackend(there.api, sizes),
         }
     )

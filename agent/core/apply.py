@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from agent.core import events, on_informant, on_metrics, on_scheduler
-from agent.core.model import Vm
+from agent.core.model import PodObservation, Vm, containers_of
 from agent.core.policies.combined import Combined
 from agent.core.refused import RefusedResizes, refused
-from agent.core.state import NO_DENIALS, BackendState, ResizeFaults, RunnerState, SentResize
+from agent.core.state import NO_DENIALS, BackendState, Mending, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 
 
@@ -22,6 +22,9 @@ def apply(
     state = _reduce(before, event, now_s, timing, policy)
     if state.unit != before.unit:
         state = _in_other_units(state)
+    use = state.in_use()
+    if use.exceeds(state.metrics.had):
+        state = replace(state, metrics=replace(state.metrics, had=state.metrics.had.max(use)))
     _check(state)
     return state
 
@@ -57,6 +60,8 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return _resize_failed(state, event, now_s, timing)
         case events.ResizeRefused():
             return _resize_refused(state, event, now_s, timing)
+        case events.ResizePostponed():
+            return _resize_postponed(state, event, now_s, timing)
         case events.FencedOff():
             # Whoever fenced it may be gone before it has asked anybody: nobody else can tell us that we are superseded.
             return replace(state, superseded_at_ms=state.life.started_at_ms)
@@ -109,7 +114,8 @@ def _started(state: RunnerState, event: events.Started, now_s: float, timing: Ti
             assert backend.sent is None, "a resize is under way already"
             assert target.fits_in(seen.max(state.held_at(now_s))), "growth without a permit"
             sent = SentResize(target, now_s, not_after_s + timing.command_deadline_s)
-            return replace(state, backend=replace(backend, sent=sent, is_resizing=True))
+            mending = _mending(backend, now_s, timing)
+            return replace(state, backend=replace(backend, sent=sent, is_resizing=True, mending=mending))
         case events.RequestPermit(request):
             return on_scheduler.started(state, request, now_s, timing)
         case events.Register() | events.AskDownscale() | events.AnnounceUpscale():
@@ -127,10 +133,16 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
     this look began after the last moment at which it could still be accepted. A look begun before the
     sending shows nothing of that resize."""
     seen, sent, has_worked = event.observation, state.backend.sent, False
+    containers = containers_of(seen)
     if sent is not None:
         if seen.target == sent.target and seen.begun_s >= sent.sent_s:
             sent, has_worked = replace(sent, is_seen=True), True
-        has_ended = seen.is_at_rest or seen.refusal is not None or seen.target != sent.target
+        has_ended = (
+            seen.is_at_rest
+            or seen.refusal is not None
+            or bool(containers.mismatched)
+            or seen.target != sent.target
+        )
         is_over = (sent.is_seen and has_ended) or (
             seen.begun_s >= sent.until_s and not state.backend.is_resizing
         )
@@ -138,11 +150,13 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
     before = state.backend.observation
     has_moved = before is None or (before.size, before.target) != (seen.size, seen.target)
     moved_s = now_s if has_moved else state.backend.moved_s
-    if sent is not None or (not seen.is_at_rest and now_s < moved_s + timing.stall_s):
+    is_moving = not seen.is_at_rest and not containers.mismatched and now_s < moved_s + timing.stall_s
+    if sent is not None or is_moving:
         wait_s = timing.observe_busy_s
     else:
-        wait_s = timing.observe_rest_s if seen.is_at_rest else timing.observe_idle_s
-    is_old = seen.begun_s < state.backend.told_s
+        is_resting = seen.is_at_rest and not containers.waits
+        wait_s = timing.observe_rest_s if is_resting else min(timing.observe_idle_s, timing.observe_rest_s)
+    is_old = seen.begun_s < max(state.backend.told_s, state.scheduler.look_after_s)
     link = replace(
         state.backend,
         observation=seen,
@@ -151,11 +165,26 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
         sent=sent,
         resizing=ResizeFaults() if has_worked else state.backend.resizing,
         refused=_refused(state, event, now_s, timing),
+        judged=containers if containers.is_judged else state.backend.judged,
+        mending=Mending() if containers.is_judged and not containers.mismatched else state.backend.mending,
         next_observe_s=now_s if is_old else now_s + wait_s,
         failures=0,
         fault="",
     )
-    return replace(state, backend=link)
+    if event.is_fenced and not is_old:
+        state = replace(state, scheduler=replace(state.scheduler, is_fenced=True))
+    state = replace(state, backend=link)
+    return (
+        on_informant.wishes_kept(state, now_s + wait_s + timing.try_upscale_s) if containers.waits else state
+    )
+
+
+def _mending(link: BackendState, now_s: float, timing: Timing) -> Mending:
+    """After a resize is sent. While the control groups differ from the size each is meant to mend them, and the next one waits longer."""
+    if not link.containers.mismatched:
+        return link.mending
+    times = link.mending.times + 1
+    return Mending(times, now_s + timing.refused_wait_s(times, 0.0))
 
 
 def _refused(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RefusedResizes:
@@ -194,6 +223,24 @@ def _resize_refused(
     )
     link = replace(link, is_resizing=False, sent=None, refused=found, next_observe_s=now_s)
     return replace(state, backend=link)
+
+
+def _resize_postponed(
+    state: RunnerState, event: events.ResizePostponed, now_s: float, timing: Timing
+) -> RunnerState:
+    """A container does not run: what is wanted waits for a look that shows that it does."""
+    link, seen = state.backend, state.backend.observation
+    assert seen is not None, "a resize before the first look"
+    containers = replace(link.containers, waits=event.why)
+    wait_s = timing.retry_after_s(1, event.chance)
+    link = replace(
+        link,
+        is_resizing=False,
+        sent=None,
+        observation=PodObservation(seen.size, seen.target, seen.begun_s, seen.refusal, containers),
+        next_observe_s=now_s + wait_s,
+    )
+    return on_informant.wishes_kept(replace(state, backend=link), now_s + wait_s + timing.try_upscale_s)
 
 
 def _answered(link: BackendState, until_s: float) -> BackendState:

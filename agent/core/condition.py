@@ -12,6 +12,7 @@ from typing import Final
 from agent.core.plan import Plan
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
+from protocol.plurals import counted
 from protocol.reasons import Reason
 
 VM: Final = "VM"
@@ -25,7 +26,7 @@ class Health(enum.StrEnum):
     """The runner has not yet had the time to see its VM and to hear its scheduler."""
     OK = "ok"
     DENIED = "denied"
-    """The VM should have more than is permitted, or another size than its node takes; the reasons say why."""
+    """The VM should have more than is permitted, or another size than its node takes or puts into force; the reasons say why."""
     MIGRATING = "migrating"
     STUCK = "stuck"
     DORMANT = "dormant"
@@ -34,11 +35,13 @@ class Health(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A runner's health with its reasons; `peers` are the peers that do not answer."""
+    """A runner's health with its reasons; `peers` are the peers that do not answer. `mismatch` says how the VM's control groups differ
+    from its size; empty where they do not."""
 
     health: Health
     reasons: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    mismatch: str = ""
 
 
 def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
@@ -61,20 +64,26 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         left_s = max(state.rivalry.wait_until_s - now_s, 0.0)
         why = f"superseded by another agent of this VM; asks for it again in {left_s:.0f} s"
         return Condition(Health.DORMANT, (why,))
+    containers, mismatch = state.backend.containers, state.backend.judged.mismatch
     waits = _waits(state, planned, now_s, timing)
     if waits:
         reasons = tuple(f"{peer}: {why}" for peer, why in waits)
-        return Condition(Health.STUCK, reasons, tuple(dict.fromkeys(peer for peer, _ in waits)))
+        return Condition(Health.STUCK, reasons, tuple(dict.fromkeys(peer for peer, _ in waits)), mismatch)
     if state.scheduler.is_migrating:
-        return Condition(Health.MIGRATING, ("the VM is being migrated away",))
+        return Condition(Health.MIGRATING, ("the VM is being migrated away",), mismatch=mismatch)
     if not state.scheduler.has_succeeded or state.backend.observation is None:
         return Condition(Health.STARTING, (str(planned.reason),) if planned is not None else ())
+    if mismatch:
+        both = (mismatch, containers.waits)
+        return Condition(Health.DENIED, tuple(filter(None, both)), mismatch=mismatch)
     if planned is not None and denied_resources(state, planned, now_s):
         return Condition(Health.DENIED, _denied(state, planned, now_s))
     refused = state.refused_at(now_s)
     if refused:
         return Condition(Health.DENIED, tuple(map(str, refused)))
     said = (str(planned.reason),) if planned is not None else ()
+    if containers.waits:
+        return Condition(Health.OK, (*said, containers.waits))
     if planned is not None and any(state.informant.denied) and state.in_use().exceeds(planned.desired):
         return Condition(
             Health.OK, (*said, f"informant: {state.informant.fault or 'it refused a downscale'}")
@@ -141,6 +150,6 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     resizing = state.backend.resizing
     is_due = planned is not None and (planned.resizes or state.backend.sent is not None)
     if resizing.failures and is_due and now_s - resizing.since_s >= patience_s:
-        times = f"{resizing.failures} resizes failed since {now_s - resizing.since_s:.0f} s ago"
+        times = f"{counted(resizing.failures, 'resize')} failed since {now_s - resizing.since_s:.0f} s ago"
         found.append((VM, f"{times}, the last one: {resizing.fault}"))
     return found

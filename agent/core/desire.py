@@ -1,11 +1,17 @@
 """What a VM should have, and why: the policies' goal within the bounds, raised by what the guest cannot wait for."""
 
+from typing import Final
+
+from agent.core.mismatch import mended
 from agent.core.on_metrics import goal_of
 from agent.core.per_resource import Reasons
 from agent.core.policies.values import ResourceGoal
 from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
 from protocol.values import Resources, Value
+
+URGENT: Final = "the guest cannot wait"
+URGENT_BEFORE: Final = "the guest could not wait before"
 
 
 class _Resource(Value, frozen=True):
@@ -27,10 +33,12 @@ class _Resource(Value, frozen=True):
         else:
             amount, why = goal.units * self.step, goal.reason
         amount = min(max(amount, self.least), self.most)
-        if wish is None:
+        least = 0 if wish is None else min(wish.least(self.use), self.most)
+        if wish is None or least <= amount:
             return amount, why
-        why = "the guest could not wait before" if wish.is_met else "the guest cannot wait"
-        return max(amount, min(wish.amount, self.most)), why
+        if least < self.use:
+            return least, f"{why}; what the guest could not wait for stays"
+        return least, URGENT_BEFORE if wish.is_over else URGENT
 
 
 def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, Reasons]:
@@ -47,6 +55,7 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     cpu_wanted, cpu_why = cpu.wanted(goal.cpu if goal else None, wishes.cpu, is_stale=is_stale)
     memory_wanted, memory_why = memory.wanted(goal.memory if goal else None, wishes.memory, is_stale=is_stale)
     wanted, why = Resources(cpu_wanted, memory_wanted), Reasons(cpu_why, memory_why)
+    wanted, why = mended(wanted, why, state, now_s)
     wanted, why = _within_refusal(wanted, why, state, now_s)
     kept = _why_kept(state)
     if kept:

@@ -27,7 +27,9 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Look at the VM's size and target."""
+    """Look at the VM's size and target; where `checks_fence`, also whether this life may still command the VM."""
+
+    checks_fence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,11 @@ class FenceFailed:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The VM was looked at."""
+    """The VM was looked at. `is_fenced` says that after the look had begun this life could still command the VM."""
 
     observation: Observation
     chance: float = 0.0
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ class PermitGranted:
     epoch: int = 0
     migrate: bool = False
     chance: float = 0.0
+    token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,14 @@ class ResizeRefused:
     """The target was refused for a reason that lasts; nothing was accepted, and nothing is on its way."""
 
     error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePostponed:
+    """The VM cannot be resized now; nothing was accepted, and nothing is on its way. A look will show when it can."""
+
+    why: str
     chance: float
 
 
@@ -270,10 +282,11 @@ class Suspended:
 @dataclass(frozen=True, slots=True)
 class TryUpscaleReceived:
     """The informant called `/try-upscale`: the guest cannot wait for more. With no resource named, an earlier call is
-    cancelled."""
+    cancelled. `why` is what the informant says of it, for people; empty where it says nothing."""
 
     registration: UUID
     more_resources: MoreResources
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +346,7 @@ Event: TypeAlias = (
     | ResizeAccepted
     | ResizeFailed
     | ResizeRefused
+    | ResizePostponed
     | FencedOff
     | Registered
     | RegisterFailed

@@ -3,9 +3,10 @@
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from agent.core.policies.values import Load, Psi, micro
-from protocol.values import Bounds, ComputeUnit
+from protocol.values import Bounds, ComputeUnit, Observation
 from protocol.wire import PodName
 
 
@@ -41,6 +42,41 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainersSeen:
+    """What a look at a pod showed of its containers.
+
+    `waits` says, for a person, which container that is scaled does not run: until it does, the pod is not resized. `mismatch` says how
+    the control groups differ from the size that the node tells; `mismatched` names those resources; `is_judged` says that they were compared.
+    `ends` are the
+    ends that can still be seen, each with the container's ID and the reason; `last_end` tells the latest one. `restarts` counts all since
+    the pod began.
+    """
+
+    waits: str = ""
+    mismatch: str = ""
+    mismatched: tuple[str, ...] = ()
+    restarts: int = 0
+    ends: tuple[tuple[str, str], ...] = ()
+    last_end: str = ""
+    is_judged: bool = False
+
+
+NO_CONTAINERS: Final = ContainersSeen()
+
+
+@dataclass(frozen=True, slots=True)
+class PodObservation(Observation):
+    """A look at a pod. Its size is what the control groups allow, where these are known and differ from what the node tells."""
+
+    containers: ContainersSeen = NO_CONTAINERS
+
+
+def containers_of(seen: Observation | None) -> ContainersSeen:
+    """What a look showed of containers; nothing where it was none at a pod."""
+    return seen.containers if isinstance(seen, PodObservation) else NO_CONTAINERS
+
+
+@dataclass(frozen=True, slots=True)
 class Stalls:
     """Total seconds in which some, or all, tasks of the guest waited for one resource."""
 
@@ -50,7 +86,8 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of the exporter; None where the exporter does not tell. `cpu_busy_s` is the CPU time used so far."""
+    """One reading of the exporter; None where the exporter does not tell. `cpu_busy_s` is the CPU time used so far, `cpus` how many
+    CPUs there are to use it (of a pod: by its limit)."""
 
     at_s: float
     load1: float | None
@@ -60,6 +97,7 @@ class Sample:
     memory_available: int | None = None
     cpu_stalls: Stalls | None = None
     memory_stalls: Stalls | None = None
+    cpus: float | None = None
 
 
 def load_between(history: tuple[Sample, ...], sample: Sample) -> Load:

@@ -36,9 +36,13 @@ class Topic(enum.Enum):
     OTHERS = Wording("OtherController", "Scale")
     DENIED = Wording("GrowthDenied", "Grow", patience_s=30.0, over="GrowthPermitted")
     STUCK = Wording("ResizeStuck", "Resize", over="ResizeWorks")
+    MISMATCH = Wording("CgroupMismatch", "Resize", patience_s=5.0, over="CgroupsMatch")
     SILENT = Wording("PeerSilent", "Scale", patience_s=60.0, over="PeersAnswer")
     EVICTION = Wording("Evicting", "Evict")
     NO_EVICTION = Wording("EvictionRefused", "Evict")
+    GROWN = Wording("", "Resize", over="Grown")
+    SHRUNK = Wording("", "Resize", over="Shrunk")
+    """These two are never the matter, only news (`agent.core.resized`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,10 @@ def present(condition: Condition | None, matters: Matters) -> dict[Topic, str]:
         Topic.ANNOTATIONS: "; ".join(matters.faults),
         Topic.OTHERS: "; ".join(matters.others),
     }
-    if condition is not None and condition.health is Health.DENIED:
+    if condition is not None and condition.mismatch:
+        is_all = condition.health is Health.DENIED
+        found[Topic.MISMATCH] = "; ".join(condition.reasons) if is_all else condition.mismatch
+    elif condition is not None and condition.health is Health.DENIED:
         found[Topic.DENIED] = "; ".join(condition.reasons)
     if condition is not None and condition.health is Health.STUCK:
         found[Topic.STUCK if VM in condition.peers else Topic.SILENT] = "; ".join(condition.reasons)
@@ -93,12 +100,15 @@ Standings: TypeAlias = Mapping[Topic, Standing]
 
 def look(before: Standings, present: Mapping[Topic, str], now_s: float) -> tuple[Standings, list[Notice]]:
     """What stands after this look, and what is to be told now. `present` is what is the matter, in words."""
+    # Whether more is denied is not known while one of these is the matter: a denial stands as it was.
+    is_hidden = any(topic in present for topic in (Topic.MISMATCH, Topic.STUCK, Topic.SILENT))
+    hidden = {Topic.DENIED} if is_hidden else set()
     notices = [
         Notice(topic, f"{topic.value.reason} is over", is_warning=False)
         for topic, standing in before.items()
-        if topic not in present and standing.told_s is not None and topic.value.over
+        if topic not in (present.keys() | hidden) and standing.told_s is not None and topic.value.over
     ]
-    after: dict[Topic, Standing] = {}
+    after = {topic: standing for topic, standing in before.items() if topic in hidden}
     for topic, text in present.items():
         standing = before.get(topic, Standing(now_s))
         if _is_due(topic, standing, text, now_s):

@@ -80,51 +80,55 @@ def try_upscale_received(
     Growth that a call has brought stays for the down window: the load behind it shows in metrics only later, and a guest
     that is shrunk at once would call again.
     """
-    link, more = state.informant, event.more_resources
+    link, more, use = state.informant, event.more_resources, state.in_use()
     if link.registration != event.registration:
         return state
     until_s, kept_until_s = now_s + timing.try_upscale_s, now_s + timing.down_window_s
-    off = _called_off(state, kept_until_s)
-    if not state.unit.is_apart:
-        wishes = off
-        if more.cpu or more.memory:
-            cpu, memory = amounts(_a_unit_more(state, more))
-            wishes = PerResource(UrgentGrowth(cpu, until_s), UrgentGrowth(memory, until_s))
-    else:
+    if state.unit.is_apart:
+        named = (more.cpu, more.memory)
         earlier = Resources(*(0 if wish is None else wish.amount for wish in link.wishes))
-        wanted = wished(
-            state.in_use(), state.unit.step, share, cpu=more.cpu, memory=more.memory, earlier=earlier
+        wanted = wished(use, state.unit.step, share, cpu=more.cpu, memory=more.memory, earlier=earlier)
+    else:
+        named = (more.cpu or more.memory,) * 2
+        wanted = _whole_units_more(state, more)
+    wishes = (
+        UrgentGrowth(amount, until_s, in_use if wish is None else wish.before)
+        if is_named
+        else wish  # a dead container needs nothing any more, and after its start as much as before
+        if state.backend.containers.waits
+        else _over(wish, in_use, kept_until_s)
+        for wish, is_named, amount, in_use in zip(
+            link.wishes, named, amounts(wanted), amounts(use), strict=True
         )
-        wishes = PerResource(
-            UrgentGrowth(wanted.vcpu_milli, until_s) if more.cpu else off.cpu,
-            UrgentGrowth(wanted.memory_bytes, until_s) if more.memory else off.memory,
-        )
-    return replace(state, informant=replace(link, wishes=wishes, heard_s=now_s))
-
-
-def _a_unit_more(state: RunnerState, more: MoreResources) -> Resources:
-    """What is in use, and a unit more of each resource that is named."""
-    use, step = state.in_use(), state.unit.step
-    return Resources(
-        use.vcpu_milli + (step.vcpu_milli if more.cpu else 0),
-        use.memory_bytes + (step.memory_bytes if more.memory else 0),
     )
+    return replace(state, informant=replace(link, wishes=PerResource(*wishes), heard_s=now_s))
 
 
-def _called_off(state: RunnerState, until_s: float) -> PerResource[UrgentGrowth | None]:
-    """The wishes once the guest can wait again: one that was met stays until `until_s`, and is over otherwise. Tied, a wish is
-    met when both resources are there."""
-    wishes, use = state.informant.wishes, amounts(state.in_use())
-    met = [wish is None or wish.amount <= amount for wish, amount in zip(wishes, use, strict=True)]
-    if not state.unit.is_apart:
-        met = [all(met)] * 2
-    after: list[UrgentGrowth | None] = []
-    for wish, is_met in zip(wishes, met, strict=True):
-        if wish is None or wish.is_met:
-            after.append(wish)
-        else:
-            after.append(UrgentGrowth(wish.amount, until_s, is_met=True) if is_met else None)
-    return PerResource(*after)
+def _whole_units_more(state: RunnerState, more: MoreResources) -> Resources:
+    """The fewest units of a tied VM with a step more than is in use of each resource that is named: both resources grow, so that the
+    VM keeps its ratio."""
+    use, unit = state.in_use(), state.unit
+    named = Resources(
+        use.vcpu_milli + (unit.step.vcpu_milli if more.cpu else 0),
+        use.memory_bytes + (unit.step.memory_bytes if more.memory else 0),
+    )
+    return unit.amount(unit.covering(named))
+
+
+def _over(wish: UrgentGrowth | None, in_use: int, until_s: float) -> UrgentGrowth | None:
+    """A wish that was called off, or has expired: what has come of it stays until `until_s`."""
+    if wish is None or wish.is_over:
+        return wish
+    return replace(wish, until_s=until_s, is_over=True) if in_use > wish.before else None
+
+
+def wishes_kept(state: RunnerState, until_s: float) -> RunnerState:
+    """What the guest could not wait for counts until `until_s` at least, because it cannot be had before."""
+    kept = (
+        None if each is None else replace(each, until_s=max(each.until_s, until_s))
+        for each in state.informant.wishes
+    )
+    return replace(state, informant=replace(state.informant, wishes=PerResource(*kept)))
 
 
 def size_known(state: RunnerState, amount: Resources) -> RunnerState:
@@ -202,12 +206,19 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
     )
 
 
+def _left(wish: UrgentGrowth | None, in_use: int, now_s: float, timing: Timing) -> UrgentGrowth | None:
+    """What is left of a wish. A guest that still has it is about to repeat it."""
+    if wish is not None and not wish.is_over and now_s >= wish.until_s:
+        wish = _over(wish, in_use, wish.until_s + timing.down_window_s)
+    return None if wish is None or now_s >= wish.until_s else wish
+
+
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """A try-upscale expires; an informant that was silent for too long has forgotten the registration."""
     link = state.informant
     if any(wish is not None and now_s >= wish.until_s for wish in link.wishes):
-        left = (None if wish is None or now_s >= wish.until_s else wish for wish in link.wishes)
-        link = replace(link, wishes=PerResource(*left))
+        pairs = zip(link.wishes, amounts(state.in_use()), strict=True)
+        link = replace(link, wishes=PerResource(*(_left(*each, now_s, timing) for each in pairs)))
         state = replace(state, informant=link)
     silent_s = now_s - link.heard_s
     if (

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from agent.core import events, on_informant
-from agent.core.model import load_between
+from agent.core.model import Sample, load_between
+from agent.core.plausible import plausible, usable
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.remembered import Remembered, remember
 from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
-from agent.core.state import MetricsState, PluginPoliciesState, PolicyQuestion, RunnerState
+from agent.core.state import LoadReading, MetricsState, PluginPoliciesState, PolicyQuestion, RunnerState
 from agent.core.timing import Timing
-from protocol.values import ZERO
+from protocol.values import ZERO, Resources
 
 HISTORY_S: Final = 60.0
 MAX_HISTORY: Final = 64
@@ -23,12 +24,16 @@ def read(
     """A reading. Counters of another source say nothing together with those before: each source has its own history, so that a
     plugin that fails every other time leaves the load known."""
     link, known_s = state.metrics, event.sample.at_s - HISTORY_S
-    history = tuple(each for each in link.history if each[1].at_s >= known_s)
-    load = load_between(tuple(sample for source, sample in history if source == event.source), event.sample)
+    history = tuple(each for each in link.history if each.sample.at_s >= known_s)
+    known = tuple(each.sample for each in history if each.source == event.source)
+    told = load_between(known, event.sample)
+    before = known[-1] if known else None
+    most = usable(state.vm, _had_since(before, history, link.had), before, event.sample)
+    load, implausible = plausible(told, most, before, event.sample)
     how, size, unit = policy.remembering, state.in_use(), state.unit
     remembered, policies = remember(link.remembered, load, now_s, how), state.policies
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
-    is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
+    is_first_of_pair = event.sample.cpu_busy_s is not None and told.busy_micro is None
     if size != ZERO and not is_first_of_pair:
         asked = PolicyQuestion(remembered.fill(load, now_s, how), Sizing(size, unit, state.vm.bounds))
         # The first answer of plugins is waited for, within its deadline: a built-in goal would stay for the down window.
@@ -40,13 +45,23 @@ def read(
             policies = replace(policies, next=asked)
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
-        history=(*history, (event.source, event.sample))[-MAX_HISTORY:],
+        history=(*history, LoadReading(event.source, event.sample, link.had))[-MAX_HISTORY:],
+        had=size,
         remembered=remembered,
         load=load,
         read_s=now_s,
-        fault=event.fault,
+        fault="; ".join(text for text in (event.fault, implausible) if text),
     )
     return replace(state, metrics=link, policies=policies)
+
+
+def _had_since(before: Sample | None, history: tuple[LoadReading, ...], had: Resources) -> Resources:
+    """The most that was in use since the sample `before`, with what it `had` since the last reading of any source."""
+    for each in reversed(history):
+        if each.sample is before:
+            break
+        had = had.max(each.had)
+    return had
 
 
 def failed(state: RunnerState, event: events.MetricsFailed, now_s: float, timing: Timing) -> RunnerState:

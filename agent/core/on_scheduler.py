@@ -51,6 +51,7 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
     is_tied = _is_tied(request, event, link)
     changed_peer = event.instance != link.instance
     negotiation = Negotiation(request.version) if changed_peer else link.negotiation
+    is_still_alone = not changed_peer or link.is_alone(now_s)
     if is_unsettled:
         state = replace(state, backend=replace(state.backend, next_observe_s=now_s))
     return _with(
@@ -65,6 +66,9 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
             answered_s=now_s,
             is_unsettled=is_unsettled,
             look_after_s=now_s if is_unsettled else 0.0,
+            token=event.token,
+            is_fenced=False,
+            alone_after_s=link.alone_after_s if is_still_alone else now_s + timing.alone_s,
             is_migrating=event.migrate,
             # Who does not know yet what we hold cannot raise it.
             held=link.held.min(event.permit) if is_unsettled else event.permit,

@@ -10,6 +10,7 @@ from typing import Final
 
 from agent.core import events
 from agent.core.desire import desire, whole
+from agent.core.mismatch import lower, taken_back
 from agent.core.per_resource import PerResource, Reasons
 from agent.core.shrink import shrink
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
@@ -134,7 +135,8 @@ class _Steps:
     def observe(self) -> None:
         link = self._state.backend
         if not link.is_observing and not link.is_resizing and self._is_due(link.next_observe_s):
-            self._actions.append(events.Observe())
+            is_asked = self._state.scheduler.is_unsettled and link.sent is None
+            self._actions.append(events.Observe(checks_fence=is_asked))
 
     def register(self) -> None:
         link = self._state.informant
@@ -220,6 +222,7 @@ class _Steps:
             seen_epoch=link.seen_epoch,
             # Also where the last reply said tied: the scheduler may have learned more, or may be another one by now.
             is_apart=state.vm.unit.is_apart,
+            token=link.proof(self._now_s),
         )
 
     def _metrics(self) -> Metrics | None:
@@ -238,6 +241,11 @@ class _Steps:
             return
         seen = link.observation
         assert seen is not None
+        if link.containers.waits:
+            back = taken_back(state, self._now_s)
+            if back is not None:
+                self._actions.append(events.Resize(back, seen.target, self._not_after_s(back, seen.target)))
+            return
         held = state.held_at(self._now_s)
         known = state.informant.known_size if state.informant.phase is RegistrationPhase.ACTIVE else None
         calm = self._calm(seen)
@@ -257,6 +265,9 @@ class _Steps:
         )
         # What is not held may be somebody else's by now: without a lease a target is lowered only.
         target = target.min(held.max(seen.target))
+        cannot_grow = not desired.exceeds(seen.target) or any(state.scheduler.denied)
+        if target == seen.target and cannot_grow and link.is_mending_due(self._now_s):
+            target = lower(state, seen.target)
         self._resizes = target != seen.target
         if self._resizes and self._is_due(link.resizing.retry_at_s):
             self._actions.append(events.Resize(target, seen.target, self._not_after_s(target, seen.target)))
@@ -272,6 +283,8 @@ class _Steps:
         seen = state.backend.observation
         assert seen is not None
         if link.phase is not RegistrationPhase.ACTIVE or link.is_calling or not self._is_due(link.retry_at_s):
+            return
+        if state.backend.containers.waits:  # a dead container would agree to anything
             return
         calm = self._calm(seen)
         known = link.known_size if link.known_size is not None else ZERO

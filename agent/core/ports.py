@@ -20,6 +20,10 @@ class ResizeRefusedError(BackendError):
     """The target was refused for a reason that lasts, and nothing is on its way: the same target is not tried again for a while."""
 
 
+class NotNowError(BackendError):
+    """Nothing was written, and nothing is on its way: the VM cannot be resized before something else has happened that a look will show."""
+
+
 class FencedOffError(BackendError):
     """A later life has fenced the VM: the earlier life cannot command the VM any more."""
 
@@ -68,7 +72,8 @@ class VmBackend(Protocol):
         from outside, and nothing is written. No write is late: the moment is compared with `not_after_s`
         (monotonic) right before it. However the call ends, nothing is sent afterwards. Repeating it changes nothing.
         After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `ResizeRefusedError` for a
-        target that cannot be had; `FencedOffError` for a fencing that a later life has replaced.
+        target that cannot be had; `NotNowError` where a container does not run; `FencedOffError` for a fencing that a later life has
+        replaced.
         """
 
 
@@ -127,6 +132,7 @@ class VmDescription:
     `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the
     size that a back end makes the VM with, where the back end is what makes VMs; None for the minimum. `is_tied` is what the
     source says of the VM's resources; None leaves that to the settings. `qmp` is the path of the QMP socket of a QEMU guest.
+    `containers` are a pod's containers with their states: once these change, the VM is looked at.
     """
 
     vm: Vm
@@ -135,6 +141,7 @@ class VmDescription:
     initial: Resources | None = None
     is_tied: bool | None = None
     qmp: str = ""
+    containers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

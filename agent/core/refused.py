@@ -30,6 +30,14 @@ class RefusedResize:
         """Whether growth was refused, and not a shrink."""
         return self.target.exceeds(self.size)
 
+    @property
+    def moved(self) -> frozenset[str]:
+        """The resources that would have grown; of a shrink, those that would have shrunk."""
+        pairs = zip(self.size.named(), self.target.named(), strict=True)
+        return frozenset(
+            name for (name, was), (_, is_to) in pairs if (is_to > was if self.is_growth else is_to < was)
+        )
+
     def wanted(self, resource: int, wanted: int, stands: int) -> int:
         """What to want of a resource (0 CPU, 1 memory) instead of `wanted`, while `stands` is what there is."""
         was, refused = amounts(self.size)[resource], amounts(self.target)[resource]
@@ -43,7 +51,7 @@ class RefusedResize:
 
 
 RefusedResizes: TypeAlias = tuple[RefusedResize, ...]
-"""What was refused last: growth, a shrink, or one of each."""
+"""What was refused last: growth and shrinks, each of one resource or of both."""
 
 
 def refused(
@@ -56,9 +64,10 @@ def refused(
     timing: Timing,
     chance: float,
 ) -> RefusedResizes:
-    """With a refusal more. An earlier one of the same kind counts for a while after its end."""
+    """With a refusal more. An earlier one of the same kind counts for a while after its end; where that was about a resource that
+    the new one leaves as it is, it stands beside the new one: else the two would be tried in turn, without end."""
     new = RefusedResize(size, target, why, 1, 0.0)
-    others = tuple(each for each in known if each.is_growth != new.is_growth)
+    others = tuple(each for each in known if each.is_growth != new.is_growth or not each.moved <= new.moved)
     recent = (each for each in known if each not in others and now_s < each.until_s + timing.refused_cap_s)
     times = 1 + max((each.times for each in recent), default=0)
     return (*others, replace(new, times=times, until_s=now_s + timing.refused_wait_s(times, chance)))

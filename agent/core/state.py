@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from agent.core.model import Sample, Vm
+from agent.core.model import NO_CONTAINERS, ContainersSeen, Sample, Vm, containers_of
 from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.policies.remembered import Remembered
 from agent.core.policies.values import Load, PluginAnswer, Sizing
@@ -31,7 +31,7 @@ class PermitRequest:
     """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
 
     `in_use` is what was in use when it was made; `claim` is max(held, in use) before it. `is_apart` asks the scheduler to
-    take the VM's resources apart.
+    take the VM's resources apart. `token` proves to a scheduler that nobody else holds anything of the VM.
     """
 
     life: Life
@@ -44,6 +44,7 @@ class PermitRequest:
     instance: UUID | None
     seen_epoch: int
     is_apart: bool = False
+    token: str | None = None
 
     @property
     def is_growth(self) -> bool:
@@ -73,6 +74,8 @@ class SchedulerState:
     `fault` says why the last attempt came to nothing, `refusal` what its answer was, where one came.
     `is_migrating` says that the VM is being moved away. After an answer `unsettled` at `look_after_s` the VM is looked at
     anew before the next request: somebody may have shrunk it since our last look, and its room be somebody else's.
+    `token` names that answer, and `is_fenced` says that such a look has found this life's fence in force: no later life was
+    permitted anything before. Nor does an earlier life hold anything from `alone_after_s` on.
     """
 
     source: SequenceSource = field(default_factory=SequenceSource)
@@ -85,6 +88,9 @@ class SchedulerState:
     has_succeeded: bool = False
     is_unsettled: bool = False
     look_after_s: float = 0.0
+    token: str | None = None
+    is_fenced: bool = False
+    alone_after_s: float = 0.0
     answered_s: float = 0.0
     is_migrating: bool = False
     held: Resources = ZERO
@@ -99,6 +105,14 @@ class SchedulerState:
     failures: int = 0
     fault: str = ""
     refusal: RefusedRequest | None = None
+
+    def is_alone(self, now_s: float) -> bool:
+        """Whether no earlier life of the VM's agent can hold anything any more, whichever scheduler has permitted it."""
+        return self.instance is not None and now_s >= self.alone_after_s
+
+    def proof(self, now_s: float) -> str | None:
+        """The token to name in a request, where no other life can hold anything; else None (docs/decisions/0041)."""
+        return self.token if self.is_fenced and self.is_alone(now_s) else None
 
     def denied_until_s(self, wanted: Resources) -> float:
         """Until when a request for `wanted` has to wait, because all growth in it was denied lately; 0 where it need not."""
@@ -123,12 +137,20 @@ class RegistrationPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class UrgentGrowth:
-    """The guest should have `amount` of one resource until `until_s`. Where that was met and then called off (`is_met`), the
-    growth stays until then."""
+    """The guest should have `amount` of one resource until `until_s`; `before` was in use at the first of its calls in a row.
+
+    Where the guest can wait again (`is_over`), no more comes, and what is in use stays until then, however little of the amount
+    that is: the next call would meet the same limits.
+    """
 
     amount: int
     until_s: float
-    is_met: bool = False
+    before: int
+    is_over: bool = False
+
+    def least(self, in_use: int) -> int:
+        """How much there should be at least, where so much is in use."""
+        return min(self.amount, in_use) if self.is_over else self.amount
 
 
 NO_WISHES: Final[PerResource[UrgentGrowth | None]] = PerResource(None, None)
@@ -185,13 +207,21 @@ class ResizeFaults:
 
 
 @dataclass(frozen=True, slots=True)
+class Mending:
+    """Resizes that were sent to mend control groups which differ from the size: how many in a row, and when the next may be sent."""
+
+    times: int = 0
+    next_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class BackendState:
     """The VM's back end. `moved_s` is when a look showed another size or target than the one before, `told_s` when the back end told that the
     VM has moved.
 
     Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
     `resizing` are those of resizes, and only a resize that works ends them. `refused` are the latest targets that the VM's node did
-    not take.
+    not take. `judged` is what the last look showed that compared a pod's control groups with its size.
     """
 
     is_fenced: bool = False
@@ -205,19 +235,40 @@ class BackendState:
     is_resizing: bool = False
     resizing: ResizeFaults = field(default_factory=ResizeFaults)
     refused: RefusedResizes = ()
+    judged: ContainersSeen = NO_CONTAINERS
+    mending: Mending = field(default_factory=Mending)
     retry_at_s: float = 0.0
     failures: int = 0
     fault: str = ""
 
+    @property
+    def containers(self) -> ContainersSeen:
+        """What the last look showed of a pod's containers."""
+        return containers_of(self.observation)
+
+    def is_mending_due(self, now_s: float) -> bool:
+        """Whether a resize may mend the control groups now: they differ from the size, and the last try is some time ago."""
+        return bool(self.containers.mismatched) and now_s >= self.mending.next_s
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReading:
+    """A sample, with the plugin that told it (empty for the exporter), and the most that was in use since the reading before."""
+
+    source: str
+    sample: Sample
+    had: Resources
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsState:
-    """The exporter, and what the policies made of it. `history` are the samples of the last minute, oldest first, each with the
-    plugin that told it (empty for the exporter); `remembered` is what is kept of those before, and the goals of the down window."""
+    """The exporter, and what the policies made of it. `history` are the readings of the last minute, oldest first; `remembered` is
+    what is kept of those before, and the goals of the down window. `had` is the most that was in use since the last reading."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
-    history: tuple[tuple[str, Sample], ...] = ()
+    history: tuple[LoadReading, ...] = ()
+    had: Resources = ZERO
     remembered: Remembered = field(default_factory=Remembered)
     load: Load | None = None
     read_s: float | None = None
@@ -227,7 +278,7 @@ class MetricsState:
     @property
     def source(self) -> str:
         """The plugin that told the last sample; empty for the exporter, and before the first sample."""
-        return self.history[-1][0] if self.history else ""
+        return self.history[-1].source if self.history else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +348,8 @@ class RunnerState:
         return amount
 
     def is_calm(self, now_s: float, stall_s: float) -> bool:
-        """Whether nothing moves: the VM is at rest, its node refuses the target, or it has not come nearer to its target for `stall_s`.
+        """Whether nothing moves: the VM is at rest, its node refuses the target or says falsely that it is reached, or the VM has not come
+        nearer to its target for `stall_s`.
 
         A guest may keep a part of its memory for ever; that must not keep everything else waiting.
         """
@@ -305,7 +357,8 @@ class RunnerState:
         if link.observation is None or link.sent is not None:
             return False
         seen = link.observation
-        return seen.is_at_rest or seen.refusal is not None or now_s >= link.moved_s + stall_s
+        is_over = seen.is_at_rest or seen.refusal is not None or bool(link.containers.mismatched)
+        return is_over or now_s >= link.moved_s + stall_s
 
     def refused_at(self, now_s: float) -> RefusedResizes:
         """The targets that the VM's node did not take, as long as they are not tried again."""

@@ -11,6 +11,8 @@ class Timing:
     """A request is sent at least this often: each renews the lease (half of `hold_s`) and carries fresh metrics."""
     hold_s: float = 30.0
     """How long a permit counts without another answer; the scheduler's hand-over is longer."""
+    alone_s: float = 60.0
+    """So long after a scheduler has superseded the lives before this one, their leases are over: as long as its hand-over."""
     request_deadline_s: float = 4.0
     denied_s: float = 2.0
     """Wait before asking again for what was not fully granted."""

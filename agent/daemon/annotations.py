@@ -3,25 +3,28 @@
 `parley.dev/config` is JSON with `policies` and `windows`, as in the settings file, and `tied`; `parley.dev/unit` is JSON
 with the steps, `{cpu, memory}`; `parley.dev/bounds` is JSON with `min` and `max`, each `{cpu, memory}`. Of a step, a
 minimum and a maximum either part may be left out. `parley.dev/metrics-plugin` names a plugin. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds`
-are read where ours say nothing (reference/neon.md 6.2). What is wrong is reported and ignored; nothing is raised.
+are read where ours say nothing (reference/neon.md 6.2). What is wrong is reported and ignored; nothing is raised. Sources leave
+out what is wrong (`checks`), and describe the VM with what was valid before.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationError
 
 from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
 from agent.daemon.node_settings import plugin_name
 from agent.daemon.policies import PolicyRegistry
 from agent.daemon.windows import Timed
+from agent.sources.file import VmSettings
 from hosting.amounts import share
 from hosting.kubernetes import virtual_machines
-from hosting.kubernetes.annotations import bounds, mapping, short, step
+from hosting.kubernetes.annotations import bounds, mapping, short, step, tied
 from hosting.kubernetes.names import CONFIG, METRICS_PLUGIN, NEON_CONFIG
-from hosting.settings import FaultsError, Settings, check
+from hosting.kubernetes.settled import Checks
+from hosting.settings import FaultsError, Settings, check, listed
 from protocol import values
 from protocol.values import Bounds
 
@@ -49,10 +52,6 @@ class VmDefaults:
     step: values.Resources
     policies: Sequence[Any] = policies.DEFAULT
     is_neonvm: bool = False
-
-
-class _Tie(Settings):
-    tied: bool
 
 
 def _published_share(value: object) -> object:
@@ -97,7 +96,9 @@ def read(
         found_bounds = virtual_machines.bounds_of(annotations, configured.bounds, slot_bytes, faults)
         found_step = virtual_machines.step_of(annotations, configured.step, slot_bytes, faults)
         if found.policies is None:
-            found = replace(found, policies=_neon_config(annotations, configured, registry, faults))
+            found = replace(
+                found, policies=_neon_config(annotations, configured.policies, registry, faults, faults)
+            )
         if found.is_tied is False:
             faults.append(f"{CONFIG}: tied: must be true, because the resources of a NeonVM are tied")
         found = replace(found, is_tied=True)
@@ -105,12 +106,38 @@ def read(
     return replace(found, bounds=found_bounds, step=found_step, metrics_plugin=plugin), faults
 
 
+def checks(registry: PolicyRegistry, chosen: Sequence[Any]) -> Checks:
+    """What the agent knows beside the readers that it shares with the scheduler; `chosen` are the policies of the settings file."""
+    return {
+        CONFIG: lambda found, faults: _config(found, registry, faults),
+        METRICS_PLUGIN: lambda found, faults: _metrics_plugin(found, registry, faults),
+        NEON_CONFIG: lambda found, faults: _neon_config(found, chosen, registry, faults, []),
+    }
+
+
+def faults_of_vms(data: Mapping[Any, Any], registry: PolicyRegistry) -> list[str]:
+    """What is wrong with the annotations of a raw settings file's VMs. A VM that is wrong by itself is left to that."""
+    faults: list[str] = []
+    for index, entry in enumerate(listed(data, "vms")):
+        if not isinstance(entry, dict) or not entry.get("annotations"):
+            continue
+        try:
+            vm = VmSettings.model_validate(entry)
+        except ValidationError:
+            continue
+        defaults = VmDefaults(Bounds(vm.min, vm.max), vm.slot_bytes, vm.compute_unit)
+        faults += (
+            f"vms[{index}].annotations: {fault}" for fault in read(vm.annotations, defaults, registry)[1]
+        )
+    return faults
+
+
 def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults: list[str]) -> Overrides:
     """Policies as a whole, because a goal without one of them would be lower than was asked for; windows one by one."""
     data = mapping(annotations, CONFIG, faults)
     chosen: Combined | None = None
     open_at: tuple[Timed, ...] | None = None
-    is_tied: bool | None = None
+    is_tied = tied(data, faults)
     for key, value in data.items():
         if key == "policies":
             try:
@@ -121,12 +148,7 @@ def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults:
             usable, wrong = windows.read(value, f"{CONFIG}: windows")
             faults += wrong
             open_at = usable if usable or not wrong else None
-        elif key == "tied":
-            try:
-                is_tied = check({key: value}, _Tie).tied
-            except FaultsError as error:
-                faults += (f"{CONFIG}: {fault}" for fault in error.faults)
-        else:
+        elif key != "tied":
             faults.append(f"{CONFIG}: {short(key)}: there is no such setting")
     return Overrides(chosen, open_at, is_tied=is_tied)
 
@@ -148,29 +170,36 @@ def _metrics_plugin(
 
 
 def _neon_config(
-    annotations: Mapping[str, object], configured: VmDefaults, registry: PolicyRegistry, faults: list[str]
+    annotations: Mapping[str, object],
+    configured: Sequence[Any],
+    registry: PolicyRegistry,
+    faults: list[str],
+    unused: list[str],
 ) -> Combined | None:
-    """The configured policies with the published targets in `utilisation`; each value counts by itself."""
+    """The configured policies with the published targets in `utilisation`; each value counts by itself.
+
+    What has no effect here is told in `unused`: other releases of the published agent know more.
+    """
     args: dict[str, float] = {}
     for key, value in mapping(annotations, NEON_CONFIG, faults).items():
         if key in _NEON_UNUSED:
             if value is not False:
-                faults.append(f"{NEON_CONFIG}: {key}: has no effect here")
+                unused.append(f"{NEON_CONFIG}: {key}: has no effect here")
         elif key not in _NEON_SHARES:
-            faults.append(f"{NEON_CONFIG}: {short(key)}: there is no such setting")
+            unused.append(f"{NEON_CONFIG}: {short(key)}: there is no such setting")
         else:
             wrong = _share_faults(value, key, args)
             faults += (f"{NEON_CONFIG}: {key}{fault.removeprefix('share')}" for fault in wrong)
     if not args:
         return None
     chosen, is_used = [], False
-    for item in configured.policies:
+    for item in configured:
         entry = dict(item) if isinstance(item, Mapping) else {"name": item}
         if entry.get("name") == "utilisation":
             entry["args"], is_used = {**entry.get("args", {}), **args}, True
         chosen.append(entry)
     if not is_used:
-        faults.append(f"{NEON_CONFIG}: has no effect, because the policy utilisation is not in use")
+        unused.append(f"{NEON_CONFIG}: has no effect, because the policy utilisation is not in use")
         return None
     try:
         return policies.build(chosen, registry, f"{NEON_CONFIG}: policies")

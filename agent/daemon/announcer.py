@@ -4,15 +4,18 @@ What is told, and when, is decided by `agent.core.notices`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 from agent.core.condition import Condition
 from agent.core.notices import Matters, Notice, Standings, Topic, look, present
 from agent.core.ports import VmDescription
+from agent.core.resized import NO_NEWS, AskedSizeChange, SizeNews
 from agent.daemon import evictor
-from agent.daemon.conditions import Conditions
+from agent.daemon.conditions import TYPES, Conditions
 from agent.daemon.controllers import Controllers
 from agent.daemon.evictor import Evictor
 from agent.runner.event_json import without_ids
@@ -23,6 +26,7 @@ from hosting.kubernetes.resources import PODS, VIRTUAL_MACHINES, Manifest
 from hosting.logs import Logger
 
 LOOK_S: Final = 5.0
+NO_CHANGES: Final[Mapping[str, Sequence[AskedSizeChange]]] = MappingProxyType({})
 
 
 class Recorder(Protocol):
@@ -45,6 +49,7 @@ class _Known:
     found: Found
     faults: tuple[str, ...] = ()
     standings: Standings = field(default_factory=dict)
+    sizes: SizeNews = NO_NEWS
 
 
 class Announcer:
@@ -73,11 +78,11 @@ class Announcer:
         clock = asyncio.get_running_loop().time
         while True:
             found = dict(self._find())
-            conditions = {
-                name: runner.condition(clock()) for name in found if (runner := runner_of(name)) is not None
-            }
-            self.look(found, conditions, faults_of, clock())
-            await self._conditions.write(self.denials(conditions), clock())
+            runners = {name: runner for name in found if (runner := runner_of(name)) is not None}
+            conditions = {name: runner.condition(clock()) for name, runner in runners.items()}
+            changes = {name: runner.take_size_changes() for name, runner in runners.items()}
+            self.look(found, conditions, faults_of, clock(), changes)
+            await self._conditions.write(self.told_in_status(conditions), clock())
             await self._evictor.look(found, conditions, clock(), self.tell_of_eviction)
             await asyncio.sleep(LOOK_S)
 
@@ -87,16 +92,18 @@ class Announcer:
         conditions: Mapping[str, Condition],
         faults_of: Faults,
         now_s: float,
+        changes: Mapping[str, Sequence[AskedSizeChange]] = NO_CHANGES,
     ) -> None:
-        """Tell what is to be told now."""
+        """Tell what is to be told now. `changes` are those of sizes since the last look."""
         before, self._known = self._known, {}
         for name, each in found.items():
             known = _renewed(before.get(objects.uid(each.manifest)), each, faults_of)
             matters = self._matters(known)
             condition = conditions.get(name)
             standings, notices = look(known.standings, present(condition, matters), now_s)
-            self._known[objects.uid(each.manifest)] = replace(known, standings=standings)
-            for notice in notices:
+            sizes, news = functools.reduce(SizeNews.heard, changes.get(name, ()), known.sizes).told(now_s)
+            self._known[objects.uid(each.manifest)] = replace(known, standings=standings, sizes=sizes)
+            for notice in (*notices, *((news,) if news is not None else ())):
                 self.tell(each, notice)
 
     def _matters(self, known: _Known) -> Matters:
@@ -120,15 +127,19 @@ class Announcer:
         """A pod is to be evicted, or that was refused."""
         self.tell(found, Notice(Topic.EVICTION if is_asked else Topic.NO_EVICTION, text))
 
-    def denials(self, conditions: Mapping[str, Condition]) -> Iterator[tuple[Manifest, str | None]]:
-        """The pods whose runner is at work, each with what was told of its being denied; None where it is not."""
+    def told_in_status(
+        self, conditions: Mapping[str, Condition]
+    ) -> Iterator[tuple[Manifest, Topic, str | None]]:
+        """What the conditions of the pods should say whose runner is at work: what was told of each topic; None where it is not so."""
         for known in self._known.values():
             spec = known.found.description
             if known.found.scaling is None or spec is None or spec.vm.name not in conditions:
                 continue
-            standing = known.standings.get(Topic.DENIED)
-            if standing is None or standing.told_s is not None:
-                yield known.found.manifest, without_ids(standing.told) if standing is not None else None
+            for topic in TYPES:
+                standing = known.standings.get(topic)
+                if standing is None or standing.told_s is not None:
+                    text = without_ids(standing.told) if standing is not None else None
+                    yield known.found.manifest, topic, text
 
     def warnings(self) -> dict[str, tuple[str, ...]]:
         """What is ignored in the annotations of each VM that is scaled, and who else is at work on it."""
@@ -152,4 +163,6 @@ def _renewed(known: _Known | None, found: Found, faults_of: Faults) -> _Known:
     if known is not None and known.found is found:
         return known
     faults = () if found.description is None else tuple(faults_of(found.description))
-    return _Known(found, faults, {} if known is None else known.standings)
+    if known is None:
+        return _Known(found, faults)
+    return replace(known, found=found, faults=faults)

@@ -9,6 +9,7 @@ import click
 from hosting import lifecycle, problems, tokens
 from hosting.client import Answered, HttpClient
 from hosting.tls import Tls
+from protocol.texts import clean
 
 DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -25,14 +26,16 @@ def show_plugins(url: str, token: str | None, tls: Tls | None, output: str) -> i
     if output == "json":
         click.echo(json.dumps(found))
     elif found.get("directory") is None:
-        click.echo(f"{found['node']}: {NO_PLUGINS}")
+        click.echo(f"{clean(found['node'])}: {NO_PLUGINS}")
     elif not found["plugins"]:
-        click.echo(f"{found['node']}: no plugin has made a socket in {found['directory']}")
+        click.echo(clean(f"{found['node']}: no plugin has made a socket in {found['directory']}"))
     else:
         _table(
             ("TYPE", "NAME", "STATE", "SINCE", "VERSIONS", "CALLS", "FAILED", "ENDPOINT", "LAST ERROR"),
             [_plugin(each) for each in found["plugins"]],
         )
+        if found.get("more"):
+            click.echo(clean(f"and {sum(found['more'].values())} more sockets: {_counted(found['more'])}"))
     return 0
 
 
@@ -64,7 +67,7 @@ def show_strategies(url: str, token: str | None, tls: Tls | None, output: str) -
     if output == "json":
         click.echo(json.dumps(found))
     elif not found.get("enabled"):
-        click.echo(f"{found['node']}: {NO_STRATEGIES}")
+        click.echo(f"{clean(found['node'])}: {NO_STRATEGIES}")
     else:
         head = ("STRATEGY", "GATE", "STATE", "SINCE", "WRITES", "EVICTIONS", "LAST DECISION")
         lines = _lines(head, [_strategy(each) for each in found["strategies"]])
@@ -80,7 +83,7 @@ def _acts_before(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The last decision that acted, where another one came after it."""
     acts = [each for each in decisions[:-1] if each["action"]]
     if acts and not decisions[-1]["action"]:
-        yield " ".join(_decided(acts[-1]).split())
+        yield clean(_decided(acts[-1]))
 
 
 def _strategy(strategy: Mapping[str, Any]) -> tuple[str, ...]:
@@ -177,7 +180,7 @@ def _document(outcome: Answered, key: str) -> Mapping[str, Any] | str:
     if outcome.status == 404:
         return "this agent has no such page; is it an older one?"
     if outcome.status != 200:
-        return f"status {outcome.status}: {problems.text_of(outcome.body)[:300]}"
+        return f"status {outcome.status}: {clean(problems.text_of(outcome.body), 300)}"
     try:
         document = json.loads(outcome.body)
     except ValueError:
@@ -202,7 +205,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    shown = [[" ".join(cell.split()) for cell in row] for row in (head, *rows)]
+    shown = [[clean(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in shown) for column in range(len(head))]
     for row in shown:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -7,7 +7,7 @@ Source: reference/neon.md sections 1.1, 1.4 and 1.5.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from agent.core import events
@@ -17,6 +17,10 @@ from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.sequence import SequenceSource
+from protocol.texts import clean
+
+MAX_WHY: Final = 300
+"""What an informant says of a wish is cut there."""
 
 _Message: TypeAlias = wire.Empty | wire.ResumeAgent | wire.SuspendAgent | wire.MoreResourcesRequest
 
@@ -42,7 +46,7 @@ class Callbacks:
             Route("GET", "/agents/{agent_id}/id", self._serving(wire.Empty), 1024),
             Route("POST", "/agents/{agent_id}/resume", self._serving(wire.ResumeAgent), 1024),
             Route("POST", "/agents/{agent_id}/suspend", self._serving(wire.SuspendAgent), 1024),
-            Route("POST", "/agents/{agent_id}/try-upscale", self._serving(wire.MoreResourcesRequest), 1024),
+            Route("POST", "/agents/{agent_id}/try-upscale", self._serving(wire.MoreResourcesRequest), 2048),
         )
 
     def _serving(self, kind: type[_Message]) -> Handler:
@@ -86,7 +90,8 @@ class Callbacks:
                     return text(400, f"/try-upscale is not part of {link.version}")
                 if link.phase is RegistrationPhase.SUSPENDED:
                     return text(400, "this agent is suspended")
-                event = events.TryUpscaleReceived(registration, message.more_resources())
+                why = clean(message.why, MAX_WHY)
+                event = events.TryUpscaleReceived(registration, message.more_resources(), why)
                 return self._offer(runner, registration, event)
 
     def _offer(self, runner: Runner, registration: UUID, event: events.Event) -> Reply | HangUp:

@@ -1,16 +1,18 @@
-"""The condition of a pod that is denied what it needs, in the pod's own status: for `kubectl get`, `kubectl wait` and other controllers.
+"""Conditions in a pod's own status, where it is denied what it needs or its control groups differ from its size: for `kubectl get`,
+`kubectl wait` and other controllers.
 
 What stands there is compared with what is so at each look, so that a restart of the agent leaves nothing behind.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from agent.core.notices import Topic
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
-from hosting.kubernetes.names import DENIED
+from hosting.kubernetes.names import CGROUP_MISMATCH, DENIED
 from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
@@ -19,12 +21,13 @@ if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
 
 AFTER_FAULT_S: Final = 60.0
-REASON: Final = "GrowthDenied"
+TYPES: Final[Mapping[Topic, str]] = {Topic.DENIED: DENIED, Topic.MISMATCH: CGROUP_MISMATCH}
+"""The topics that are told as conditions, by their types."""
 
 
-def differs(pod: Manifest, told: str | None) -> bool:
-    """Whether the pod's condition says something else than `told`: why the pod is denied, None where it is not."""
-    stands = objects.condition(pod, DENIED)
+def differs(pod: Manifest, type_: str, told: str | None) -> bool:
+    """Whether the pod's condition says something else than `told`: why it is so, None where it is not."""
+    stands = objects.condition(pod, type_)
     if told is None:
         return stands is not None and stands.get("status") == "True"
     return stands is None or (stands.get("status"), stands.get("message")) != ("True", told)
@@ -42,17 +45,17 @@ class Conditions:
         self._refused: dict[str, float] = {}
         """The pods whose condition was refused, by UID, and until when it is not tried again."""
 
-    async def write(self, wanted: Iterable[tuple[Manifest, str | None]], now_s: float) -> None:
-        """Write those that differ. One that is refused rests for a while; after another fault, all do. Never raises for the API
+    async def write(self, wanted: Iterable[tuple[Manifest, Topic, str | None]], now_s: float) -> None:
+        """Write those that differ; each is a topic of `TYPES`, with the text or None where it is not so. One that is refused rests for a while; after another fault, all do. Never raises for the API
         server's sake."""
         if now_s < self._not_before_s:
             return
         self._refused = {uid: until_s for uid, until_s in self._refused.items() if now_s < until_s}
-        for pod, told in wanted:
-            if objects.uid(pod) in self._refused or not differs(pod, told):
+        for pod, topic, told in wanted:
+            if objects.uid(pod) in self._refused or not differs(pod, TYPES[topic], told):
                 continue
             try:
-                await self._write(pod, told)
+                await self._write(pod, topic, told)
             except KubernetesError as error:
                 if isinstance(error, RefusedError) and (error.is_not_found or error.is_conflict):
                     continue  # another pod has its name by now
@@ -65,11 +68,11 @@ class Conditions:
                 if not self._refused:
                     self._faults.worked()
 
-    async def _write(self, pod: Manifest, told: str | None) -> None:
+    async def _write(self, pod: Manifest, topic: Topic, told: str | None) -> None:
         condition = {
-            "type": DENIED,
+            "type": TYPES[topic],
             "status": "False" if told is None else "True",
-            "reason": "GrowthPermitted" if told is None else REASON,
+            "reason": topic.value.over if told is None else topic.value.reason,
             "message": told or "",
             "lastTransitionTime": objects.time_written(datetime.now(UTC)),
         }

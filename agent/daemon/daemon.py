@@ -5,7 +5,7 @@ import gc
 import os
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from agent.backends.factories import (
     OnKubernetes,
     OnQemu,
 )
+from agent.core.model import Vm
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
@@ -32,6 +33,7 @@ from agent.daemon.node_extensions import NodeExtensions, StrategyOptions
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
+from agent.peers import pod_cgroups
 from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
@@ -43,6 +45,7 @@ from hosting.fault_log import FaultLog
 from hosting.files import FileLock
 from hosting.supervisor import Supervisor
 from hosting.tls import TlsError
+from protocol.pod_cgroups import PodCgroups
 
 LOCK_CHECK_S: Final = 2.0
 CERTIFICATE_CHECK_S: Final = 2.0
@@ -164,8 +167,19 @@ class Daemon:
             settings.faults,
             self._kubernetes,
             OnQemu(settings.qemu.guest_rules(), to_informants, self._moved, self._log),
+            self._cgroups(to_informants),
             self._extensions.sizes,
         )
+
+    def _cgroups(self, to_informants: HttpClient) -> Callable[[Vm], Awaitable[PodCgroups | None]]:
+        """Asks the node informant for the control groups of a pod."""
+        there = self._kubernetes
+
+        async def ask(vm: Vm) -> PodCgroups | None:
+            url = there.informant(vm.name) if there is not None else None
+            return await pod_cgroups.read(to_informants, url) if url is not None else None
+
+        return ask
 
     def _new_factory(
         self,

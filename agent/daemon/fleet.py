@@ -7,6 +7,7 @@ UID gets another runner, and so does the same VM with another informant or other
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from agent.backends.factories import InstalledBackend
@@ -73,8 +74,10 @@ class Fleet:
         for spec in new:
             self._start(spec, self._rng.random() * spread_s)
         for name, spec in wanted.items():
-            if self._running[name] != spec:
-                self._running[name] = spec
+            before, self._running[name] = self._running[name], spec
+            if before.containers != spec.containers:
+                self._runners[name].look_now()
+            if replace(before, containers=()) != replace(spec, containers=()):
                 self._runners[name].change(self._vm_of(spec))
                 self._log.info("VM changed", vm=name)
 

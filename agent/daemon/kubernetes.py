@@ -5,13 +5,14 @@ Imported only where the settings name Kubernetes: the client library is an extra
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from agent.backends.factories import OnKubernetes
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.ports import VmSource
+from agent.daemon import annotations, policies
 from agent.daemon.announcer import Announcer
 from agent.daemon.conditions import Conditions
 from agent.daemon.controllers import Controllers
@@ -21,9 +22,11 @@ from agent.daemon.node_events import ClusterNode
 from agent.daemon.settings import AgentSettings
 from agent.peers import endpoints
 from agent.peers.candidates import Candidates
+from agent.sources.described import AgentChecks
 from agent.sources.kubernetes import KubernetesSource, Stores
 from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
+from hosting.kubernetes.names import NEON_CONFIG
 from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.reflector import Reflector
@@ -120,12 +123,21 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         policies=watching.reflector(SCALING_POLICIES, is_optional=True),
         machines=watching.reflector(VIRTUAL_MACHINES, is_optional=True),
     )
-    source = KubernetesSource(node, stores, settings.kubernetes.informant, _fixed)
+    registry = policies.standard(has_plugins=settings.plugins.directory is not None)
+    source = KubernetesSource(
+        node, stores, settings.kubernetes.informant, _fixed, _checks(registry, settings.policies)
+    )
     watching.listener = source.note_change
 
     def scaling(name: str) -> Scaling | None:
         found = source.found().get(name)
         return found.scaling if found is not None else None
+
+    def informant(name: str) -> str | None:
+        found = source.found().get(name)
+        if found is None or found.scaling is None or found.description is None:
+            return None
+        return found.description.informant_url if found.scaling.informant_port is None else None
 
     recorder = EventRecorder(
         watching.api,
@@ -137,7 +149,7 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
     )
     announcer = _announcer(settings, watching, source, recorder)
     there = ClusterNode(watching.api, stores, recorder, lambda: source.found() if source.has_looked else None)
-    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling), announcer, there)
+    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling, informant), announcer, there)
 
 
 def _announcer(
@@ -149,6 +161,13 @@ def _announcer(
     watching.start("other controllers", controllers.run)
     evictor = Evictor(api, settings.kubernetes.evict_after, rng)
     return Announcer(source.found, recorder, controllers, evictor, Conditions(api, log), log)
+
+
+def _checks(registry: policies.PolicyRegistry, chosen: Sequence[Any]) -> AgentChecks:
+    """The published annotations are those of VirtualMachines alone."""
+    of_machines = annotations.checks(registry, chosen)
+    of_pods = {name: each for name, each in of_machines.items() if name != NEON_CONFIG}
+    return AgentChecks(of_pods, of_machines)
 
 
 def _fixed(pod: Manifest, scaling: Scaling) -> dict[ResourceName, str]:

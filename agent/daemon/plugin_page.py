@@ -3,16 +3,26 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from agent.node.plugins.status import PluginState, PluginStatus
 from hosting.metrics import Family
+from protocol.texts import clean
+
+MAX_LISTED: Final = 1000
+"""Sockets that are shown one by one: all that a node has, unless something has gone wrong with its folder."""
+_IDLE: Final = frozenset({PluginState.DISCOVERED, PluginState.CONNECTING, PluginState.FAILED})
 
 
 def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
-    """The whole of `/v1/plugins`. `directory` is None where the settings name none."""
-    plugins = [_plugin(each) for each in statuses]
-    return json.dumps({"node": node, "directory": directory, "plugins": plugins}).encode()
+    """The whole of `/v1/plugins`. `directory` is None where the settings name none.
+
+    Of very many sockets those that are in use come first, and then by path; of the others only the number in each state is told.
+    """
+    ordered = sorted(statuses, key=lambda each: (each.state in _IDLE, each.socket_path))
+    plugins = [_plugin(each) for each in ordered[:MAX_LISTED]]
+    more = Counter(each.state.value for each in ordered[MAX_LISTED:])
+    return json.dumps({"node": node, "directory": directory, "plugins": plugins, "more": more}).encode()
 
 
 def _plugin(status: PluginStatus) -> dict[str, Any]:
@@ -22,8 +32,8 @@ def _plugin(status: PluginStatus) -> dict[str, Any]:
         "name": status.name or None,
         "state": status.state.value,
         "sinceSeconds": round(status.since_s, 1),
-        "socket": status.socket_path,
-        "endpoint": status.endpoint or None,
+        "socket": clean(status.socket_path),
+        "endpoint": clean(status.endpoint) or None,
         "versions": list(status.versions),
         "lastError": status.last_error or None,
         "retryInSeconds": None if status.retry_in_s is None else round(status.retry_in_s, 1),

@@ -37,6 +37,7 @@ from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
 from hosting.amounts import Memory, share
 from hosting.registry import FactoryRegistry, RegistryError
 from hosting.settings import FaultsError, Settings, check
+from protocol.texts import clean
 
 POLICY_GROUP: Final = "parley.policies"
 DEFAULT: Final = ("utilisation",)
@@ -302,4 +303,4 @@ def _is_count(units: object) -> bool:
 
 
 def _text(value: object) -> str:
-    return " ".join(str(value).split())[:MAX_TEXT]
+    return clean(str(value), MAX_TEXT)

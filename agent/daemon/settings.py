@@ -11,12 +11,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from agent.backends import factories
 from agent.backends.faults import Faults
 from agent.core.timing import Timing
-from agent.daemon import policies, windows
+from agent.daemon import annotations, policies, windows
 from agent.daemon.guest_settings import guest_faults
 from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
 from agent.sources.file import InformantUrl, VmList
-from hosting.addresses import AdvertiseSetting, is_url
-from hosting.settings import Name, Settings
+from hosting.addresses import is_url
+from hosting.settings import AdvertiseSetting, Name, Settings
 from hosting.tls import TlsFiles
 
 NODE_VARIABLE: Final = "NODE_NAME"
@@ -189,10 +189,12 @@ class AgentSettings(VmList):
         if not isinstance(data, dict):
             return []
         faults: list[str] = []
+        plugins = data.get("plugins")
+        has_plugins = isinstance(plugins, dict) and plugins.get("directory") is not None
+        registry = policies.standard(has_plugins=has_plugins)
         if "policies" in data:
-            plugins = data.get("plugins")
-            has_plugins = isinstance(plugins, dict) and plugins.get("directory") is not None
-            faults += policies.faults_of(data["policies"], policies.standard(has_plugins=has_plugins))
+            faults += policies.faults_of(data["policies"], registry)
+        faults += annotations.faults_of_vms(data, registry)
         if "windows" in data:
             faults += windows.faults_of(data["windows"])
         faults += guest_faults(data)

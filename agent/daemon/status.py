@@ -70,6 +70,8 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
             "ticks": stats.ticks,
             "permits": stats.permits,
             "resizes": stats.resizes,
+            "restarts": stats.restarts,
+            "ends": dict(stats.ends),
             "refusals": dict(stats.refusals),
         },
     }
@@ -198,7 +200,7 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
         now = runner.condition(now_s)
         states[now.health.value] += 1
         stuck += [((runner.vm.name, peer), 1.0) for peer in now.peers]
-        if now.health is Health.DENIED:
+        if now.health is Health.DENIED and not now.mismatch:
             binding = _binding_reason(runner, now_s)
             denied.append(((runner.vm.name, binding.code.value if binding is not None else ""), 1.0))
     yield Family(
@@ -224,6 +226,33 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
     )
 
 
+def _containers(runners: list[Runner]) -> Iterator[Family]:
+    """What the last looks at pods showed of their containers."""
+    looks = [(runner.vm.name, runner.state.backend.containers) for runner in runners]
+    judged = [(runner.vm.name, runner.state.backend.judged) for runner in runners]
+    yield Family(
+        "gauge",
+        "parley_agent_container_restarts",
+        "Restarts of the containers of each pod since the pod began",
+        ("vm",),
+        tuple(((name,), float(found.restarts)) for name, found in looks),
+    )
+    yield Family(
+        "gauge",
+        "parley_agent_containers_down",
+        "Pods of which a container that is scaled does not run, so that they are not resized",
+        ("vm",),
+        tuple(((name,), 1.0) for name, found in looks if found.waits),
+    )
+    yield Family(
+        "gauge",
+        "parley_agent_cgroup_mismatch",
+        "Pods whose control groups allow another amount of a resource than is in force by their status",
+        ("vm", "resource"),
+        tuple(((name, resource), 1.0) for name, found in judged for resource in found.mismatched),
+    )
+
+
 def families(
     runners: list[Runner], restarts: int, tasks: int = 0, calls: tuple[int, int] = (0, 0)
 ) -> Iterator[Family]:
@@ -241,6 +270,13 @@ def families(
     yield counter(
         "parley_agent_refusals", "Refusals and failures, by code", "code", lambda stats: stats.refusals
     )
+    yield counter(
+        "parley_agent_container_ends",
+        "Ends of containers of each pod that were seen, by the node's reason, such as OOMKilled",
+        "reason",
+        lambda stats: stats.ends,
+    )
+    yield from _containers(runners)
     sizes: list[tuple[tuple[str, ...], float]] = []
     for runner in runners:
         seen = runner.state.backend.observation

@@ -8,11 +8,12 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from agent.core.model import PodObservation
 from agent.core.on_metrics import goal_of
-from agent.core.per_resource import Denial, PerResource
+from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.plan import Plan, WaitsFor
 from agent.core.policies.values import ResourceGoal
-from agent.core.state import BackendState, RunnerState, UrgentGrowth
+from agent.core.state import BackendState, RunnerState
 from agent.core.timing import Timing
 from agent.runner.event_json import without_ids
 from protocol.values import Resources
@@ -48,6 +49,7 @@ def parts(state: RunnerState, planned: Plan | None, timing: Timing, now_s: float
         "refusedSizes": _refused_sizes(state, now_s),
         "metrics": _metrics(state, timing, now_s),
         "guest": _guest(state, now_s),
+        "containers": _containers(state),
         "takeover": _takeover(state, now_s),
         "pluginPolicies": [
             {"plugin": each.plugin, "fault": _told(each.error)} for each in state.policies.answers
@@ -198,6 +200,20 @@ def _phase(state: RunnerState, planned: Plan | None, timing: Timing, now_s: floa
     return ResizePhase.STALLED if now_s >= link.moved_s + timing.stall_s else ResizePhase.MOVING
 
 
+def _containers(state: RunnerState) -> dict[str, Any] | None:
+    """What the last look at a pod showed of its containers; None for what is no pod."""
+    if not isinstance(state.backend.observation, PodObservation):
+        return None
+    found = state.backend.containers
+    return {
+        "notRunning": _told(found.waits),
+        "mismatch": _told(state.backend.judged.mismatch),
+        "mismatched": list(state.backend.judged.mismatched),
+        "restarts": found.restarts,
+        "lastEnd": _told(found.last_end),
+    }
+
+
 def _refused_sizes(state: RunnerState, now_s: float) -> list[dict[str, Any]]:
     return [
         {
@@ -237,7 +253,7 @@ def _guest(state: RunnerState, now_s: float) -> dict[str, Any]:
         "failures": link.failures,
         "fault": _told(link.fault),
         "refusedDownscale": _denials(link.denied, now_s),
-        "urgent": _wishes(link.wishes, now_s),
+        "urgent": _wishes(state, now_s),
     }
 
 
@@ -246,17 +262,22 @@ def _denials(denied: PerResource[Denial | None], now_s: float) -> dict[str, Any]
     found = [each for each in denied if each is not None]
     if not found:
         return None
-    amounts = _amounts(*(None if each is None else each.amount for each in denied))
-    return {**amounts, "retryInSeconds": _left(min(each.until_s for each in found), now_s)}
+    told = _amounts(*(None if each is None else each.amount for each in denied))
+    return {**told, "retryInSeconds": _left(min(each.until_s for each in found), now_s)}
 
 
-def _wishes(wishes: PerResource[UrgentGrowth | None], now_s: float) -> dict[str, Any] | None:
-    """What the guest cannot wait for, and for how long that counts."""
-    found = [each for each in wishes if each is not None]
+def _wishes(state: RunnerState, now_s: float) -> dict[str, Any] | None:
+    """What the guest cannot wait for, as far as it has not come, and for how long that counts."""
+    pairs = zip(state.informant.wishes, amounts(state.in_use()), strict=True)
+    urgent = [
+        each if each is not None and not each.is_over and each.amount > in_use else None
+        for each, in_use in pairs
+    ]
+    found = [each for each in urgent if each is not None]
     if not found:
         return None
-    amounts = _amounts(*(None if each is None else each.amount for each in wishes))
-    return {**amounts, "leftSeconds": _left(max(each.until_s for each in found), now_s)}
+    told = _amounts(*(None if each is None else each.amount for each in urgent))
+    return {**told, "leftSeconds": _left(max(each.until_s for each in found), now_s)}
 
 
 def _takeover(state: RunnerState, now_s: float) -> dict[str, Any] | None:

@@ -9,12 +9,15 @@ from agent.core.model import Sample, Stalls, Vm
 from hosting.client import Answered, HttpClient
 from protocol import exporter
 from protocol.errors import RemoteProtocolError
+from protocol.texts import clean
 
 _BUSY: Final = "cpu_busy_seconds_total"
+_CPUS: Final = "cpus"
 _TOTAL: Final = "memory_MemTotal_bytes"
 _AVAILABLE: Final = "memory_MemAvailable_bytes"
 _NAMES: Final = (
     _BUSY,
+    _CPUS,
     _TOTAL,
     _AVAILABLE,
     *(
@@ -60,7 +63,7 @@ class ExporterLink:
             metrics = exporter.read_metrics(outcome.body, self._prefix)
             found = exporter.samples(outcome.body, tuple(self._prefix + name for name in _NAMES))
         except RemoteProtocolError as error:
-            return events.MetricsFailed(str(error)[:300], False, chance)
+            return events.MetricsFailed(clean(str(error), 300), False, chance)
         figures = {name: found.get(self._prefix + name) for name in _NAMES}
         return events.MetricsRead(
             Sample(
@@ -72,6 +75,7 @@ class ExporterLink:
                 _bytes(figures[_AVAILABLE]),
                 _stalls(figures, "cpu"),
                 _stalls(figures, "memory"),
+                figures[_CPUS],
             )
         )
 

@@ -9,6 +9,7 @@ from hosting import problems
 from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
+from protocol.texts import clean
 from protocol.values import Resources
 from protocol.versions import INFORMANT_SPOKEN
 
@@ -17,9 +18,8 @@ _REASON_CHARS: Final = 300
 
 def _told(answer: Answered) -> str:
     """The error in an answer: its status, and the reason in its body, as one short line."""
-    text = problems.text_of(answer.body)[: 4 * _REASON_CHARS]
-    reason = " ".join("".join(each if each.isprintable() else " " for each in text).split())
-    return f"status {answer.status}: {reason[:_REASON_CHARS]}" if reason else f"status {answer.status}"
+    reason = clean(problems.text_of(answer.body), _REASON_CHARS)
+    return f"status {answer.status}: {reason}" if reason else f"status {answer.status}"
 
 
 class InformantLink:
@@ -48,7 +48,7 @@ class InformantLink:
         try:
             desc = codec.decode(wire.InformantDesc, outcome.body)
         except RemoteProtocolError as error:
-            return events.RegisterFailed(str(error)[:_REASON_CHARS], chance)
+            return events.RegisterFailed(clean(str(error), _REASON_CHARS), chance)
         if desc.proto_version not in INFORMANT_SPOKEN:
             return events.RegisterFailed(f"it chose version {desc.proto_version}", chance)
         if desc.metrics_method.prometheus is None:
@@ -68,10 +68,10 @@ class InformantLink:
         try:
             result = codec.decode(wire.DownscaleResult, outcome.body)
         except RemoteProtocolError as error:
-            return events.InformantFailed(str(error)[:_REASON_CHARS], False, self._rng.random())
+            return events.InformantFailed(clean(str(error), _REASON_CHARS), False, self._rng.random())
         if result.ok:
             return events.DownscaleApproved(amount)
-        return events.DownscaleDenied(amount, result.status[:_REASON_CHARS])
+        return events.DownscaleDenied(amount, clean(result.status, _REASON_CHARS))
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
         outcome = await self._send("PUT", "/upscale", wire.RawResources(*amount.as_quantities()))

@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import msgspec
@@ -21,6 +21,7 @@ from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
+from protocol.texts import clean
 from protocol.values import ComputeUnit
 
 Event: TypeAlias = events.PermitGranted | events.PermitRefused | events.PermitFailed
@@ -29,6 +30,7 @@ BATCH_HEADER: Final = "parley-batch"
 """A scheduler's offer: how many requests a batch may hold."""
 WINDOW_S: Final = 0.015
 MAX_BATCH: Final = 128
+_REASON_CHARS: Final = 1024
 
 
 def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
@@ -41,6 +43,7 @@ def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
         ask.seen_epoch,
         ask.instance,
         RawRequest(ask.resources, ask.claim, vm.unit.step, True if ask.is_apart else None),
+        ask.token,
     )
     slots = translate.request_slots(ask.resources, vm.slot_bytes)
     return wire.AgentRequest(ask.version, vm.pod, slots, ask.metrics, extension)
@@ -78,7 +81,7 @@ class SentRequest:
         try:
             response = codec.decode(wire.PluginResponse, body)
         except RemoteProtocolError as error:
-            return self.failed(str(error)[:300])
+            return self.failed(clean(str(error), 300))
         extension = response.extension
         if extension is not None:
             return events.PermitGranted(
@@ -86,12 +89,15 @@ class SentRequest:
                 extension.permit,
                 extension.compute_unit,
                 sent_s,
-                extension.reasons,
+                tuple(
+                    replace(each, message=clean(each.message, _REASON_CHARS)) for each in extension.reasons
+                ),
                 extension.sequence_number,
                 extension.scheduler_instance,
                 extension.scheduler_epoch,
                 response.migrate is not None,
                 self.chance,
+                extension.token,
             )
         permit = translate.from_slots(response.permit, slot_bytes)
         asked = translate.from_slots(translate.request_slots(ask.resources, slot_bytes), slot_bytes)
@@ -267,7 +273,7 @@ def _answers(outcome: Outcome, count: int) -> list[_Item] | str:
     try:
         found = msgspec.json.decode(outcome.body, type=list[_Item])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return f"not the answer to a batch: {error}"[:300]
+        return clean(f"not the answer to a batch: {error}", 300)
     return found if len(found) == count else f"{len(found)} answers to a batch of {count}"
 
 

@@ -14,6 +14,7 @@ import msgspec
 from pydantic.alias_generators import to_camel
 
 from agent.core import events
+from protocol.texts import clean
 from protocol.values import Resources
 
 MAX_TEXT: Final = 200
@@ -60,8 +61,7 @@ def _plain(value: Any) -> Any:
         case float():
             return round(value, 3) if math.isfinite(value) else None
         case str():
-            text = without_ids(value)
-            return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+            return clean(without_ids(value), MAX_TEXT)
         case UUID():
             return without_ids(str(value))
         case Resources():
@@ -73,4 +73,4 @@ def _plain(value: Any) -> Any:
         case _ if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
             return _fields(value)
         case _:
-            return without_ids(str(value))[:MAX_TEXT]
+            return clean(without_ids(str(value)), MAX_TEXT)

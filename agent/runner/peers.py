@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -13,12 +14,14 @@ from agent.core.ports import (
     FencedOffError,
     Fencing,
     InformantPeer,
+    NotNowError,
     PolicyPeer,
     ResizeRefusedError,
     SchedulerPeer,
     VmBackend,
 )
 from agent.core.timing import Timing
+from protocol.values import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Performer:
             return events.FencedOff()
         except ResizeRefusedError as error:
             return events.ResizeRefused(str(error), self._rng.random())
+        except NotNowError as error:
+            return events.ResizePostponed(str(error), self._rng.random())
         except (BackendError, TimeoutError) as error:
             text, chance = str(error) or f"no answer within {deadline_s:g} s", self._rng.random()
         match action:
@@ -88,15 +93,29 @@ class Performer:
             case _:
                 assert_never(action)
 
+    async def _is_fenced(self, vm: Vm, target: Resources) -> bool:
+        """Whether this life may command the VM: the target that stands is repeated, which changes nothing. Raises `FencedOffError`."""
+        assert self._fencing is not None
+        not_after_s = time.monotonic() + self._timing.backend_deadline_s
+        try:
+            await self._peers.backend.resize(vm, target, self._fencing, seen=target, not_after_s=not_after_s)
+        except FencedOffError:
+            raise
+        except BackendError:
+            return False
+        return True
+
     async def _command(self, vm: Vm, action: events.Fence | events.Observe | events.Resize) -> events.Event:
         backend = self._peers.backend
         match action:
             case events.Fence():
                 self._fencing = await backend.fence(vm)
                 return events.Fenced()
-            case events.Observe():
+            case events.Observe(checks_fence):
                 seen = await backend.observe(vm)
-                return events.Observed(seen, self._rng.random() if seen.refusal is not None else 0.0)
+                is_fenced = checks_fence and await self._is_fenced(vm, seen.target)
+                chance = self._rng.random() if seen.refusal is not None else 0.0
+                return events.Observed(seen, chance, is_fenced)
             case events.Resize(target, seen, not_after_s):
                 assert self._fencing is not None
                 await backend.resize(vm, target, self._fencing, seen=seen, not_after_s=not_after_s)

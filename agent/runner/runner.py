@@ -25,6 +25,7 @@ from agent.core.policies.remembered import NOTHING, Remembered
 from agent.core.policies.saved import KnownLoad
 from agent.core.policies.windows import WindowLimits
 from agent.core.ports import HeldLog
+from agent.core.resized import AskedSizeChange, SizeWatch
 from agent.core.state import MetricsState, RunnerState
 from agent.core.step import RunnerCore
 from agent.core.timing import Timing
@@ -38,6 +39,7 @@ from protocol.values import ZERO
 
 INBOX: Final = 64
 JOURNAL: Final = 64
+SIZE_CHANGES: Final = 64
 GOODBYE_S: Final = 1.0
 SLACK_S: Final = 0.1
 """Waits of a second and more end at a multiple of this, so that the runners of a node wake up together: work that was
@@ -113,6 +115,8 @@ class Runner:
         self._growth = GrowthTimer(context.latencies)
         self._inbox: asyncio.Queue[events.Event | Exception] = asyncio.Queue(INBOX)
         self._journal: deque[tuple[float, events.Event]] = deque(maxlen=JOURNAL)
+        self._sizes = SizeWatch()
+        self._size_changes: deque[AskedSizeChange] = deque(maxlen=SIZE_CHANGES)
         self._not_before_ms = 0
         self._next_tick_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
@@ -131,6 +135,12 @@ class Runner:
     def journal(self, now_s: float) -> list[tuple[float, events.Event]]:
         """What happened last, each with how many seconds ago, the latest last."""
         return [(now_s - at_s, event) for at_s, event in self._journal]
+
+    def take_size_changes(self) -> list[AskedSizeChange]:
+        """How the size has changed since the last call, as it was asked to; of very many the latest."""
+        changes = list(self._size_changes)
+        self._size_changes.clear()
+        return changes
 
     def change(self, vm: Vm) -> None:
         """The VM is described otherwise from now on, for this life and later ones."""
@@ -218,6 +228,8 @@ class Runner:
             self.stats.note(transition)
             self._growth.note(transition, now_s)
             self._runner_log.happened(transition)
+        self._sizes, changes = self._sizes.after(step)
+        self._size_changes.extend(changes)
         if self.state.superseded_at_ms is not None:
             return math.inf
         if now_s >= self._next_tick_s:

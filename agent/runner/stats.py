@@ -29,6 +29,10 @@ class RunnerStats:
     """Ticks of the runner's clock: what happens "within two ticks" can be counted."""
     permits: int = 0
     resizes: int = 0
+    restarts: int = 0
+    """Of containers, since the runner began."""
+    ends: Counter[str] = field(default_factory=Counter)
+    """How containers ended since the runner began, by reason as the node tells it, such as `OOMKilled`."""
     refusals: Counter[str] = field(default_factory=Counter)
     actions: Counter[str] = field(default_factory=Counter)
 
@@ -50,6 +54,12 @@ class RunnerStats:
                 self.resizes += 1
             case events.DownscaleDenied():
                 self.refusals["downscale-denied"] += 1
+            case events.Observed() if happened.before.backend.observation is not None:
+                before, after = happened.before.backend.containers, happened.after.backend.containers
+                self.restarts += max(0, after.restarts - before.restarts)
+                self.ends.update(
+                    reason for identity, reason in after.ends if (identity, reason) not in before.ends
+                )
             case _:
                 pass
 

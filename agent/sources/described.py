@@ -5,7 +5,8 @@ VirtualMachine (`hosting.kubernetes.virtual_machines`) and the pod that it runs 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from agent.core.model import Vm, VmKind
@@ -15,6 +16,7 @@ from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.objects import ResourceName
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import Scaling, ScalingPolicy, scaling_of
+from hosting.kubernetes.settled import Checks, Valid, stays
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
 from protocol.quantities import QuantityError
 from protocol.values import Bounds, ComputeUnit, Resources
@@ -34,6 +36,8 @@ _READ: Final = frozenset(
 )
 """The annotations that a runner reads. Others are read elsewhere, change with every write, or are not ours."""
 
+_NO_CHECKS: Final[Checks] = MappingProxyType({})
+
 Pods: TypeAlias = Mapping[tuple[str, str], Manifest]
 """Pods by namespace and name."""
 
@@ -43,7 +47,8 @@ class Found:
     """A VM of this node that somebody wants scaled, by its object: a pod, or a VirtualMachine. `scaling` is None for the latter.
 
     `description` is None while it cannot be scaled: before it runs, where its informant has no address yet, or because of
-    `obstacles`, which do not pass by themselves. `faults` are what is ignored in its annotations. Both are texts for a person.
+    `obstacles`, which do not pass by themselves. `faults` are what is ignored in its annotations. Both are texts for a person. `valid`
+    is what of its annotations counts, for the next look.
     """
 
     manifest: Manifest
@@ -51,10 +56,19 @@ class Found:
     description: VmDescription | None = None
     faults: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    valid: Valid | None = None
 
 
 Fixed: TypeAlias = Callable[[Manifest, Scaling], Mapping[ResourceName, str]]
 """The resources of a pod of which no container's amount may be changed, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentChecks:
+    """What the agent alone knows of the annotations of pods, and of VirtualMachines."""
+
+    of_pods: Checks = field(default_factory=dict)
+    of_machines: Checks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,7 @@ class NodeFacts:
     informant: str
     policies: Sequence[ScalingPolicy]
     fixed: Fixed
+    checks: Checks = field(default_factory=dict)
 
 
 def room_of(node: Manifest) -> Resources:
@@ -79,20 +94,23 @@ def room_of(node: Manifest) -> Resources:
     return pods.resources(found)
 
 
-def describe(pod: Manifest, facts: NodeFacts) -> Found | None:
-    """The pod as it is scaled; None where nobody asks for it, and where it ends. A NeonVM's pod is none of its own."""
+def describe(pod: Manifest, facts: NodeFacts, last: Valid | None = None) -> Found | None:
+    """The pod as it is scaled; None where nobody asks for it, and where it ends. A NeonVM's pod is none of its own. `last` is what was
+    valid of its annotations before."""
     if _is_ending(pod) or machine_of(pod) is not None:
         return None
-    scaling = scaling_of(pod, facts.policies, facts.room)
+    scaling = scaling_of(pod, facts.policies, facts.room, last, facts.checks)
     if scaling is None:
         return None
-    if scaling.obstacles:
-        return Found(pod, scaling, None, scaling.faults, scaling.obstacles)
+    obstacles = (*scaling.obstacles, *_unknown(scaling.unknown))
+    found = Found(pod, scaling, None, scaling.faults, obstacles, scaling.valid)
+    if obstacles:
+        return found
     fixed = facts.fixed(pod, scaling)
     texts = tuple(f"{resource} stays as it is: {why}" for resource, why in fixed.items())
     if len(fixed) == len(objects.RESOURCE_NAMES):
-        return Found(pod, scaling, None, scaling.faults, texts)
-    found = Found(pod, scaling, None, (*scaling.faults, *texts))
+        return replace(found, obstacles=texts)
+    found = replace(found, faults=(*scaling.faults, *texts))
     url = _informant(pod, scaling, facts.informant)
     if url is None or not _is_running(pod):
         return found
@@ -107,7 +125,9 @@ def describe(pod: Manifest, facts: NodeFacts) -> Found | None:
     annotations = read_by_runner(scaling.annotations)
     if fixed:  # else the runner would read wider ones there
         annotations.pop(names.BOUNDS, None)
-    return replace(found, description=VmDescription(vm, url, annotations, None, scaling.is_tied))
+    states = pods.container_states(pod)
+    spec = VmDescription(vm, url, annotations, None, scaling.is_tied, containers=states)
+    return replace(found, description=spec)
 
 
 def _bounds(pod: Manifest, bounds: Bounds, fixed: Collection[str]) -> Bounds:
@@ -123,10 +143,17 @@ def _bounds(pod: Manifest, bounds: Bounds, fixed: Collection[str]) -> Bounds:
     return Bounds(kept(bounds.min), kept(bounds.max))
 
 
-def describe_machine(manifest: Manifest, node: str, pods_of_node: Pods) -> Found | None:
-    """The VirtualMachine as it is scaled; None where nobody asks for it, and where it ends or is on another node."""
+def _unknown(names_: Collection[str]) -> tuple[str, ...]:
+    return (stays(names_),) if names_ else ()
+
+
+def describe_machine(
+    manifest: Manifest, node: str, pods_of_node: Pods, last: Valid | None = None, checks: Checks = _NO_CHECKS
+) -> Found | None:
+    """The VirtualMachine as it is scaled; None where nobody asks for it, and where it ends or is on another node. `last` is what was
+    valid of its annotations before."""
     try:
-        machine = VirtualMachine.read(manifest)
+        machine = VirtualMachine.read(manifest, last, checks)
     except UnreadableVmError as error:
         status = manifest.get("status")
         is_here = isinstance(status, Mapping) and status.get("node") == node
@@ -134,10 +161,10 @@ def describe_machine(manifest: Manifest, node: str, pods_of_node: Pods) -> Found
         return Found(manifest, obstacles=error.faults) if is_here and is_wanted else None
     if not machine.is_enabled or machine.is_terminal or machine.node != node or _is_going(manifest):
         return None
-    found = Found(manifest, faults=machine.faults)
+    found = Found(manifest, faults=machine.faults, obstacles=_unknown(machine.unknown), valid=machine.valid)
     pod = pods_of_node.get((machine.namespace, machine.pod_name))
     address = _address(pod) if pod is not None else None
-    if pod is None or address is None or _is_ending(pod) or not _is_running(pod):
+    if found.obstacles or pod is None or address is None or _is_ending(pod) or not _is_running(pod):
         return found
     vm = Vm(
         PodName(machine.pod_name, machine.namespace),

@@ -11,9 +11,19 @@ from typing import Final, Protocol
 
 from agent.core.ports import VmChange, VmDescription, VmSourceError
 from agent.sources.changes import changes_between
-from agent.sources.described import Fixed, Found, NodeFacts, describe, describe_machine, room_of
+from agent.sources.described import (
+    AgentChecks,
+    Fixed,
+    Found,
+    NodeFacts,
+    describe,
+    describe_machine,
+    room_of,
+)
+from hosting.kubernetes import objects
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy
+from hosting.kubernetes.settled import Valid
 
 CHECK_S: Final = 2.0
 """How often faults of the reflectors are looked for."""
@@ -56,13 +66,17 @@ class Stores:
 
 
 class KubernetesSource:
-    """The VMs of `node`. `informant` is the URL of its informant; `fixed` says what of a pod may not be changed. `note_change` is to be called whenever a store has changed."""
+    """The VMs of `node`. `informant` is the URL of its informant; `fixed` says what of a pod may not be changed, `checks` what the agent
+    alone knows of annotations. `note_change` is to be called whenever a store has changed."""
 
-    def __init__(self, node: str, stores: Stores, informant: str, fixed: Fixed) -> None:
+    def __init__(
+        self, node: str, stores: Stores, informant: str, fixed: Fixed, checks: AgentChecks | None = None
+    ) -> None:
         self._node = node
         self._stores = stores
         self._informant = informant
         self._fixed = fixed
+        self._checks = checks or AgentChecks()
         self._changed = asyncio.Event()
         self._told: dict[str, VmDescription] | None = None
         self._is_faulty = False
@@ -119,8 +133,9 @@ class KubernetesSource:
         """What the stores change, told from now on. Nothing is awaited between this and the return. Raises `VmSourceError`."""
         self._check()
         facts = self._read_facts()
-        found = dict(self._pods(facts))
-        found |= self._machines()
+        last = {objects.uid(each.manifest): each.valid for each in self._found.values()}
+        found = dict(self._pods(facts, last))
+        found |= self._machines(last)
         now = {name: each.description for name, each in found.items() if each.description is not None}
         before, self._told, self._found, self._facts = self._told or {}, now, found, facts
         return tuple(changes_between(before, now))
@@ -134,20 +149,21 @@ class KubernetesSource:
         elif now_s - self._good_s >= GRACE_S:
             raise VmSourceError("; ".join(faults))
 
-    def _pods(self, facts: NodeFacts) -> Iterator[tuple[str, Found]]:
+    def _pods(self, facts: NodeFacts, last: Mapping[str, Valid | None]) -> Iterator[tuple[str, Found]]:
         for (namespace, name), pod in self._stores.pods.objects().items():
             known = self._found.get(f"{namespace}/{name}")
             is_same = known is not None and known.manifest is pod and facts == self._facts
-            described = known if is_same else describe(pod, facts)
+            described = known if is_same else describe(pod, facts, last.get(objects.uid(pod)))
             if described is not None:
                 yield f"{namespace}/{name}", described
 
-    def _machines(self) -> Iterator[tuple[str, Found]]:
+    def _machines(self, last: Mapping[str, Valid | None]) -> Iterator[tuple[str, Found]]:
         if self._stores.machines is None:
             return
         pods = self._stores.pods.objects()
         for (namespace, name), manifest in self._stores.machines.objects().items():
-            described = describe_machine(manifest, self._node, pods)
+            valid = last.get(objects.uid(manifest))
+            described = describe_machine(manifest, self._node, pods, valid, self._checks.of_machines)
             if described is not None:
                 spec = described.description
                 yield spec.vm.name if spec is not None else f"{namespace}/{name}", described
@@ -162,4 +178,4 @@ class KubernetesSource:
             raise VmSourceError(str(error)) from None
         policies = [ScalingPolicy.read(each) for each in self._stores.policies.objects().values()]
         policies.sort(key=lambda each: (each.namespace, each.name))
-        return NodeFacts(room, self._informant, tuple(policies), self._fixed)
+        return NodeFacts(room, self._informant, tuple(policies), self._fixed, self._checks.of_pods)

@@ -25,7 +25,8 @@ _MAX_REQUEST_BYTES = 1024
 class Agent:
     """One VM's agent. `held` is also what is in use: resizes take no time here.
 
-    `want`, `claim` and `instance` are those of the request that was made last, `number` is its sequence number.
+    `want`, `claim` and `instance` are those of the request that was made last, `number` is its sequence number. `token` is that of the
+    last answer: the agents are old, and each the only one of its VM.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Agent:
         "index",
         "instance",
         "number",
+        "token",
         "want",
     )
 
@@ -54,6 +56,7 @@ class Agent:
         self.number = 0
         self.want = self.claim = self.held
         self.instance = NOBODY
+        self.token = b""
 
     def next_units(self) -> int:
         """What the mix asks for next."""
@@ -72,7 +75,7 @@ class Agent:
         body = b"%b%d%b" % (
             self._before[self.want - LOW],
             self.number,
-            _after(self.instance, self.want, self.claim),
+            _after(self.instance, self.want, self.claim, self.token),
         )
         assert len(body) <= _MAX_REQUEST_BYTES
         return body
@@ -125,10 +128,11 @@ def _amount(units: int) -> str:
 
 
 @functools.lru_cache(64)
-def _after(instance: bytes, want: int, claim: int) -> bytes:
+def _after(instance: bytes, want: int, claim: int, token: bytes) -> bytes:
     """A body from behind the sequence number to its end."""
     raw = f'{{"resources":{_amount(want)},"lastPermit":{_amount(claim)},"computeUnit":{_amount(1)}}}'
-    return b',"seenEpoch":0,"schedulerInstance":%b,"raw":%b}' % (instance, raw.encode())
+    proof = b',"token":"%b"' % token if token else b""
+    return b',"seenEpoch":0,"schedulerInstance":%b,"raw":%b%b}' % (instance, raw.encode(), proof)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,7 @@ class Permit:
     instance: bytes
     units: int
     reasons: tuple[str, ...]
+    token: bytes = b""
 
     @property
     def is_unsettled(self) -> bool:
@@ -155,6 +160,6 @@ def read(content: Any) -> Permit:
             raise ValueError(f"the permit {amount} is no whole number of units")
         reasons = tuple(reason["code"] for reason in content["reasons"])
         instance = f'"{content["schedulerInstance"]}"'.encode()
-        return Permit(content["sequenceNumber"], instance, units, reasons)
+        return Permit(content["sequenceNumber"], instance, units, reasons, content.get("token", "").encode())
     except (KeyError, TypeError) as error:
         raise ValueError(f"no reply with the extension: {error!r} is missing or wrong") from None

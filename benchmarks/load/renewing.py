@@ -36,12 +36,13 @@ class Renewing(Agent):
     the attempt that was answered last was sent.
     """
 
-    __slots__ = ("heard_of", "is_open", "lease_s", "sent_s", "settled_by", "wanted")
+    __slots__ = ("heard_of", "is_open", "lease_s", "next_token", "sent_s", "settled_by", "wanted")
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.heard_of = NOBODY
         self.settled_by = NOBODY
+        self.next_token = b""
         self.is_open = False
         self.sent_s = 0.0
         self.lease_s: float | None = None
@@ -56,7 +57,7 @@ class Renewing(Agent):
         if self.is_open and self.wanted is None:
             self.wanted = self.want
         want = self.next_units() if self.wanted is None else self.wanted
-        self.is_open, self.wanted = True, None
+        self.is_open, self.wanted, self.token = True, None, self.next_token
         return self.ask(want, self.heard_of)
 
 
@@ -245,7 +246,7 @@ class Renewals:
         self.counts["answers"] += 1
         is_named = agent.instance == permit.instance
         is_known = agent.heard_of == permit.instance
-        agent.heard_of = permit.instance
+        agent.heard_of, agent.next_token = permit.instance, permit.token
         if permit.units > agent.want or (permit.is_unsettled and permit.units > agent.claim):
             self._faults.add(f"VM {agent.index}: {permit} exceeds want {agent.want} or claim {agent.claim}")
         if permit.units < min(agent.want, agent.claim):

@@ -47,6 +47,15 @@ class PodGroup:
         """Whether the group still exists."""
         return os.path.isdir(self.memory)  # noqa: PTH112 - half the price, at every request and every look
 
+    def has_tasks(self) -> bool:
+        """Whether a process is in the group or below it."""
+        try:
+            if self.is_v2:
+                return "populated 1" in (self.memory / "cgroup.events").read_text()
+            return bool((self.memory / "cgroup.procs").read_text()) or bool(_directories(self.memory))
+        except OSError:  # it ends at this moment
+            return False
+
     def listing(self) -> tuple[int, int]:
         """What differs once a group inside was made or has gone, unless another one has taken its place. Raises `OSError` where the group is gone.
 

@@ -14,6 +14,7 @@ from hosting.amounts import Cpu, Memory
 from hosting.kubernetes import names
 from hosting.settings import FaultsError, Settings, check
 from protocol import values
+from protocol.texts import clean
 from protocol.values import Bounds
 
 MAX_BYTES: Final = 64 * 1024
@@ -41,6 +42,10 @@ class _Parts(Settings):
 
 class _Limit(Settings):
     amount: _Parts
+
+
+class _Tie(Settings):
+    tied: bool
 
 
 class _NeonAmount(Settings):
@@ -93,6 +98,17 @@ def bounds(annotations: Mapping[str, object], base: Bounds, faults: list[str]) -
     if not found:
         return None
     return _made(found.get("min", base.min), found.get("max", base.max), names.BOUNDS, faults)
+
+
+def tied(config: Mapping[str, Any], faults: list[str]) -> bool | None:
+    """What the JSON of `parley.dev/config` says of it; the rest of that annotation is the agent's alone."""
+    if "tied" not in config:
+        return None
+    try:
+        return check({"tied": config["tied"]}, _Tie).tied
+    except FaultsError as error:
+        faults += (f"{names.CONFIG}: {fault}" for fault in error.faults)
+        return None
 
 
 def neon_bounds(annotations: Mapping[str, object], slot_bytes: int, faults: list[str]) -> Bounds | None:
@@ -168,4 +184,4 @@ def _refuse(text: str) -> Any:
 
 def short(value: object) -> str:
     """What was written, on one line and cut, for a message."""
-    return " ".join(str(value).split())[:60]
+    return clean(str(value), 60)

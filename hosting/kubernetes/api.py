@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -22,7 +22,10 @@ from hosting.kubernetes.errors import (
 )
 from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.resources import Manifest, ResourceType
-from hosting.metrics import Family
+from protocol.texts import clean
+
+if TYPE_CHECKING:
+    from hosting.metrics import Family
 
 __all__ = [
     "ApiCredentials",
@@ -231,8 +234,10 @@ class KubernetesApi:
 
     # ------------------------------------------------------------ figures
 
-    def families(self) -> tuple[Family, ...]:
+    def families(self) -> "tuple[Family, ...]":
         """How many calls have ended, and how; a watch counts when it ends."""
+        from hosting.metrics import Family  # noqa: PLC0415 - commands that only ask should not load servers
+
         samples = tuple((labels, float(count)) for labels, count in sorted(self._calls.items()))
         text = "Calls to the API server of Kubernetes that have ended"
         return (Family("counter", "parley_kubernetes_calls", text, ("method", "outcome"), samples),)
@@ -289,5 +294,5 @@ def _named() -> Iterator[None]:
     except TimeoutError:
         raise UnreachableError("the server did not answer in time") from None
     except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-        text = " ".join(str(error).split())[:300]
+        text = clean(str(error), 300)
         raise UnreachableError(f"{type(error).__name__}: {text}".rstrip(": ")) from None

@@ -21,6 +21,7 @@ from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from hosting.kubernetes.errors import CredentialsError, is_status
+from protocol.texts import clean
 
 READ_DEADLINE_S: Final = 20.0
 """How long reading credentials may take: a program may have to be asked."""
@@ -282,7 +283,7 @@ def _context(credentials: ApiCredentials) -> str | None:
 
 
 def _why(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return clean(str(error)) or type(error).__name__
 
 
 async def _open(client: Any, call: ApiCall, silence_s: float | None) -> Answer:

@@ -4,9 +4,14 @@ import json
 import re
 from typing import Any, Final
 
+from protocol.texts import clean
+
 _MAX_RETRY_AFTER_S: Final = 2**31 - 1
 """A Status has it as an int32. Python's whole numbers have no end, and one of 400 digits is no float."""
 _SECONDS: Final = re.compile("[0-9]{1,10}")
+MAX_REASON: Final = 128
+MAX_MESSAGE: Final = 2000
+"""Characters of a message that are kept: admission webhooks of others write there whatever they like."""
 
 
 class KubernetesError(Exception):
@@ -76,7 +81,7 @@ def refusal(status: int, text: bytes, retry_after: str | None = None) -> Refused
     """The error in an answer: a Status object, or any text."""
     found = _object_in(text)
     if found is None:
-        found = {"message": " ".join(text[:300].decode(errors="replace").split())}
+        found = {"message": clean(text.decode(errors="replace"), 300)}
     if retry_after is not None and _SECONDS.fullmatch(retry_after):
         found = {"details": {"retryAfterSeconds": int(retry_after)}} | found
     return refusal_of(status, found)
@@ -102,5 +107,9 @@ def refusal_of(status: int, found: dict[str, Any]) -> RefusedError:
     known = [each for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
     reasons = tuple(str(each.get("reason") or "") for each in known)
     return RefusedError(
-        status, str(found.get("reason") or ""), str(found.get("message") or ""), retry_after_s, reasons
+        status,
+        clean(str(found.get("reason") or ""), MAX_REASON),
+        clean(str(found.get("message") or ""), MAX_MESSAGE),
+        retry_after_s,
+        reasons,
     )

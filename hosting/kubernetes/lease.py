@@ -66,6 +66,10 @@ class LeaseElector:
         record = self._election.record
         return (record.address or None) if record is not None else None
 
+    def is_near(self, within_s: float) -> bool:
+        """Whether this process leads, or may within so long, as far as it knows."""
+        return self._election.is_near(self._clock(), within_s)
+
     async def acquire(self) -> "Leadership":
         """Wait until this process leads. The leadership before must have ended."""
         if self._leadership is not None:

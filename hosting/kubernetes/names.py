@@ -46,6 +46,8 @@ CPU_BURST: Final = "parley.dev/cpu-burst"
 """Annotation, JSON with the published names (`policy`, `cpuBurstPercent`, ...): how far the pod's containers may exceed their CPU limit."""
 DENIED: Final = "parley.dev/Denied"
 """Type of a pod's condition: the pod should have more than is permitted, and has been so for a while."""
+CGROUP_MISMATCH: Final = "parley.dev/CgroupMismatch"
+"""Type of a pod's condition: its control groups allow another size than the one that its status tells."""
 ROOM_FREED: Final = "parley.dev/RoomFreed"
 """Type of the condition by which kube-scheduler is made to try a pod again: since we refused the pod, room has become free that
 kube-scheduler does not see."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.resources import Manifest, ResourceType
 from protocol import quantities
 
 ResourceName: TypeAlias = Literal["cpu", "memory"]
@@ -31,6 +31,11 @@ def version(manifest: Manifest) -> str:
     return str(manifest["metadata"].get("resourceVersion", ""))
 
 
+def created(manifest: Manifest) -> str:
+    """When it was made, in seconds; texts in the order of time. Empty where it does not tell."""
+    return str(manifest["metadata"].get("creationTimestamp") or "")
+
+
 def labels(manifest: Manifest) -> Mapping[str, str]:
     """Its labels; empty where it has none."""
     return manifest["metadata"].get("labels") or {}
@@ -39,6 +44,15 @@ def labels(manifest: Manifest) -> Mapping[str, str]:
 def annotations(manifest: Manifest) -> Mapping[str, str]:
     """Its annotations; empty where it has none."""
     return manifest["metadata"].get("annotations") or {}
+
+
+def owner(manifest: Manifest, type_: ResourceType) -> str | None:
+    """The name of its owner of a type, whatever version of that is named; None where it has none."""
+    for each in manifest["metadata"].get("ownerReferences") or ():
+        group = str(each.get("apiVersion")).rpartition("/")[0]
+        if (group, each.get("kind")) == (type_.group, type_.kind):
+            return str(each.get("name"))
+    return None
 
 
 def condition(manifest: Manifest, type_: str) -> Manifest | None:

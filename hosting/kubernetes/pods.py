@@ -115,6 +115,20 @@ def _container(spec: Manifest, status: Manifest, *, is_sidecar: bool) -> Contain
     )
 
 
+def container_statuses(pod: Manifest) -> Iterator[tuple[str, Manifest]]:
+    """What the node tells of each container that is no init container, by name."""
+    for each in (pod.get("status") or {}).get("containerStatuses") or ():
+        yield str(each.get("name")), each
+
+
+def container_states(pod: Manifest) -> tuple[str, ...]:
+    """Each container with its identity and state: differs once one has died or was started."""
+    return tuple(
+        f"{name} {status.get('containerID') or ''} {next(iter(status.get('state') or {}), '')}"
+        for name, status in container_statuses(pod)
+    )
+
+
 def target(pod: Manifest) -> Resources:
     """What the spec asks for. Raises `QuantityError`."""
     return sum((resources(each.requests) for each in containers(pod)), _overhead(pod))

@@ -15,6 +15,7 @@ from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.core.event_budget import EventBudget
 from hosting.kubernetes.resources import EVENTS, Manifest
 from hosting.logs import Logger
+from protocol.texts import clean
 
 MAX_WAITING: Final = 256
 """Events that wait to be written."""
@@ -77,7 +78,7 @@ class EventRecorder:
     ) -> None:
         """Something happened to an object. Never waits and never fails; the same again is counted in the Event that there is."""
         metadata = regarding["metadata"]
-        text = note.encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
+        text = clean(note, MAX_NOTE_BYTES).encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
         what, uid = _What(type_, reason[:128], action[:128], text), str(metadata["uid"])
         verdict, count = self._budget.happened(uid, what, self._clock())
         if verdict == "drop":

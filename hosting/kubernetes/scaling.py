@@ -7,10 +7,12 @@ say the same; those of the pod itself go before it, each as a whole.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from hosting.kubernetes import annotations, names, objects, pods
 from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol.quantities import QuantityError
 from protocol.values import Bounds, Resources
 
@@ -78,7 +80,8 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """How one pod is scaled. `annotations` are the effective ones; `shares` is empty where none are declared. `informant_port` is that of
-    an informant inside the pod. `faults` are texts for a person; those in `obstacles` keep the pod from being scaled."""
+    an informant inside the pod. `faults` are texts for a person; those in `obstacles` keep the pod from being scaled. `unknown` and
+    `valid` are as in `Settled`: while any is unknown, the pod keeps its size."""
 
     annotations: Mapping[str, str]
     bounds: Bounds
@@ -92,13 +95,22 @@ class Scaling:
     policy: str | None = None
     faults: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    valid: Valid | None = None
 
 
-def scaling_of(pod: Manifest, policies: Sequence[ScalingPolicy], most: Resources) -> Scaling | None:
-    """How `pod` is scaled; None where nobody asks for it. `most` is the maximum of a pod that names none: its node's room."""
-    matching = sorted(
-        (policy for policy in policies if policy.selects(pod)), key=lambda each: (each.created, each.name)
-    )
+def scaling_of(
+    pod: Manifest,
+    policies: Sequence[ScalingPolicy],
+    most: Resources,
+    last: Valid | None = None,
+    more: Checks = MappingProxyType({}),
+) -> Scaling | None:
+    """How `pod` is scaled; None where nobody asks for it. `most` is the maximum of a pod that names none: its node's room.
+
+    `last` is what was valid of its annotations before. `more` are checks beside, or in place of, those that all readers have.
+    """
+    matching = _matching(pod, policies)
     policy = matching[0] if matching else None
     label = objects.labels(pod).get(names.ENABLED)
     if label == "false" or (label != "true" and (policy is None or not policy.is_enabled)):
@@ -107,28 +119,66 @@ def scaling_of(pod: Manifest, policies: Sequence[ScalingPolicy], most: Resources
         f"ScalingPolicy {each.name} selects the pod too, and has no effect: {matching[0].name} is older"
         for each in matching[1:]
     ]
-    effective = {**(policy.annotations if policy is not None else {}), **objects.annotations(pod)}
     base = Bounds(DEFAULT_MIN.min(most), most)
+    written = {**(policy.annotations if policy is not None else {}), **objects.annotations(pod)}
+    settled = settle(written, {**_checks(pod, base), **more}, last, _NARROW)
+    effective = settled.annotations
+    faults += settled.faults
     return Scaling(
         annotations=effective,
-        bounds=annotations.bounds(effective, base, faults) or base,
-        step=annotations.step(effective, DEFAULT_STEP, faults) or DEFAULT_STEP,
-        is_tied=_tied(effective),
-        pool=objects.labels(pod).get(names.POOL) or (policy.pool if policy is not None else None),
-        shares=_shares(effective, pod, faults),
-        may_restart=_word(effective, names.RESTART, {"allowed": True, "never": False}, faults),
-        may_evict=_word(effective, names.EVICT, {"true": True, "false": False}, faults),
-        informant_port=_port(effective, faults),
+        bounds=annotations.bounds(effective, base, []) or base,
+        step=annotations.step(effective, DEFAULT_STEP, []) or DEFAULT_STEP,
+        is_tied=_tied(effective, []),
+        pool=pool_of(pod, policies),
+        shares=_shares(effective, pod, []),
+        may_restart=_word(effective, names.RESTART, []),
+        may_evict=_word(effective, names.EVICT, []),
+        informant_port=_port(effective, []),
         policy=policy.name if policy is not None else None,
         faults=tuple(faults),
         obstacles=tuple(_obstacles(pod)),
+        unknown=settled.unknown,
+        valid=settled.valid,
     )
 
 
-def _tied(effective: Mapping[str, str]) -> bool | None:
-    """What `parley.dev/config` says of it. The agent reads that annotation whole, and tells its faults."""
-    found = annotations.mapping(effective, names.CONFIG, []).get("tied")
-    return found if isinstance(found, bool) else None
+_WORDS: Final = {
+    names.RESTART: {"allowed": True, "never": False},
+    names.EVICT: {"true": True, "false": False},
+}
+_NARROW: Final = frozenset(_WORDS)
+"""Annotations that allow more than is allowed without them."""
+
+
+def pool_of(pod: Manifest, policies: Sequence[ScalingPolicy]) -> str | None:
+    """The pool that a pod belongs to, whether it is scaled or not: its label's, else that of its policy, unless that one is off."""
+    found = objects.labels(pod)
+    is_on = found.get(names.ENABLED) == "true"
+    of_policy = [each.pool for each in _matching(pod, policies)[:1] if each.is_enabled or is_on]
+    return found.get(names.POOL) or (of_policy[0] if of_policy else None)
+
+
+def _matching(pod: Manifest, policies: Sequence[ScalingPolicy]) -> list[ScalingPolicy]:
+    """Those that select the pod; the first one counts."""
+    found = (policy for policy in policies if policy.selects(pod))
+    return sorted(found, key=lambda each: (each.created, each.name))
+
+
+def _checks(pod: Manifest, base: Bounds) -> dict[str, Check]:
+    """What agent and scheduler read. The agent reads the rest of `parley.dev/config`, and tells its faults."""
+    return {
+        names.BOUNDS: lambda found, faults: annotations.bounds(found, base, faults),
+        names.UNIT: lambda found, faults: annotations.step(found, DEFAULT_STEP, faults),
+        names.CONFIG: _tied,
+        names.SHARES: lambda found, faults: _shares(found, pod, faults),
+        names.RESTART: lambda found, faults: _word(found, names.RESTART, faults),
+        names.EVICT: lambda found, faults: _word(found, names.EVICT, faults),
+        names.INFORMANT: _port,
+    }
+
+
+def _tied(effective: Mapping[str, str], faults: list[str]) -> bool | None:
+    return annotations.tied(annotations.mapping(effective, names.CONFIG, faults), faults)
 
 
 def _obstacles(pod: Manifest) -> list[str]:
@@ -181,8 +231,8 @@ def _shares(effective: Mapping[str, str], pod: Manifest, faults: list[str]) -> d
     return found
 
 
-def _word(effective: Mapping[str, str], name: str, words: Mapping[str, bool], faults: list[str]) -> bool:
-    text = effective.get(name)
+def _word(effective: Mapping[str, str], name: str, faults: list[str]) -> bool:
+    text, words = effective.get(name), _WORDS[name]
     if text is None:
         return False
     if text not in words:

@@ -6,10 +6,12 @@ Agent and scheduler read these objects alike. CPUs are read as whole numbers, as
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from hosting.kubernetes import annotations, names, objects
-from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol import quantities
 from protocol.fields import UINT16_MAX
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Bounds, Resources
@@ -27,11 +29,13 @@ Migrating: TypeAlias = Literal["auto", "always", "never"]
 
 
 class UnreadableVmError(ValueError):
-    """A VirtualMachine cannot be scaled or counted, because fields are missing or wrong. `faults` are texts for a person."""
+    """A VirtualMachine cannot be scaled, because fields are missing or wrong. `faults` are texts for a person. `holds` is what it keeps
+    of its node all the same; None where that cannot be told."""
 
-    def __init__(self, faults: tuple[str, ...]) -> None:
+    def __init__(self, faults: tuple[str, ...], holds: Resources | None) -> None:
         super().__init__("; ".join(faults))
         self.faults = faults
+        self.holds = holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class VirtualMachine:
     `pod_name` is the runner pod that the VM is in now; empty before there is one. So is `node`. `size` is what the VM has,
     None until its status tells; `target` is what its spec asks for, which may lie outside the bounds. `bounds` are the
     effective ones: those of the annotations, within those of the spec (`limits`). `step` are the steps of growth, None where
-    the VM names none of its own. `faults` are texts about what is
-    ignored.
+    the VM names none of its own. `faults` are texts about what is ignored. `unknown` and `valid` are as in `Settled`: while any is
+    unknown, the VM keeps its size.
     """
 
     namespace: str
@@ -52,6 +56,7 @@ class VirtualMachine:
     pod_name: str
     node: str
     phase: str
+    scheduler_name: str
     limits: Bounds
     bounds: Bounds
     slot_bytes: int
@@ -59,11 +64,14 @@ class VirtualMachine:
     size: Resources | None
     target: Resources
     is_enabled: bool
+    is_disabled: bool
     migration: Migrating
     pool: str | None
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     faults: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    valid: Valid | None = None
 
     @property
     def is_terminal(self) -> bool:
@@ -79,8 +87,13 @@ class VirtualMachine:
         return ZERO if self.is_terminal else (self.size or ZERO).max(self.target)
 
     @classmethod
-    def read(cls, manifest: Manifest) -> "VirtualMachine":
-        """Raises `UnreadableVmError` with every fault, where the size, the bounds or the target cannot be known."""
+    def read(
+        cls, manifest: Manifest, last: Valid | None = None, more: Checks = MappingProxyType({})
+    ) -> "VirtualMachine":
+        """Raises `UnreadableVmError` with every fault, where the size, the bounds or the target cannot be known.
+
+        `last` is what was valid of its annotations before. `more` are checks beside those that all readers have.
+        """
         guest, status = _mapping(_mapping(manifest, "spec"), "guest"), _mapping(manifest, "status")
         wrong: list[str] = []
         slot = _amount(guest, "memorySlotSize", "spec.guest", wrong, default=DEFAULT_SLOT)
@@ -93,14 +106,14 @@ class VirtualMachine:
         ]
         size = _size(status, wrong)
         if wrong:
-            raise UnreadableVmError(tuple(wrong))
+            raise UnreadableVmError(tuple(wrong), _holds(guest, status))
         least, most, target = (Resources(cpu, memory) for cpu, memory in zip(cpus, slots, strict=True))
         try:
             limits = Bounds(least, most)
         except ValueError as error:
-            raise UnreadableVmError((f"spec.guest: {error}",)) from None
-        labels, found = objects.labels(manifest), objects.annotations(manifest)
-        faults: list[str] = []
+            raise UnreadableVmError((f"spec.guest: {error}",), _holds(guest, status)) from None
+        settled = settle(objects.annotations(manifest), {**_checks(limits, slot), **more}, last)
+        labels, found, faults = objects.labels(manifest), settled.annotations, list(settled.faults)
         return cls(
             namespace=objects.namespace(manifest),
             name=objects.name(manifest),
@@ -109,6 +122,7 @@ class VirtualMachine:
             pod_name=str(status.get("podName") or ""),
             node=str(status.get("node") or ""),
             phase=str(status.get("phase") or ""),
+            scheduler_name=str(_mapping(manifest, "spec").get("schedulerName") or ""),
             limits=limits,
             bounds=bounds_of(found, limits, slot, faults) or limits,
             slot_bytes=slot,
@@ -116,12 +130,30 @@ class VirtualMachine:
             size=size,
             target=target,
             is_enabled=labels.get(names.NEON_ENABLED) == "true",
+            is_disabled=labels.get(names.NEON_ENABLED) == "false",
             migration=_migration(labels),
             pool=labels.get(names.POOL),
             labels=labels,
             annotations=found,
             faults=tuple(faults),
+            unknown=settled.unknown,
+            valid=settled.valid,
         )
+
+
+def _checks(limits: Bounds, slot_bytes: int) -> dict[str, Check]:
+    """What agent and scheduler read. That bounds are made narrower is no fault of theirs."""
+
+    def neon_bounds(found: Mapping[str, str], faults: list[str]) -> None:
+        if annotations.bounds(found, limits, []) is None:  # else they are not read
+            annotations.neon_bounds(found, slot_bytes, faults)
+
+    base = Resources(1000, slot_bytes)
+    return {
+        names.BOUNDS: lambda found, faults: annotations.bounds(found, limits, faults),
+        names.NEON_BOUNDS: neon_bounds,
+        names.UNIT: lambda found, faults: step_of(found, base, slot_bytes, faults),
+    }
 
 
 def bounds_of(
@@ -161,11 +193,11 @@ def step_of(
 
 
 def machine_of(pod: Manifest) -> str | None:
-    """The name of the VirtualMachine, in the pod's namespace, whose runner pod this is; None for any other pod.
+    """The name of the VirtualMachine, in the pod's namespace, whose runner pod this is, by its label or its owner; None for any other.
 
     While a VM migrates, and for a moment afterwards, two pods name it: `VirtualMachine.pod_name` says which one has it.
     """
-    return objects.labels(pod).get(names.NEON_VM_NAME)
+    return objects.labels(pod).get(names.NEON_VM_NAME) or objects.owner(pod, VIRTUAL_MACHINES)
 
 
 def as_cpus(vcpu_milli: int) -> int | str:
@@ -180,6 +212,19 @@ def _size(status: Mapping[str, Any], wrong: list[str]) -> Resources | None:
     return Resources(
         _milli(status, "cpus", "status", wrong), _amount(status, "memorySize", "status", wrong, least=0)
     )
+
+
+def _holds(guest: Mapping[str, Any], status: Mapping[str, Any]) -> Resources | None:
+    """The larger of size and target, as far as they are said; None where the size is not, or where either is wrong."""
+    wrong: list[str] = []
+    size, cpu, memory = _size(status, wrong), 0, 0
+    cpus, slots = _mapping(guest, "cpus"), _mapping(guest, "memorySlots")
+    if cpus.get("use") is not None:
+        cpu = _milli(cpus, "use", "", wrong)
+    if slots.get("use") is not None:
+        slot = _amount(guest, "memorySlotSize", "", wrong, default=DEFAULT_SLOT)
+        memory = _count(slots, "use", "", wrong) * slot
+    return None if wrong or size is None else size.max(Resources(cpu, memory))
 
 
 def _migration(labels: Mapping[str, str]) -> Migrating:

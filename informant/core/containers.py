@@ -5,7 +5,7 @@ fall. cgroup v1 loses the last kill of a container in this way: the group is rem
 that vanishes right after its memory limit was reached, or that used nearly all of it, counts as killed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +13,11 @@ POD: Final = "pod"
 """The name of the pod's own cgroup among its groups."""
 _FULL_SHARE: Final = 0.95
 """A container that used so much of its memory limit has probably not ended by itself."""
+
+_LEAST_CPUS: Final = 0.01
+"""A CPU limit is rounded to microseconds of a period, and is never smaller than this."""
+_PAGE_BYTES: Final = 2**16
+"""Memory is counted in whole pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,33 @@ class ContainerReading:
     def is_full(self) -> bool:
         """Whether nearly all of the memory limit is in use."""
         return self.max_bytes is not None and self.used_bytes >= _FULL_SHARE * self.max_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Which resources the pod's own group allows less of than it should: than its containers' groups allow together, or than the size
+    that was announced. A kubelet writes the pod's group first where limits grow, and last where they shrink: so this is no moment
+    on the way, the pod's group was left as it was."""
+
+    cpu: bool = False
+    memory: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """The resources, as documents name them."""
+        return tuple(name for name, is_so in (("cpu", self.cpu), ("memory", self.memory)) if is_so)
+
+
+def behind(
+    pod: ContainerReading, containers: Iterable[ContainerReading], cpus: float, memory_bytes: int
+) -> Behind:
+    """Compare the pod's group with those of its containers, and with the size that was announced (0: none was)."""
+    each = tuple(containers)
+    wants_cpus = max(cpus, sum(one.quota_cpus or 0.0 for one in each))
+    wants_bytes = max(memory_bytes, sum(one.max_bytes or 0 for one in each))
+    return Behind(
+        pod.quota_cpus is not None and wants_cpus - pod.quota_cpus > max(_LEAST_CPUS, wants_cpus / 100),
+        pod.max_bytes is not None and wants_bytes - pod.max_bytes > _PAGE_BYTES,
+    )
 
 
 @dataclass(frozen=True, slots=True)

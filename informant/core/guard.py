@@ -12,6 +12,7 @@ memory is announced; relief stays until the memory arrives. A published informan
 without end, and forgets what it approved. Source: reference/neon.md 4.2, 4.3.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -271,7 +272,7 @@ class Guard:
         if left_s > 0 and takes_memory and size.memory_bytes < self.floor_bytes:
             return (
                 f"a container was killed for lack of memory: nothing below {self.floor_bytes // MIB} MiB "
-                f"for {left_s:.0f} s more"
+                f"for {math.ceil(left_s)} s more"
             )
         if self.size is None:
             return ""
@@ -280,7 +281,7 @@ class Guard:
             ("CPU", size.vcpu_milli < self.size.vcpu_milli, self.cpu_held_until_s),
         ):
             if is_less and now_s < until_s:
-                return f"{name} was short lately: what came stays for {until_s - now_s:.0f} s more"
+                return f"{name} was short lately: what came stays for {math.ceil(until_s - now_s)} s more"
         return ""
 
     def takes_cpu_alone(self, size: Resources) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from informant.core.containers import POD, ContainerReading
 from informant.core.report import PodReading
 from informant.core.thresholds import MIB, Thresholds
+from protocol.plurals import counted
 
 _SHOWN: Final = 24
 """So many characters of a container's name are told."""
@@ -112,7 +113,7 @@ class PodLimits:
                 each.max_bytes
             ):
                 continue
-            return f"{_name(name)} reached its memory limit of {each.max_bytes // MIB} MiB {more} times"
+            return f"{_name(name)} reached its memory limit of {each.max_bytes // MIB} MiB {counted(more, 'time')}"
         return ""
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from informant.core.containers import ContainerReading
+from informant.core.containers import Behind, ContainerReading
 
 PREFIXES: Final = ("node_", "host_")
-_NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_", "cgroup_", "pod_")
+_NOT_FOR_AGENTS: Final = ("load15 ", "pressure_io_", "cgroup_", "pod_")
 _FULL_SHARE: Final = 0.98
 """The kernel takes memory in batches, so a limit is rarely reached to the last page."""
 _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
@@ -38,7 +38,7 @@ class PodReading:
     """What a pod's cgroup tells beside what a machine does. `limit_bytes` is None where the pod's memory has no limit.
 
     `current_bytes` includes page cache. `hits` and `throttled_s` are totals over the pod and its containers. `groups` are the cgroups that
-    have limits: the pod itself (named `POD`), and its containers.
+    have limits: the pod itself (named `POD`), and its containers. `behind` says what the pod's own group was left behind in.
     """
 
     limit_bytes: int | None = None
@@ -46,6 +46,7 @@ class PodReading:
     hits: int = 0
     throttled_s: float = 0.0
     groups: Mapping[str, ContainerReading] = field(default_factory=dict)
+    behind: Behind = field(default_factory=Behind)
 
     @property
     def is_full(self) -> bool:
@@ -136,3 +137,5 @@ def _pod_lines(pod: PodReading) -> Iterator[str]:
         yield f"pod_memory_limit_bytes {pod.limit_bytes}"
     yield f"pod_memory_limit_hits_total {pod.hits}"
     yield f"pod_cpu_throttled_seconds_total {pod.throttled_s:.6f}"
+    for resource in pod.behind.names():
+        yield f'pod_cgroup_behind{{resource="{resource}"}} 1'

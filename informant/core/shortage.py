@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from informant.core.pod_limits import PodLimits
 from informant.core.report import Reading
 from informant.core.thresholds import MIB, Thresholds
+from protocol.plurals import counted
 from protocol.wire import MoreResources
 
 _MOST_POINTS: Final = 64
@@ -133,7 +134,8 @@ class ShortageDetector:
             return f"tasks waited for a CPU {waiting:.0%} of {over_s:.1f} s"
         busy = min(1.0, (last.busy_s - first.busy_s) / over_s / (cpus or 1))  # it is counted in whole ticks
         if busy >= at.cpu_busy_share:
-            return f"all {cpus:g} CPUs were busy {busy:.0%} of {over_s:.1f} s"
+            whole = "1 CPU was" if cpus == 1 else f"all {cpus:g} CPUs were"
+            return f"{whole} busy {busy:.0%} of {over_s:.1f} s"
         return ""
 
     def _hit(self, reading: Reading, limit_bytes: int | None, hits: int | None) -> str:
@@ -149,7 +151,7 @@ class ShortageDetector:
         )
         if has_room:
             return ""
-        return f"the cgroup reached its limit {hits - self.hits} times"
+        return f"the cgroup reached its limit {counted(hits - self.hits, 'time')}"
 
     def _left(self, reading: Reading, limit_bytes: int | None, coming_bytes: int) -> str:
         """Why too little is left of the machine's memory, or of the group's limit."""

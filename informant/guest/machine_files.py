@@ -11,6 +11,7 @@ from typing import Final
 
 from informant.core.cpu_orders import CpuSwitch, GuestCpus
 from informant.guest.findings import Finding
+from protocol.plurals import counted
 
 SYSTEM: Final = Path("/sys/devices/system")
 
@@ -77,7 +78,7 @@ def findings(files: MachineFiles) -> tuple[Finding, ...]:
     except (OSError, ValueError) as error:
         return (Finding("machine", False, str(error)),)
     blocks, size = memory.online_bytes // memory.block_bytes, memory.block_bytes // 2**20
-    told = f"{len(cpus.online)} of {len(cpus.present)} CPUs are online; {blocks} memory blocks of {size} MiB"
+    told = f"{len(cpus.online)} of {counted(len(cpus.present), 'CPU')} online; {counted(blocks, 'memory block')} of {size} MiB"
     return (Finding("machine", not lacks, f"{told}; {lacks}" if lacks else told),)
 
 

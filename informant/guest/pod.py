@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Final
 from hosting.cgroups.group_files import GroupFiles, LimitReading, open_files
 from hosting.cgroups.kept_files import value
 from hosting.cgroups.tree import PodGroup
-from informant.core.containers import POD, ContainerReading, Containers
+from informant.core.containers import POD, Behind, ContainerReading, Containers, behind
 from informant.core.load import DampedLoad
 from informant.core.report import PodReading, Reading
-from protocol.values import Resources
+from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.values import ZERO, Resources
 from protocol.wire import MoreResources
 
 MEMINFO: Final = Path("/proc/meminfo")
@@ -30,6 +32,7 @@ def node_bytes(meminfo: Path = MEMINFO) -> int:
 
 _NOTHING: Final = MoreResources(cpu=False, memory=False)
 _THROTTLED: Final = b"nr_throttled "
+_ID: Final = re.compile(r"[0-9a-f]{64}")
 _COUNTERS_BYTES: Final = 512
 """The counters are within the first so many bytes of their files."""
 
@@ -83,7 +86,9 @@ class PodSource:
         self._inside: dict[str, GroupFiles] = {}
         self._listing: tuple[int, int] | None = None
         self._watch = CounterWatch()
-        self._size_bytes = node_memory_bytes
+        self._size, self._size_bytes = ZERO, node_memory_bytes
+        self.behind = Behind()
+        """What the pod's own group was left behind in, by the last reading."""
         self._clock = clock
         self._containers = Containers(self._files.tells_kills)
         self._load: DampedLoad | None = None
@@ -94,7 +99,7 @@ class PodSource:
 
     def resized(self, size: Resources) -> None:
         """The pod has, or is about to have, this size."""
-        self._size_bytes = size.memory_bytes
+        self._size, self._size_bytes = size, size.memory_bytes
 
     def read(self) -> Reading:
         """The pod now. Raises `OSError` where its group is gone."""
@@ -106,6 +111,8 @@ class PodSource:
         self._load = DampedLoad(now_s, wanted_s) if self._load is None else self._load.after(now_s, wanted_s)
         total = pod.max_bytes or max(self._size_bytes, use.needed_bytes)
         groups = {name: each for name, each in self._containers.last.items() if _is_limited(each)}
+        size = self._size
+        self.behind = behind(pod, groups.values(), size.vcpu_milli / 1000, size.memory_bytes)
         return Reading(
             *self._load.averages,
             busy_s,
@@ -115,9 +122,25 @@ class PodSource:
             self._files.pressure_s(),
             totals.kills,
             pod=PodReading(
-                pod.max_bytes, use.current_bytes, totals.hits, totals.throttled_s, {POD: pod, **groups}
+                pod.max_bytes,
+                use.current_bytes,
+                totals.hits,
+                totals.throttled_s,
+                {POD: pod, **groups},
+                self.behind,
             ),
         )
+
+    def cgroups(self) -> PodCgroups:
+        """The groups as they are now, of containers those with processes. Raises `OSError` where the pod's group is gone."""
+        reading = self.read().pod
+        assert reading is not None, "a reading of a pod"
+        found = {
+            _identity(name): _allowance(reading.groups.get(name))
+            for name in self._inside
+            if self._group.below(name).has_tasks()
+        }
+        return PodCgroups(_allowance(reading.groups[POD]), found, reading.behind.names())
 
     def _read_containers(self, pod: ContainerReading) -> dict[str, ContainerReading]:
         """A reading of each container that is there. Where its memory limit is the pod's, so is what it uses."""
@@ -176,6 +199,19 @@ def _reading(limits: LimitReading, used_bytes: int) -> ContainerReading:
         limits.hits,
         limits.kills,
     )
+
+
+def _identity(group: str) -> str:
+    """The container's ID in the name of its group, such as `cri-containerd-ID.scope`."""
+    found = _ID.search(group)
+    return group if found is None else found[0]
+
+
+def _allowance(group: ContainerReading | None) -> GroupAllowance:
+    if group is None:
+        return GroupAllowance()
+    cpus = group.quota_cpus
+    return GroupAllowance(None if cpus is None else round(cpus * 1000), group.max_bytes)
 
 
 def _is_limited(group: ContainerReading) -> bool:

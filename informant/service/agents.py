@@ -37,6 +37,7 @@ from protocol.wire import MoreResources
 _RETRY: Final = Backoff(base_s=0.2, cap_s=5.0)
 _FOR_GOOD: Final = frozenset({400, 404, 409})
 """Statuses by which an agent says that this registration is over."""
+_MAX_WHY: Final = 200
 _GRACE_S: Final = 0.05
 """A published agent that is resumed before it has read the answer to its registration ends the registration."""
 
@@ -73,6 +74,8 @@ class AgentSet:
         # Whoever registers may believe in a wish of an earlier life of ours.
         self._sessions = Sessions(tolerance=health.tolerance, has_lost_wishes=True)
         self._wishes = wishes
+        self._why = ""
+        """What was short when something was wished for last, for people."""
         self._rng = rng
         self._changed = asyncio.Event()
         self._serial = 0
@@ -151,8 +154,9 @@ class AgentSet:
 
     # ------------------------------------------------------------ what the guest wishes for
 
-    def wish(self, resources: MoreResources) -> bool:
-        """Wish for more of these resources, which are short now; whether that is news."""
+    def wish(self, resources: MoreResources, why: str = "") -> bool:
+        """Wish for more of these resources, which are short now, and why; whether that is news."""
+        self._why = why[:_MAX_WHY]
         before = self._wishes
         self._wishes = before.seen_short(resources, self._now_s())
         is_news = self._wishes.resources() != before.resources()
@@ -232,7 +236,8 @@ class AgentSet:
     async def _deliver(self, call: TryUpscale) -> None:
         session, resources = call.session, call.resources
         self._sessions = self._sessions.delivering(session.serial)
-        body = wire.MoreResourcesRequest(resources.cpu, resources.memory, session.agent_id)
+        why = self._why if resources.cpu or resources.memory else ""
+        body = wire.MoreResourcesRequest(resources.cpu, resources.memory, session.agent_id, why)
         wrong = await self._call(session, "POST", "/try-upscale", body, self._deadlines.try_upscale)
         if wrong is None:
             self.counts["delivered"] += 1

@@ -55,7 +55,7 @@ class Guest:
 class WishPort(Protocol):
     """Asks agents for more."""
 
-    def wish(self, resources: MoreResources) -> bool:
+    def wish(self, resources: MoreResources, why: str = "") -> bool:
         """Wish for more of these resources; whether that is news."""
         ...
 
@@ -228,8 +228,10 @@ class LimitController:
         return events.SizeAdopted(self._wishes.arrived(action.grown))
 
     def _report(self, action: ReportShortage) -> GuestEvent:
-        tell = self._log.info if self._wishes.wish(action.shortage.resources()) else self._log.debug
-        tell("short", cpu=action.shortage.cpu or None, memory=action.shortage.memory or None)
+        short = action.shortage
+        why = "; ".join(filter(None, (short.cpu, short.memory)))
+        tell = self._log.info if self._wishes.wish(short.resources(), why) else self._log.debug
+        tell("short", cpu=short.cpu or None, memory=short.memory or None)
         return events.Done(action)
 
     def _answer(self, action: AnswerRequest) -> GuestEvent:

@@ -20,6 +20,7 @@ from informant.guest.pod import PodSource
 from informant.service.informant import CONTENT_TYPE, Informant
 from informant.service.limits import Guest
 from informant.settings import NodeSettings
+from protocol import codec
 
 _UNUSED_S: Final = 60.0
 """A pod without a registered agent is forgotten after so long."""
@@ -118,8 +119,16 @@ class NodeInformant:
         log = self._log.bind(pod=uid)
         informant = Informant(Guest(source), self._settings, self._client, log, self._rng)
         informant.agents.metrics_port = self.metrics_port
+
+        async def cgroups(_: Request) -> Reply | HangUp:
+            try:
+                return Reply(200, codec.encode(source.cgroups()))
+            except OSError as error:
+                return text(404, f"the pod's cgroup cannot be read: {error.strerror}")
+
         now_s = asyncio.get_running_loop().time()
-        routes = {(each.method, each.path): each for each in informant.routes()}
+        served = (*informant.routes(), Route("GET", "/cgroups", cgroups))
+        routes = {(each.method, each.path): each for each in served}
         self._serial += 1
         pod = ServedPod(uid, self._serial, source, informant, routes, now_s, now_s + _UNUSED_S)
         self.pods[uid] = pod
@@ -225,5 +234,9 @@ class NodeInformant:
             for name, figure in pod.informant.figures().items():
                 if not name.startswith("parley_informant_size_"):
                     found[name] = found.get(name, 0.0) + figure
+        for resource in ("cpu", "memory"):
+            found[f'parley_informant_pods_behind{{resource="{resource}"}}'] = sum(
+                resource in pod.source.behind.names() for pod in self.pods.values()
+            )
         found["parley_informant_resident_memory_bytes"] = protection.resident_bytes()
         return found

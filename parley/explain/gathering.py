@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from parley.explain.core.causes import NOT_SCALED
+from parley.explain.core.causes import NOT_SCALED, UNKNOWN
 from parley.explain.core.evidence import Evidence
 from parley.explain.core.facts import agent_facts
 from parley.listing import asking
@@ -50,7 +50,7 @@ async def gather(reach: Reach, vm: str, decisions: int | None = None) -> Gathere
         asking.decoded(answer, Explanation) if isinstance(answer, Got) else answer
     )
     node = explained.node if isinstance(explained, Explanation) else ""
-    told = await _agent(reach, node, f"/v1/vms/{path}")
+    told = await _agent(reach, node, vm)
     return Gathered(
         Evidence(vm, agent_facts(told.document) if isinstance(told, Got) else told, explained),
         told.document if isinstance(told, Got) else None,
@@ -58,11 +58,19 @@ async def gather(reach: Reach, vm: str, decisions: int | None = None) -> Gathere
     )
 
 
-async def _agent(reach: Reach, node: str, path: str) -> Answered:
+async def _told(reach: Reach, agent: str, vm: str) -> Answered:
+    """An agent's answer about the VM; a fault where that is a document about something else."""
+    answer = await reach.agent(agent, f"/v1/vms/{path_of(vm)}")
+    if isinstance(answer, Got) and answer.document.get("vm") != vm:
+        return NoAnswer(f"{answer.peer}: this is no agent of Parley: its answer is not about {vm}")
+    return answer
+
+
+async def _agent(reach: Reach, node: str, vm: str) -> Answered:
     """The answer of the VM's agent: that of its node, else the best of all."""
     known = await reach.agent_of(node) if node else None
     if known is not None:
-        return await reach.agent(known, path)
+        return await _told(reach, known, vm)
     agents = await reach.agents()
     if isinstance(agents, NoAnswer):
         return agents
@@ -72,7 +80,7 @@ async def _agent(reach: Reach, node: str, path: str) -> Answered:
 
     async def one(agent: str) -> Answered:
         async with gate:
-            return await reach.agent(agent, path)
+            return await _told(reach, agent, vm)
 
     answers = await asyncio.gather(*(one(agent) for agent in agents[:MAX_AGENTS]))
     best = min(answers, key=_rank)
@@ -89,7 +97,7 @@ def _rank(answer: Answered) -> int:
         return 1 if clean(answer.document.get("state")) == "dormant" else 0
     if answer.code == NOT_SCALED:
         return 2
-    return 4 if answer.status == 404 else 3
+    return 4 if answer.code in UNKNOWN else 3
 
 
 async def alike(reach: Reach, vm: str) -> list[str]:

@@ -106,7 +106,7 @@ def _nodes(way: Way) -> click.Command:
     def nodes(
         names: tuple[str, ...], output: str, no_headers: bool, sort: str | None, **options: Any
     ) -> None:
-        """List nodes: what may be reserved, what is, and what is free (CPUs/memory). NAME may be a glob, such as 'big-*'.
+        """List nodes: what may be reserved, what is, and what is free. Amounts are CPUs/memory. NAME may be a glob, such as 'big-*'.
 
         The filters together must all hold.
         """
@@ -135,7 +135,7 @@ def _pools(way: Way) -> click.Command:
     def pools(
         names: tuple[str, ...], output: str, no_headers: bool, sort: str | None, **options: Any
     ) -> None:
-        """List pools: the units that they hold, their limits, and whether they admit more. NAME may be a glob.
+        """List pools: their units and limits, and if they admit more. NAME may be a glob.
 
         The filters together must all hold.
         """
@@ -165,7 +165,7 @@ def _vms(way: Way) -> click.Command:
     @_table_options(_VM_SORTS)
     @way.options
     def vms(names: tuple[str, ...], output: str, no_headers: bool, sort: str | None, **options: Any) -> None:
-        """List VMs: what each has, may have and asked for last (CPUs/memory), and what became of that.
+        """List VMs: what each has, may have and asked for last. Amounts are CPUs/memory; beside the request is what became of it.
 
         NAME may be a glob, such as 'web-*'; with a slash it names the namespace, too: 'ci-*/web-*'. The filters together must all hold.
         """
@@ -196,7 +196,7 @@ def _history(way: Way) -> click.Command:
         output: str,
         **options: Any,
     ) -> None:
-        """List the scheduler's last decisions on a VM, the oldest first, with the agent's last events among them, where it answers.
+        """List the last decisions on a VM, the oldest first. They are the scheduler's; the agent's last events are among them, where it answers.
 
         With --outcome only decisions are listed, and the scheduler must answer. A wide table has the events that come all the time, too.
         """
@@ -228,7 +228,7 @@ def _watch(way: Way) -> click.Command:
     def watch(
         names: tuple[str, ...], since_start: bool, count: int | None, output: str, **options: Any
     ) -> None:
-        """Watch decisions as they fall, one line each (with --output json: one object a line), until Ctrl-C.
+        """Watch decisions as they fall, one line each, until Ctrl-C. With --output json each is an object on one line.
 
         A wide line has the decision's number, its request's, the VM's uid, node and unit, too, when asking again may help, and messages uncut.
 

@@ -19,6 +19,7 @@ from parley.listing.core.tables import TableColumn, matches, ordered, shown, tab
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import DecisionOutcome, Nodes, VmShown
+from protocol.plurals import counted
 
 T = TypeVar("T")
 ReachManager = AbstractAsyncContextManager[Reach]
@@ -52,6 +53,16 @@ class VmFilter:
             and (not self.outcomes or vm.outcome in self.outcomes)
         )
 
+    def none_of(self, vms: Sequence[VmShown]) -> str:
+        """Says that none of the VMs passes, and how many are in other namespaces."""
+        if not vms:
+            return _none("VMs", 0)
+        inside = sum(each.vm.startswith(f"{self.namespace}/") for each in vms)
+        if self.namespace is None or inside == len(vms):
+            return _none("VMs", len(vms))
+        here = f"has {inside} VMs, none of which is asked for" if inside else "has no VMs"
+        return f"namespace {self.namespace} {here}; VMs in other namespaces: {len(vms) - inside} (all: -A)"
+
 
 def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
     """The outcomes of a command line."""
@@ -67,8 +78,17 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
             return failed(found)
         kept = [each for each in found.nodes if wanted.passes(each)]
         kept = ordered(NODE_COLUMNS, kept, style.sort, lambda each: each.node)
-        _print(kept, NODE_COLUMNS, style, {"nodes": kept})
-        _nothing(kept, found.nodes, "nodes", style)
+        _print(
+            kept,
+            NODE_COLUMNS,
+            style,
+            {"nodes": kept, "configurationFault": found.configuration_fault},
+        )
+        if found.configuration_fault and style.output != "json":
+            click.echo(
+                f"the configuration is not taken up: {clean(found.configuration_fault, 500)}", err=True
+            )
+        _nothing(kept, style, _none("nodes", len(found.nodes)))
         return 0
 
     return _run(reach, ask)
@@ -84,7 +104,7 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
         kept = [each for each in found if wanted.passes(each)]
         kept = ordered(POOL_COLUMNS, kept, style.sort, pool_name)
         _print(kept, POOL_COLUMNS, style, {"pools": kept})
-        _nothing(kept, found, "pools", style)
+        _nothing(kept, style, _none("pools", len(found)))
         return 0
 
     return _run(reach, ask)
@@ -103,8 +123,10 @@ def vms(reach: ReachManager, wanted: VmFilter, style: Style) -> int:
         content = {"instance": found.instance, "at": found.at, "isCut": found.is_cut, "vms": kept}
         _print(kept, columns, style, content)
         if found.is_cut:
-            click.echo(f"there are more: only the first {len(found.vms)} VMs were asked for", err=True)
-        _nothing(kept, found.vms, "VMs", style, wanted.namespace)
+            click.echo(
+                f"there are more: only the first {counted(len(found.vms), 'VM')} were asked for", err=True
+            )
+        _nothing(kept, style, wanted.none_of(found.vms))
         return 0
 
     return _run(reach, ask)
@@ -136,14 +158,11 @@ def _print(
             click.echo(line)
 
 
-def _nothing(
-    kept: Sequence[T], found: Sequence[T], what: str, style: Style, namespace: str | None = None
-) -> None:
+def _nothing(kept: Sequence[T], style: Style, why: str) -> None:
     """Say, beside the output, that a table is empty, and why."""
-    if kept or style.output == "json":
-        return
-    if not found:
-        click.echo(f"the scheduler knows no {what}", err=True)
-        return
-    where = f" in namespace {namespace} (all: -A)" if namespace is not None else ""
-    click.echo(f"none of {len(found)} {what} is asked for{where}", err=True)
+    if not kept and style.output != "json":
+        click.echo(why, err=True)
+
+
+def _none(what: str, known: int) -> str:
+    return f"none of {known} {what} is asked for" if known else f"the scheduler knows no {what}"

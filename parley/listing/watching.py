@@ -16,7 +16,7 @@ from parley.listing import asking
 from parley.listing import output as outputs
 from parley.listing.core.decisions import DecisionFilter, line, wide_line
 from parley.listing.core.follow import Follow
-from parley.listing.program import failed, outcomes_of
+from parley.listing.program import VmFilter, failed, outcomes_of
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import Decisions, DecisionShown
@@ -40,6 +40,11 @@ class WatchOptions:
     def filter(self) -> DecisionFilter:
         """Which decisions are shown."""
         return DecisionFilter(self.namespace, self.names, self.nodes, outcomes_of(self.outcomes))
+
+    def vms(self) -> VmFilter | None:
+        """Whose decisions are shown; None for those of all VMs."""
+        wanted = VmFilter(self.namespace, self.names, self.nodes)
+        return None if wanted == VmFilter() else wanted
 
 
 @dataclass(slots=True)
@@ -68,6 +73,8 @@ class DecisionWatch:
                 if failures:
                     click.echo("the scheduler answers again", err=True)
                 failures = 0
+                if follow.is_first:
+                    await self._say_if_nobody(reach)
                 step = follow.heard(found)
                 follow = step.follow
                 if step.note:
@@ -77,6 +84,15 @@ class DecisionWatch:
                 pause_s = 0.0 if step.is_more else PERIOD_S
             if await self.wait(pause_s):
                 return 0
+
+    async def _say_if_nobody(self, reach: Reach) -> None:
+        """Say that no VM is watched yet, where that is known: decisions may never come then."""
+        wanted = self.options.vms()
+        known = await asking.state(reach, max_pages=20) if wanted is not None else None
+        if wanted is None or not isinstance(known, asking.State) or known.is_cut:
+            return
+        if not any(map(wanted.passes, known.vms)):
+            click.echo(f"nobody to watch yet: {wanted.none_of(known.vms)}", err=True)
 
     def _tell(self, decisions: Iterable[DecisionShown]) -> bool:
         """Print those that pass; whether that was the last one."""

@@ -23,7 +23,14 @@ def read(peer: str, status: int, body: bytes, *, token_hint: str) -> Answered:
     if status == 401:
         return NoAnswer(f"{peer} wants the token that it was started with ({token_hint})", status, code)
     if status == 404 and not code:
-        said = said or "it has no such page; it may be of an earlier version"
+        why = "it answered with status 404, and not in Parley's words"
+        return NoAnswer(f"{peer}: this is no program of Parley, or one of an earlier version: {why}", status)
+    if status == 404 and code == ErrorCode.NOT_FOUND:
+        return NoAnswer(
+            f"{peer} has no such page: it is another program of Parley, or of an earlier version",
+            status,
+            code,
+        )
     detail = f": {said}" if said else ""
     return NoAnswer(clean(f"{peer} answered with status {status}{detail}", _MAX_FAULT), status, code)
 

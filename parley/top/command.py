@@ -26,7 +26,7 @@ MAX_AGENTS: Final = 64
 @token_option
 @ca_option
 def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None, tls: "Tls | None") -> None:
-    """Watch the VMs of one or several agents live: what each has, wants and may use, and why.
+    """Watch the VMs of one or several agents live. Each is shown with what it has, wants and may use, and why.
 
     Every agent is asked once a second. One that does not answer is named above the table and asked again, with growing
     waits; its VMs stay, in the state `away`. Above the table each node has a bar: what is busy and what is reserved of what may be, or of what is

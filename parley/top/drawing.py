@@ -24,6 +24,8 @@ TIGHT: Final = 0.95
 """The share of its permit from which a load is at the permit."""
 GIB: Final = 2**30
 MAX_NODES: Final = 5000
+MAX_CAUSES: Final = 16
+_SETTLING: Final = "settling"
 _NANO: Final = 1e9
 _ASCII: Final = str.maketrans(
     dict(zip(LEVELS, "_.:-=+*#", strict=True))
@@ -147,12 +149,14 @@ class NodeSums:
 
 
 def node_sums(document: Mapping[str, Any]) -> NodeSums:
-    """The answer of `/v1/nodes`; nodes whose amounts cannot be read are left out."""
+    """The answer of `/v1/nodes`. Nodes whose amounts cannot be read are left out, and those on which more is reserved than there is
+    because the scheduler has just begun: it keeps the maximum of each VM until its agent has named what the VM has."""
     found = {}
     for item in map(mapping, items(document.get("nodes"), MAX_NODES)):
         reserved, reservable = amount(item.get("reserved")), amount(item.get("reservable"))
         name = clean(item.get("node"))
-        if name and reserved and reservable and reserved.worth and reservable.worth:
+        is_settling = list(items(item.get("overFullBecauseOf"), MAX_CAUSES)) == [_SETTLING]
+        if not is_settling and name and reserved and reservable and reserved.worth and reservable.worth:
             found[name] = (_units(reserved), _units(reservable))
     return NodeSums(found)
 
@@ -234,8 +238,12 @@ def node_bars(found: Sequence[NodeFill], width: int, most: int = MAX_NODES) -> l
 def _told(fill: NodeFill, at: int, unit: float, name: str) -> str:
     taken = _figure(fill.taken[at] / unit)
     if fill.total is None:
-        return f"{taken} {name} {fill.word}"
-    return f"{taken} of {_figure(fill.total[at] / unit)} {name}"
+        return f"{_counted(taken, name)} {fill.word}"
+    return f"{taken} of {_counted(_figure(fill.total[at] / unit), name)}"
+
+
+def _counted(figure: str, name: str) -> str:
+    return f"{figure} {name.removesuffix('s') if figure == '1' else name}"
 
 
 def _figure(value: float) -> str:

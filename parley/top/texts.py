@@ -2,12 +2,11 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from protocol import quantities
+from protocol import quantities, texts
 
 MAX_CELL: Final = 160
 """Characters of a cell in the table."""
@@ -15,29 +14,10 @@ MAX_LINE: Final = 500
 """Characters of a line among the details."""
 MAX_AMOUNT: Final = 40
 
-# A terminal's control sequences go as a whole; taking the escape alone would leave their tail for people to read.
-_ESCAPES: Final = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC and other strings
-    r"|\x1b[ -/]*[0-~]"
-)
-
 
 def clean(value: object, limit: int = MAX_CELL) -> str:
-    """A text as one line without control sequences; "" for any other value.
-
-    Brackets stay: the code that shows the line must not read markup from it.
-    """
-    if not isinstance(value, str):
-        return ""
-    if len(value) <= limit and value.isprintable():  # nearly every text
-        return value.strip()
-    # What is dropped below is a bounded part of most texts; a text that is nothing else need not be read to its end.
-    plain = _ESCAPES.sub("", value[: 8 * limit])
-    kept = "".join(
-        letter if letter.isprintable() else " " if letter.isspace() else "" for letter in plain
-    ).strip()
-    return kept if len(kept) <= limit and len(value) <= 8 * limit else f"{kept[: limit - 1]}…"
+    """A text as one line without control sequences, as long as a cell may be; "" for any other value."""
+    return texts.clean(value, limit)
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ _DIRECTORY = click.option(
 
 @click.group()
 def vm() -> None:
-    """Real guests under QEMU on this machine, each with the informant inside.
+    """Real guests under QEMU on this machine. Each has the informant inside.
 
     `make vm-assets` gets what they need, once. Guests are emulated unless --accel kvm is given.
     """
@@ -37,7 +37,7 @@ def vm() -> None:
 
 @vm.command("build-image")
 def build_image() -> None:
-    """Build the image that guests boot, of the interpreter and the packages that are installed here.
+    """Build the image that guests boot. It is made of the interpreter and the packages that are installed here.
 
     Needs no root. An image is kept in the cache until something that is in it changes.
 

@@ -22,7 +22,7 @@ from hosting.logs import Logger
 from hosting.supervisor import Child
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.ports import MigratorError
+from scheduler.ports import LeadershipGuard, MigratorError, SoleScheduler
 
 CREATED_BY: Final = "app.kubernetes.io/managed-by"
 US: Final = "parley-scheduler"
@@ -73,10 +73,10 @@ class KubernetesMigrator:
 
     `uid_of` gives the UID under which the core knows a pod's VM; `report` takes inputs to the core. With `choose` no move
     begins that has nowhere to go, and each names the best node. That is a wish: who places the second pod decides, and NeonVM
-    up to v0.49 does not pass it on.
+    up to v0.49 does not pass it on. `guard` lets nothing be created where another process leads.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the ports of a migrator
         self,
         api: KubernetesApi,
         report: Callable[[events.MigrationStarted | events.MigrationEnded], object],
@@ -86,9 +86,11 @@ class KubernetesMigrator:
         rng: random.Random,
         log: Logger,
         choose: Choose | None = None,
+        guard: LeadershipGuard | None = None,
     ) -> None:
         self._api = api
         self._choose = choose
+        self._guard = guard or SoleScheduler()
         self._report = report
         self._uid_of = uid_of
         self._clock = clock
@@ -119,6 +121,7 @@ class KubernetesMigrator:
         targets = await self._choose(wanted) if self._choose is not None else ()
         try:
             body = await self._migration(wanted, targets)
+            self._guard.check(0)
             created = _Move.read(await self._created(body))
         except KubernetesError as error:
             raise MigratorError(str(error)) from None

@@ -75,7 +75,8 @@ def pod_seen(core: CoreState, event: events.PodSeen) -> _Outputs:
     if row is None or row.node != pod.node or row.state != RowState(pod.requests):
         verdict = Verdict(pod.holder, pod.node, RowState(pod.requests), name=name)
         core.ledger.post(verdict, OverCause.BYPASSED)
-    core.ledger.join_pool(pod.holder, None)
+    comes = row is not None or core.serving_since_s is not None
+    core.ledger.join_pool(pod.holder, pod.pool, comes=comes)
     placement.shown(core, pod.holder, pod.reservation, pod.requests)
     return ()
 
@@ -140,7 +141,7 @@ def _enter(core: CoreState, seen: events.VmSeen, vm: VmSpec) -> None:
     floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
     state = RowState(use, () if settled else (floor,))
     name = f"{vm.pod.namespace}/{vm.pod.name}"
-    cause = OverCause.BYPASSED if settled else OverCause.START_UP
+    cause = OverCause.BYPASSED if settled else OverCause.SETTLING
     core.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
     core.ledger.join_pool(vm.holder, vm.pool, comes=settled)
     placement.shown(core, vm.holder, vm.reservation, use if seen.reading is not None else None)

@@ -28,8 +28,8 @@ class Decision(msgspec.Struct, gc=False):
 
     `wanted` is what is asked for, `unit` the step of growth. `base` is the row's state before the permit: settled, and
     with what the caller claims. `least` is what the permit is never below, because the VM uses it (callers without the
-    extension; nothing for others); where that use is not known (`is_use_known`), any permit below `wanted` could lie below
-    it. `has_sizes` says that the cluster shows the VM's size, `may_be_held` that a later look may still be waited for.
+    extension; nothing for others). A permit that covers `safe` is not below what the VM uses, whatever that is; it is `wanted` where
+    the use is not known (`is_use_known`). `has_sizes` says that the cluster shows the VM's size, `may_be_held` that a later look may still be waited for.
     """
 
     core: CoreState
@@ -41,6 +41,7 @@ class Decision(msgspec.Struct, gc=False):
     unit: ComputeUnit | None
     base: RowState
     least: Resources = ZERO
+    safe: Resources = ZERO
     is_use_known: bool = True
     has_sizes: bool = True
     may_be_held: bool = False
@@ -78,7 +79,7 @@ def _denied_for_room(way: Growth, granted: Grant) -> Resources:
 
 
 def _limits(decision: Decision, way: Growth, call: AdmissionCall | None) -> list[Limit]:
-    """Every limit below what is wanted, in order: stop and recommend-only, migration, the node's room, the pool."""
+    """Every limit below what is wanted, in order: stop and recommend-only, settings that are unknown, migration, the node's room, the pool."""
     core, record = decision.core, decision.record
     pod, rules, row = record.spec.pod, core.rules, record.row
     room = way.headroom(core.ledger.headroom(row.node, row.holder)) if way.unit is not None else []
@@ -89,6 +90,10 @@ def _limits(decision: Decision, way: Growth, call: AdmissionCall | None) -> list
         would = grant(way, room).permit
         message = f"growth is only recommended here; {would} would be permitted"
         found.append(Limit(0, Reason(ReasonCode.RECOMMEND_ONLY, message)))
+    if record.spec.unknown_settings:
+        names = ", ".join(record.spec.unknown_settings)
+        message = f"no valid value of {names} is known: the VM keeps its size until that is mended"
+        found.append(Limit(0, Reason(ReasonCode.VM_BOUNDS, message)))
     if row.state.migrating:
         message = "the VM is being migrated away and does not grow until it has arrived"
         found.append(Limit(0, Reason(ReasonCode.MIGRATING, message)))
@@ -136,7 +141,8 @@ def decided(decision: Decision, grant: Grant, before: Resources, *, changed: boo
     core, record, extension = decision.core, decision.record, decision.request.extension
     echo = None
     if extension is not None:
-        echo = events.Echo(extension.sequence_number, core.config.instance, core.config.epoch)
+        token = None if record.settled else record.token
+        echo = events.Echo(extension.sequence_number, core.config.instance, core.config.epoch, token)
     return events.Decided(
         decision.ticket,
         record.spec.pod,

@@ -4,7 +4,7 @@
 output answers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
@@ -75,16 +75,31 @@ class VmGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """A pod on `node` to which a VM migrates; the VM is still in `vm_pod`."""
+
+    vm_pod: PodName
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """A fresh look at the cluster for one pod: whether it is there, and what it shows of the size."""
+    """A fresh look at the cluster for one pod: whether it is there, and what it shows of the size. A pod that no VM is in yet may be
+    where one arrives.
+
+    One that `is_watched` was not made for a request: it is what a watch has shown by now, all of which was told. What looks show is
+    compared, and not how it came.
+    """
 
     found: bool
     reading: Observation | None = None
+    arrival: Arrival | None = None
+    is_watched: bool = field(default=False, compare=False)
 
 
 class RequestArrived(Value, frozen=True):
-    """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first;
-    `since_s` is when the request arrived, None on its first pass."""
+    """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first, where it
+    may be what a watch shows; `since_s` is when the request arrived, None on its first pass."""
 
     ticket: int
     request: AgentRequest
@@ -266,6 +281,7 @@ class Echo(Value, frozen=True):
     sequence_number: int
     instance: UUID
     epoch: int
+    token: str | None = None
 
 
 class Decided(Value, frozen=True):

@@ -52,8 +52,6 @@ def gate(
     decision = Decision(core, record, ticket, request, now_s, raw.resources, unit, record.row.state)
     overtaken: _Outputs = ()
     if isinstance(judged, sequence.Passed):
-        if judged is sequence.Passed.FIRST_LIFE:
-            record.may_follow_another = _may_follow_another(core, extension, now_s)
         if judged is sequence.Passed.SUPERSEDES:
             overtaken = _take_over(core, record, extension, now_s, is_later_life=True)
         elif record.admission is not None or record.owned_by_published:
@@ -87,11 +85,13 @@ def settle(decision: Decision) -> events.Answer | None:
     if not record.settled:
         is_known = last_permit is not None or record.reading is not None
         if is_known and extension.scheduler_instance == core.config.instance:
-            settle_at(core, record, _settled_use(record, claim), now_s)
+            is_alone = record.token is not None and extension.token == record.token
+            _settle(core, record, _settled_use(record, claim), now_s, is_alone=is_alone)
     _note_claim(core, record, decision.wanted, claim)
     decision.base = record.row.state
     if record.settled:
         return None
+    record.token = str(extension.sequence_number)
     current = record.row.state.current
     grant = Grant(decision.wanted.min(current.max(claim)), (_UNSETTLED,))
     return decided(decision, grant, current, changed=False)
@@ -153,18 +153,7 @@ def _note_caller(core: CoreState, record: VmRecord, arrived: events.RequestArriv
     heard_s = record.published_heard_s
     if heard_s is None or arrived.now_s - heard_s >= core.config.handover_s:
         record.condition = ""
-    if arrived.request.metrics is not None:
-        record.load1 = arrived.request.metrics.load_average_1min
-
-
-def _may_follow_another(core: CoreState, extension: RequestExtension, now_s: float) -> bool:
-    """Whether a life that this process never heard may still hold what an earlier process permitted it.
-
-    A life that any scheduler has answered superseded those before it then; of one of some age it is taken that this was
-    long ago, because a life asks as soon as it can (docs/decisions/0017).
-    """
-    age_s = now_s + core.config.unix_offset_s - extension.agent_started_at_ms / 1000
-    return extension.scheduler_instance is None or age_s < core.config.handover_s
+    record.note_load(arrived.request.metrics, arrived.now_s)
 
 
 def _take_over(
@@ -247,15 +236,16 @@ def _settled_use(record: VmRecord, claim: Resources) -> Resources:
     return record.reading.use if record.is_late else claim.max(record.reading.use)
 
 
-def settle_at(core: CoreState, record: VmRecord, use: Resources, now_s: float) -> None:
+def _settle(core: CoreState, record: VmRecord, use: Resources, now_s: float, *, is_alone: bool) -> None:
     """End the row's start-up uncertainty: `use` is its current permit from now on.
 
-    What a life that this process never heard may still hold stays reserved for as long as it may.
+    What another life may hold that this process never heard stays reserved for as long as it may, unless the life that settles
+    the row has proved that there is none (`is_alone`).
     """
     row = record.row
     state = replace(row.state, current=use).without(Cause.START_UP)
     until_s = core.inherits_until_s(now_s)
-    if record.may_follow_another and now_s < until_s:
+    if not is_alone and now_s < until_s:
         floor = Floor(Cause.HANDOVER, record.spec.bounds.max.max(use), until_s=until_s, about="not heard")
         state = state.with_floor(floor)
     core.ledger.post(Verdict(row.holder, row.node, state), OverCause.CLAIM)

@@ -19,12 +19,13 @@ from scheduler.core import clock, events, ledger, model, replies, rules, state, 
 from scheduler.core.core import Core
 from scheduler.core.reservations import ReservationAccount
 
-FORMAT: Final = 8
+FORMAT: Final = 9
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
 _VALUES: Final = (
     events.AmountLimit,
+    events.Arrival,
     events.Look,
     events.PoolVerdict,
     ledger.Floor,

@@ -36,7 +36,8 @@ class Cause(enum.StrEnum):
 class OverCause(enum.StrEnum):
     """Why more than what is reservable may be reserved on a node. Source: design section 5, the identity."""
 
-    START_UP = "start-up"
+    SETTLING = "settling"
+    """It fits, but for what is kept while it is not known who holds what: floors of a start, and of lives before the present one."""
     CLAIM = "claim"
     CONFIGURATION = "configuration"
     """The rules, or the node itself, leave less than they did."""
@@ -74,18 +75,18 @@ class RowState(Value, frozen=True):
     @property
     def reserved(self) -> Resources:
         """What the row keeps of its node."""
-        amount = self.current
-        for floor in self.floors:
-            if floor.amount.exceeds(amount):
-                amount = amount.max(floor.amount)
-        return amount
+        return self.kept()
 
     @property
     def firm(self) -> Resources:
         """What the row keeps, without what it only waits for: its part of its pool."""
+        return self.kept(Cause.PENDING)
+
+    def kept(self, *unless: Cause) -> Resources:
+        """What the row keeps beside floors of these causes."""
         amount = self.current
         for floor in self.floors:
-            if floor.cause is not Cause.PENDING and floor.amount.exceeds(amount):
+            if floor.amount.exceeds(amount) and floor.cause not in unless:
                 amount = amount.max(floor.amount)
         return amount
 
@@ -200,6 +201,12 @@ class NodeAccount:
         return self.reserved.exceeds(self.capacity.reservable)
 
     @property
+    def would_fit_settled(self) -> bool:
+        """Whether all rows fit without what is kept only until they are settled."""
+        kept = (row.state.kept(Cause.START_UP, Cause.HANDOVER) for row in self.rows.values())
+        return not sum(kept, ZERO).exceeds(self.capacity.reservable)
+
+    @property
     def excess(self) -> Resources:
         """How much more is reserved than may be."""
         return (self.reserved - self.capacity.reservable).max(ZERO)
@@ -276,8 +283,7 @@ class Ledger:
 
     def touch(self, name: str) -> None:
         """Something of a node was changed, or of what is known of a holder of one of its rows."""
-        account = self._nodes.get(name)
-        if account is not None:
+        if (account := self._nodes.get(name)) is not None:
             self._note_change(account)
 
     def changed_since(self, generation: int) -> Iterator[NodeAccount]:
@@ -405,13 +411,11 @@ class Ledger:
             if row.state is not verdict.state:
                 self._change(row, verdict.state, cause)
             return
-        if row is not None:
-            account = self._nodes.get(row.node)
-            if account is not None:
-                _leave(account, row)
-                _record_over(account, None)
-                self.room_frees += 1
-                self.touch(row.node)
+        if row is not None and (account := self._nodes.get(row.node)) is not None:
+            _leave(account, row)
+            _record_over(account, None)
+            self.room_frees += 1
+            self.touch(row.node)
         if verdict.state is None:
             if row is not None:
                 self._leave_pool(row)
@@ -424,8 +428,7 @@ class Ledger:
         row.node, row.state, row.reserved = verdict.node, verdict.state, reserved
         if row.pool is not None:
             self._count(self._pools[row.pool], row)
-        account = self._nodes.get(verdict.node)
-        if account is not None:
+        if (account := self._nodes.get(verdict.node)) is not None:
             before = account.excess
             _enter(account, row)
             _record_over(account, cause, before)
@@ -468,32 +471,27 @@ def _enter(account: NodeAccount, row: Row) -> None:
     account.rows[row.holder] = row
     account.reserved += row.reserved
     account.buffer += row.reserved - row.state.current
-    if row.state.pressure is not ZERO:
-        account.pressure += row.state.pressure
-    if row.state.migrating:
-        account.accounted += row.state.accounted
+    account.pressure += row.state.pressure
+    account.accounted += row.state.accounted
 
 
 def _leave(account: NodeAccount, row: Row) -> None:
     del account.rows[row.holder]
     account.reserved -= row.reserved
     account.buffer -= row.reserved - row.state.current
-    if row.state.pressure is not ZERO:
-        account.pressure -= row.state.pressure
-    if row.state.migrating:
-        account.accounted -= row.state.accounted
+    account.pressure -= row.state.pressure
+    account.accounted -= row.state.accounted
 
 
 def _record_over(account: NodeAccount, cause: OverCause | None, before: Resources = ZERO) -> None:
     """Note why a node is over-full, and forget it when it is not any more. A cause is one only where it has added to
     the excess of `before`."""
+    over, settling = account.over, OverCause.SETTLING
     if not account.is_over_full:
-        if account.over:
-            account.over.clear()
-    elif cause is not None and account.excess.exceeds(before):
-        account.over[cause] = None
-
-
-def amount_of(amount: Resources, resource: str) -> int:
-    """The amount of one resource by its name, `cpu` or `memory`."""
-    return amount.vcpu_milli if resource == "cpu" else amount.memory_bytes
+        over.clear()
+        return
+    if cause is not None and account.excess.exceeds(before):
+        is_blamed = cause in (OverCause.BYPASSED, OverCause.CONFIGURATION)
+        over[settling if is_blamed and account.would_fit_settled else cause] = None
+    if over.keys() == {settling} and not account.would_fit_settled:  # it does not end by that alone
+        over[OverCause.BYPASSED if cause in (None, settling) else cause] = None

@@ -49,7 +49,7 @@ class VmSpec:
     The resources of a VM that `is_tied` grow in one number of units, whatever its agent asks for.
     Growth of a VM with a `pool` waits for the pool's verdict; `is_pool_default` says that the configuration names that pool, and
     not the VM. A `terminal` pod (succeeded or failed) holds nothing. `reservation` is the UID of the one whose room the pod was
-    given when it was bound.
+    given when it was bound. While no valid value is known of some settings (`unknown_settings`, their names), nothing grows.
     """
 
     pod: PodName
@@ -65,6 +65,7 @@ class VmSpec:
     is_pool_default: bool = False
     is_tied: bool = False
     reservation: str | None = None
+    unknown_settings: tuple[str, ...] = ()
 
     @property
     def holder(self) -> Holder:
@@ -75,7 +76,7 @@ class VmSpec:
 @dataclass(frozen=True, slots=True)
 class PodSpec:
     """A pod that is no VM. It holds its requests (`pod_holds`), and nothing once it is `terminal`. `reservation` is the UID of the
-    one whose room it was given when it was bound."""
+    one whose room it was given when it was bound. Who places it asks its `pool`, where it has one."""
 
     pod: PodName
     uid: str
@@ -83,6 +84,7 @@ class PodSpec:
     requests: Resources
     terminal: bool = False
     reservation: str | None = None
+    pool: str | None = None
 
     @property
     def holder(self) -> Holder:

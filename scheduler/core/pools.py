@@ -10,10 +10,11 @@ from typing import Final
 
 from msgspec import structs
 
+from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, Resources
+from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, Resources, amount_of
 from scheduler.core.events import AmountLimit, PoolVerdict
-from scheduler.core.ledger import Ledger, PoolAccount, amount_of
+from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.limits import Grant, Growth, Limit
 from scheduler.core.model import POOL_LABEL, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
@@ -104,7 +105,9 @@ def _closed(name: str, account: PoolAccount | None) -> Reason | None:
 
 
 def _per_vm(spec: PoolSpec) -> Reason:
-    return Reason(ReasonCode.POOL, f"pool {spec.name} allows a VM {spec.max_units_per_vm} units")
+    return Reason(
+        ReasonCode.POOL, f"pool {spec.name} allows a VM {counted(spec.max_units_per_vm or 0, 'unit')}"
+    )
 
 
 def _full(spec: PoolSpec, units: int) -> Reason:

@@ -25,17 +25,19 @@ from scheduler.core.vms import AdmissionCall, VmRecord
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
 _FRACTIONS = "the VM {} fractions of a CPU or slot, which callers without the extension cannot express"
+_NOT_KNOWN = "what the VM uses is not known: the cluster shows no size from after the scheduler's start"
 
 _Outputs = tuple[events.Output, ...]
 
 
 def is_allowed(config: SchedulerConfig, node: str) -> bool:
     """Whether callers without the extension are served on `node`."""
-    return _matches(config.published_agents, node)
+    return serves(config.published_agents, node)
 
 
 @functools.lru_cache(maxsize=4096)
-def _matches(patterns: tuple[str, ...], node: str) -> bool:
+def serves(patterns: tuple[str, ...], node: str) -> bool:
+    """Whether one of these globs names `node`."""
     return any(fnmatch.fnmatchcase(node, pattern) for pattern in patterns)
 
 
@@ -52,6 +54,13 @@ def may_be_held(core: CoreState, arrived: events.RequestArrived, record: VmRecor
     return is_served and is_first_of_its_caller(record) and arrived.now_s < since_s + core.config.hold_first_s
 
 
+def may_go_by_watch(record: VmRecord | None) -> bool:
+    """Whether what a watch shows may be enough for a caller: it was served before by this process. Nothing may have been read since
+    it was told more; but whatever it was told and may still use is kept in its row, until a read that was begun late enough shows less.
+    """
+    return record is not None and record.settled and not is_first_of_its_caller(record)
+
+
 # ------------------------------------------------------------ the stages of a decision
 
 
@@ -61,20 +70,50 @@ def gate(
     """Whether the caller can be answered at all; beside an agent with the extension it only stands by."""
     spec, ticket, now_s = record.spec, arrived.ticket, arrived.now_s
     if not is_allowed(core.config, spec.node):
-        message = f"callers without the extension are not served on node {spec.node} (--published-agents)"
-        return (), events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message)
+        return (), _not_served(ticket, spec.node)
     reading = _newer(arrived.look.reading if arrived.look is not None else None, record.reading)
     decision = _opened(core, record, ticket, arrived, reading)
     why = _unanswerable(decision)
+    if why and arrived.look is not None and arrived.look.is_watched:
+        return (), events.LookNeeded(ticket, spec.pod)
     if why:
         record.condition = why
         return (), events.HungUp(ticket, spec.pod, why)
     decision.may_be_held = may_be_held(core, arrived, record)
-    if arrived.request.metrics is not None:
-        record.load1 = arrived.request.metrics.load_average_1min
+    record.note_load(arrived.request.metrics, arrived.now_s)
+    if arrived.look is not None and arrived.look.is_watched:
+        decision.may_be_held = True
+        decision.safe = decision.wanted.min(decision.least.max(record.row.state.firm))
+        if record.spec.pool is not None and decision.safe != decision.least:
+            return (), events.LookNeeded(ticket, spec.pod)  # what the pool admits is not known yet
     if record.heard_s is not None and now_s - record.heard_s < core.config.handover_s:
         return (), _stand_by(decision)
     return admission.cancel(core, record, lambda other: _overtaken(other, record)), decision
+
+
+def arriving(core: CoreState, record: VmRecord, arrived: events.RequestArrived, node: str) -> events.Answer:
+    """The answer to the caller in the pod to which a VM migrates: what the VM has, and nothing more until it is there.
+
+    The pod is ready before the VM is in it, so this may be its caller's first request. No row changes: that of the pod keeps as
+    much of its node already.
+    """
+    ticket, pod = arrived.ticket, arrived.request.pod
+    if not is_allowed(core.config, node):
+        return _not_served(ticket, node)
+    decision = _opened(core, record, ticket, arrived, record.reading)
+    why = _unanswerable(decision)
+    if not why and not decision.is_use_known:
+        if may_be_held(core, arrived):
+            return events.LookNeeded(ticket, pod)
+        why = _NOT_KNOWN
+    permit = decision.least
+    unsendable = _unsendable(decision, permit) if not why else None
+    if why or unsendable is not None:
+        return events.HungUp(ticket, pod, unsendable.why if unsendable is not None else why)
+    message = "the VM is being migrated to this pod and does not grow until it has arrived"
+    reasons = (Reason(ReasonCode.MIGRATING, message),) if permit != decision.wanted else ()
+    answer = decided(decision, Grant(permit, reasons), permit, changed=False)
+    return replace(answer, pod=pod, node=node)
 
 
 def settle(decision: Decision) -> events.Answer | None:
@@ -97,9 +136,13 @@ def reopen(core: CoreState, record: VmRecord, call: AdmissionCall, now_s: float)
 
 def refusal(decision: Decision, verdict: Verdict) -> events.Answer | None:
     """Less than what is asked for may be less than the use, which ends the caller for good: a later look may show it."""
+    beyond = _beyond_the_room(decision)
+    if beyond:
+        return _not_yet(decision, beyond)
+    granted = decision.granted(verdict)
     is_uncertain = not (decision.record.settled and decision.is_use_known)
-    if decision.granted(verdict) != decision.wanted and (
-        not decision.is_use_known or (is_uncertain and decision.may_be_held)
+    if not decision.safe.fits_in(granted) or (
+        is_uncertain and decision.may_be_held and granted != decision.wanted
     ):
         return _not_yet(decision)
     return None
@@ -151,6 +194,7 @@ def _opened(
 ) -> Decision:
     wanted = translate.from_slots(arrived.request.resources, core.slot_bytes(record))
     use, is_known = _use(core.config, record, reading, wanted)
+    least = wanted.min(use)
     return Decision(
         core,
         record,
@@ -160,7 +204,8 @@ def _opened(
         wanted,
         core.compute_unit(record),
         record.row.state,
-        wanted.min(use),
+        least,
+        least if is_known else wanted,
         is_known,
         reading is not None,
     )
@@ -181,6 +226,11 @@ def _use(
     if reading is not None:
         return reading.use, False
     return wanted, True
+
+
+def _not_served(ticket: int, node: str) -> events.Refused:
+    message = f"callers without the extension are not served on node {node} (--published-agents)"
+    return events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message)
 
 
 def _newer(look: Observation | None, known: Observation | None) -> Observation | None:
@@ -215,8 +265,11 @@ def _stand_by(decision: Decision) -> events.Answer:
     record, wanted, now_s = decision.record, decision.wanted, decision.now_s
     record.condition = TWO_KINDS
     row, current = record.row, record.row.state.current
+    beyond = _beyond_the_room(decision)
+    if beyond:
+        return _not_yet(decision, beyond)
     permit = wanted.min(current).max(decision.least)
-    if permit != wanted and not decision.is_use_known:
+    if not decision.safe.fits_in(permit):
         return _not_yet(decision)
     hung_up = _unsendable(decision, permit)
     if hung_up is not None:
@@ -229,14 +282,31 @@ def _stand_by(decision: Decision) -> events.Answer:
     return decided(decision, grant, current, changed=False)
 
 
-def _not_yet(decision: Decision) -> events.Answer:
-    """A later look may show the use; where none can be waited for any more, the connection is closed."""
+def _beyond_the_room(decision: Decision) -> str:
+    """Why the first word of a caller must not count as the use of its VM yet, or nothing. It may be a wish, and what an earlier
+    process told others may be in use: until the hand-over has passed, all that callers have said must fit into the node together.
+    """
+    core, record, now_s = decision.core, decision.record, decision.now_s
+    left_s = core.inherits_until_s(now_s) - now_s
+    account = core.ledger.node(record.spec.node)
+    if decision.has_sizes or record.told is not None or left_s <= 0 or account is None:
+        return ""
+    others = (row.state for row in account.rows.values() if row.holder != record.row.holder)
+    room = account.capacity.reservable - sum(map(told.without_start_up, others), ZERO)
+    if decision.wanted.fits_in(room):
+        return ""
+    return (
+        f"the first request of {decision.wanted} exceeds what is left of node {record.spec.node} beside what others hold, "
+        f"{room.max(ZERO)}, and the cluster shows no size of the VM; until {left_s:.0f} s from now it does not count as its use"
+    )
+
+
+def _not_yet(decision: Decision, why: str = _NOT_KNOWN) -> events.Answer:
+    """A later look may help; where none can be waited for any more, the connection is closed."""
     record = decision.record
     if decision.may_be_held:
         return events.LookNeeded(decision.ticket, record.spec.pod)
-    record.condition = (
-        "what the VM uses is not known: the cluster shows no size from after the scheduler's start"
-    )
+    record.condition = why
     return events.HungUp(decision.ticket, record.spec.pod, record.condition)
 
 

@@ -1,10 +1,13 @@
 """Refusals for want of room, in words: which floors of other rows stand in the way, and which VMs stay unsettled."""
 
+import math
 from dataclasses import dataclass, replace
 
+from protocol.plurals import counted
 from protocol.reasons import Reason
+from protocol.values import amount_of
 from scheduler.core import limits
-from scheduler.core.ledger import Cause, Ledger, PoolAccount, amount_of
+from scheduler.core.ledger import Cause, Ledger, PoolAccount
 from scheduler.core.model import Holder
 
 
@@ -63,7 +66,7 @@ def _described(obstacle: Obstacle, resource: str, now_s: float, unsettled_s: flo
         assert obstacle.since_s is not None
         text += f", unsettled for {now_s - obstacle.since_s:.0f} s"
     elif obstacle.cause is Cause.HANDOVER and obstacle.until_s is not None:
-        text += f", what an earlier agent may still hold: {obstacle.until_s - now_s:.0f} s more"
+        text += f", what an earlier agent may still hold: {math.ceil(obstacle.until_s - now_s)} s more"
     return text + ")"
 
 
@@ -75,5 +78,5 @@ def of_pool(reason: Reason, account: PoolAccount, left_s: float) -> Reason:
     kept = sum(row.units - row.state.current.units(unit) for row in account.rows.values())
     if kept <= 0:
         return reason
-    why = f"{kept} of its {account.units} units are kept for what agents may hold from before this scheduler's start"
-    return replace(reason, message=f"{reason.message[:768]}; {why}, for {left_s:.0f} s more at most")
+    why = f"{kept} of its {counted(account.units, 'unit')} {'is' if kept == 1 else 'are'} kept for what agents may hold from before this scheduler's start"
+    return replace(reason, message=f"{reason.message[:768]}; {why}, for {math.ceil(left_s)} s more at most")

@@ -14,7 +14,9 @@ def message(decided: Decided) -> wire.PluginResponse:
     echo = decided.echo
     if echo is None:
         return wire.PluginResponse(permit, unit)
-    extension = ReplyExtension(echo.sequence_number, echo.instance, echo.epoch, raw, decided.reasons)
+    extension = ReplyExtension(
+        echo.sequence_number, echo.instance, echo.epoch, raw, decided.reasons, echo.token
+    )
     return wire.PluginResponse(permit, unit, wire.MigrateResponse() if decided.migrate else None, extension)
 
 

@@ -74,9 +74,9 @@ def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
         return (malformed,)
     extension = request.extension
     if extension is None:
-        if event.look is None:
-            return (events.LookNeeded(ticket, request.pod),)
         record = core.vms.find(request.pod)
+        if event.look is None or (event.look.is_watched and not published.may_go_by_watch(record)):
+            return (events.LookNeeded(ticket, request.pod),)
     else:
         record = core.vms.by_uid(extension.pod_uid)
         if record is not None and record.spec.pod != request.pod:
@@ -182,6 +182,10 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
             message = f"pod {request.pod} has UID {named.spec.uid}"
             return events.Refused(ticket, 404, ErrorCode.WRONG_POD_UID, message)
         return _unknown(ticket, request.pod)
+    arrival = event.look.arrival if event.look is not None else None
+    arriving = core.vms.find(arrival.vm_pod) if arrival is not None else None
+    if arrival is not None and arriving is not None:
+        return published.arriving(core, arriving, event, arrival.node)
     if published.may_be_held(core, event):
         return events.LookNeeded(ticket, request.pod)
     assert event.look is not None

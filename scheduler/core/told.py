@@ -3,11 +3,15 @@
 Such a floor ends by a read of the cluster that shows less, begun a command deadline after its caller was told less.
 """
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from protocol.values import ZERO, Resources
 from scheduler.core.ledger import Cause, Floor, RowState
 from scheduler.core.state import SchedulerConfig
+
+_START_UP: Final = "start-up"
 
 
 def with_told(state: RowState, amount: Resources, about: str) -> RowState:
@@ -37,9 +41,14 @@ def settled(state: RowState, current: Resources) -> RowState:
     after = replace(state, current=current)
     for floor in state.floors:
         if floor.cause is Cause.START_UP:
-            kept = Floor(Cause.TOLD, floor.amount, about="start-up")
+            kept = Floor(Cause.TOLD, floor.amount, about=_START_UP)
             after = after.without(Cause.START_UP).with_floor(kept)
     return after
+
+
+def without_start_up(state: RowState) -> Resources:
+    """What a row keeps beside what its VM might have had before this process began."""
+    return state.without(Cause.START_UP).without(Cause.TOLD, _START_UP).reserved
 
 
 def after_read(config: SchedulerConfig, state: RowState, use: Resources, begun_s: float) -> RowState:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from protocol.reasons import Reason
 from protocol.sequence import AgentGate
 from protocol.values import ComputeUnit, Observation, Resources, Value
-from protocol.wire import AgentRequest, PodName
+from protocol.wire import AgentRequest, Metrics, PodName
 from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Row
 from scheduler.core.model import VmSpec
@@ -44,10 +44,10 @@ class AdmissionCall:
 class VmRecord:
     """One VM. Times are None until it happened once.
 
-    `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known. `is_leaving` says that its migration is being started, `is_late` that the VM
+    `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known,
+    told at `load1_at_s`. `is_leaving` says that its migration is being started, `is_late` that the VM
     came, or came back, while this process served already. `told` is what this process last told a caller without the
-    extension. `may_follow_another` says that the first life that this process heard may have superseded one that it did
-    not hear, and that may still hold something.
+    extension. `token` names the last answer that left the row unsettled.
     """
 
     spec: VmSpec
@@ -63,16 +63,22 @@ class VmRecord:
     condition: str = ""
     read_asked_s: float | None = None
     load1: float | None = None
+    load1_at_s: float | None = None
     admission: AdmissionCall | None = None
     is_leaving: bool = False
     is_late: bool = False
     told: Resources | None = None
-    may_follow_another: bool = False
+    token: str | None = None
 
     @property
     def name(self) -> str:
         """`namespace/name`, as people name it."""
         return f"{self.spec.pod.namespace}/{self.spec.pod.name}"
+
+    def note_load(self, metrics: Metrics | None, now_s: float) -> None:
+        """A request of an agent was taken, which tells the load where it can."""
+        if metrics is not None:
+            self.load1, self.load1_at_s = metrics.load_average_1min, now_s
 
     def silent_since_s(self) -> float:
         """When an agent with the extension was last heard; before the first time, when the VM became known."""

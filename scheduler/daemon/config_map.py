@@ -1,6 +1,6 @@
 """The scheduler's configuration in a ConfigMap: `--config-map NAMESPACE/NAME`. A change of it is taken up at once.
 
-A text with faults is reported with all of them, and the configuration that was read before stays in force; so also where the
+A text with faults is reported with all of them, also as an Event about the ConfigMap, and the configuration that was read before stays in force; so also where the
 ConfigMap is deleted.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.reflector import Reflector
-from hosting.kubernetes.resources import CONFIG_MAPS
+from hosting.kubernetes.resources import CONFIG_MAPS, Manifest
 from hosting.logs import Logger
 from hosting.settings import MAX_FILE_BYTES, SettingsError
 from hosting.supervisor import Child
@@ -55,6 +55,11 @@ class ConfigMapSource:
         self._has_begun = False
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The ConfigMap; None where there is none."""
+        return self._watch.objects().get(self._place)
+
+    @property
     def path(self) -> Path:
         """What faults name."""
         return Path(f"configmap/{'/'.join(self._place)}/{KEY}")
@@ -92,7 +97,7 @@ class ConfigMapSource:
 
     def _text(self) -> str:
         """The text as the API server showed it last. Raises `SettingsError` where there is none."""
-        found = self._watch.objects().get(self._place)
+        found = self.manifest
         if found is None:
             raise SettingsError(self.path, ["there is no such ConfigMap"])
         text = (found.get("data") or {}).get(KEY)

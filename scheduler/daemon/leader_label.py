@@ -1,6 +1,7 @@
 """The label of the scheduler that leads: the Service selects it, and published agents look for the scheduler's name.
 
-The leader sets it on its own pod, and takes it off every other one: a process that is paused cannot do that itself.
+The leader sets it on its own pod, and takes it off every other one: a process that is paused cannot do that itself. A published agent
+whose first request has failed asks again only when the label comes anew, so one that was left behind is taken off first.
 """
 
 import random
@@ -11,9 +12,10 @@ from typing import Final
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import names, objects
-from hosting.kubernetes.api import KubernetesApi, KubernetesError
+from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.resources import PODS
 from hosting.logs import Logger
+from scheduler.ports import ClusterUnreachableError
 
 PUBLISHED_NAME: Final = "name"
 """The label by which published agents find their scheduler. Source: reference/neon.md 3.8."""
@@ -48,18 +50,30 @@ class LeaderLabel:
 
         What was right once is looked at again: a removal that was given up may be carried out later.
         """
-        failures = 0
+        failures, is_anew = 0, True
         while True:
             try:
-                await self._put(leads)
+                await self._put(leads, is_anew=is_anew)
             except KubernetesError as error:
                 failures += 1
                 self._faults.failed(error)
                 await sleep(RETRY.delay_s(failures, self._rng))
             else:
-                failures = 0
+                failures, is_anew = 0, False
                 self._faults.worked()
                 await sleep(LOOK_S * (1 + self._rng.random()))
+
+    async def clear(self) -> None:
+        """Take off what an earlier process has left on this pod. Raises `ClusterUnreachableError` where that is not known to be done;
+        where it is not allowed, the label could not be set either."""
+        try:
+            await self._patch(self._name, dict.fromkeys(self._labels))
+        except RefusedError as error:
+            if error.status not in {403, 404}:
+                raise ClusterUnreachableError(str(error)) from None
+            self._log.warning("the leader's label cannot be taken off this pod", error=str(error))
+        except KubernetesError as error:
+            raise ClusterUnreachableError(str(error)) from None
 
     async def remove(self) -> None:
         """Take the label off this pod, where the API server can be asked; else the next leader does."""
@@ -68,13 +82,16 @@ class LeaderLabel:
         except KubernetesError as error:
             self._log.warning("the leader's label stays on a pod that does not lead", error=str(error))
 
-    async def _put(self, leads: Callable[[], bool]) -> None:
-        """Label this pod, and then no other, where that is not so. Raises `KubernetesError`."""
+    async def _put(self, leads: Callable[[], bool], *, is_anew: bool) -> None:
+        """Label this pod, and then no other, where that is not so; anew where that was before this process led. Raises `KubernetesError`."""
         listed = await self._api.list(
             PODS, self._namespace, query={"labelSelector": f"{names.ROLE}={names.LEADER}"}
         )
         labelled = {objects.name(pod): objects.labels(pod) for pod in listed["items"]}
         own = labelled.pop(self._name, {})
+        if own and is_anew and leads():
+            await self._patch(self._name, dict.fromkeys(self._labels))
+            own = {}
         if leads() and any(own.get(name) != text for name, text in self._labels.items()):
             await self._patch(self._name, self._labels)
         for name in labelled:

@@ -67,7 +67,7 @@ class RoomFreed:
     async def _look(self) -> bool:
         """Tell of the pods that are due; whether the API server took it."""
         events, now_s = self._ledger.take(), self._clock()
-        if not len(self._refused) and not events:
+        if not self._refused.is_waiting and not events:
             return True
         generation = self._core.ledger.generation
         if generation != self._seen_generation:
@@ -101,4 +101,4 @@ class RoomFreed:
             "lastTransitionTime": objects.time_written(self._date()),
         }
         await write_condition(self._api, pod, condition, deadline_s=WRITE_S)
-        self._refused.told(pod.uid)
+        self._refused.told(pod.uid, self._clock())

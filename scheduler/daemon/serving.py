@@ -96,7 +96,8 @@ def no_scheduling(profiles: tuple[Profile, ...]) -> None:
 class Sources:
     """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed;
     `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
-    it raises `FaultsError` where they cannot be used. `refreshed` is called whenever the core has taken what the cluster shows."""
+    it raises `FaultsError` where they cannot be used. `refreshed` is called whenever the core has taken what the cluster shows, `refused`
+    with the faults of a configuration that is not taken up, once for each text."""
 
     cluster: Cluster
     configuration: ConfigurationSource | None
@@ -106,6 +107,7 @@ class Sources:
     guard: LeadershipGuard = field(default_factory=SoleScheduler)
     use_profiles: Callable[[tuple[Profile, ...]], None] = no_scheduling
     refreshed: Callable[[], object] = lambda: None
+    refused: Callable[[str], object] = lambda _: None
 
 
 def description(led: Iterable[server.Route], always: Iterable[server.Route]) -> server.Route:
@@ -172,7 +174,11 @@ class Serving:
             guard=sources.guard,
         )
         self._pages = ExplainPages(
-            self.core, self.service.recorder.memory, self.pools.admission_queue.state_of, time.monotonic
+            self.core,
+            self.service.recorder.memory,
+            self.pools.admission_queue.state_of,
+            time.monotonic,
+            lambda: self._config_fault,
         )
         self.placements: Placements = CorePlacements(
             self.core, self.service.take, time.monotonic, self.pools.births.still_admits
@@ -182,6 +188,8 @@ class Serving:
         self._config_faults = FaultLog(
             self._log, "configuration not usable, the old one stays in force", "configuration usable again"
         )
+        self._config_fault = ""
+        """Why the configuration is not taken up; empty where it is."""
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
         self.supervisor = Supervisor(self._log, random.Random())
@@ -216,6 +224,9 @@ class Serving:
             await self._configure()
         except UNREADABLE as error:
             faults.append(str(error))
+            self._note_config_fault(error)
+        else:
+            self._config_fault = ""
         try:
             self.pools.load(is_chain_known=not faults)
         except SettingsError as error:
@@ -318,10 +329,19 @@ class Serving:
             await self._configure()
         except UNREADABLE as error:
             self._config_faults.failed(error)
+            self._note_config_fault(error)
         else:
             if self._untaken is None:  # else it waits for its next try
                 self._config_faults.worked()
+                self._config_fault = ""
         self.service.stats.rules_stale = self._config_faults.is_present
+
+    def _note_config_fault(self, error: Exception) -> None:
+        """Show a fault, and tell it once."""
+        text = "; ".join(line.strip() for line in str(error).splitlines())
+        if text != self._config_fault:
+            self._config_fault = text
+            self._sources.refused(text)
 
     def _stop_first(self, rules: Rules) -> None:
         """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""

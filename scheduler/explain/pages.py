@@ -70,7 +70,8 @@ TAG: Final = "explain"
 
 
 class ExplainPages:
-    """The pages of one core. `clock` is that of the core, `pool_states` what is remembered of each pool."""
+    """The pages of one core. `clock` is that of the core, `pool_states` what is remembered of each pool; `configuration_fault` says why the
+    configuration is not taken up, and is empty where it is."""
 
     def __init__(
         self,
@@ -78,11 +79,13 @@ class ExplainPages:
         memory: DecisionMemory,
         pool_states: Callable[[str], PoolAdmissionState],
         clock: Callable[[], float],
+        configuration_fault: Callable[[], str] = lambda: "",
     ) -> None:
         self._core = core
         self._memory = memory
         self._pool_states = pool_states
         self._clock = clock
+        self._configuration_fault = configuration_fault
         self._index = NameIndex()
 
     def routes(self) -> tuple[server.Route, ...]:
@@ -125,7 +128,8 @@ class ExplainPages:
         return _json(listing.state_page(self._view(), self._index, wanted))
 
     async def _nodes(self, _: server.Request) -> server.Reply:
-        return _json(Nodes(nodes=tuple(map(listing.node_shown, self._core.ledger.nodes()))))
+        nodes = tuple(map(listing.node_shown, self._core.ledger.nodes()))
+        return _json(Nodes(nodes=nodes, configuration_fault=self._configuration_fault()))
 
     async def _node(self, request: server.Request) -> server.Reply:
         name = request.parameters["node"]

@@ -11,6 +11,7 @@ from protocol.values import Resources
 from protocol.wire import AgentRequest, PodName
 from scheduler.core import events
 from scheduler.core.core import Core
+from scheduler.core.vms import VmRecord
 from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import Happening
@@ -19,6 +20,8 @@ EVENT: Final = "decision"
 """What every line of a decision says; the keys tell them apart."""
 COUNTED_EVERY_S: Final = 1.0
 """Seconds between two lines that count."""
+LOAD_IS_NEWS_S: Final = 15.0
+"""For how long a load that was reported is told with decisions: a request may wait for its pool, and then come without one."""
 _COULD_NOT: Final = (ProgressCode.MIGRATION_FAILED.value, ProgressCode.MIGRATION_ENDED.value)
 
 
@@ -52,14 +55,23 @@ class DecisionRecorder:
 
     def decided(self, decided: events.Decided) -> None:
         """A request got a permit."""
+        record = self._core.vms.find(decided.pod)
+        uid = record.spec.uid if record is not None else ""
+        load = self._note_load(record) if record is not None else None
         if not decided.changed and decided.permit == decided.requested:
             self.memory.satisfied(decided.pod)
             return
-        record = self._core.vms.find(decided.pod)
-        uid = record.spec.uid if record is not None else ""
-        happening = self.memory.decided(decided, uid, self._unix_s())
+        happening = self.memory.decided(decided, uid, self._unix_s(), load)
         if happening is not None:
             self._write(happening)
+
+    def _note_load(self, record: VmRecord) -> float | None:
+        """The load that the agent of a VM has just reported; None where that was long ago, or never."""
+        load, at_s = record.load1, record.load1_at_s
+        if load is None or at_s is None:
+            return None
+        self.memory.reported(record.spec.pod, record.spec.uid, load, at_s + self._core.config.unix_offset_s)
+        return load if self._clock() - at_s <= LOAD_IS_NEWS_S else None
 
     def refused(self, request: AgentRequest, code: ErrorCode, message: str) -> None:
         """A request was answered with an error."""

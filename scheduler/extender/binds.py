@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
+from protocol.texts import clean
 from protocol.wire import PodName
 from scheduler.extender.messages import ExtenderBindingArgs
 from scheduler.extender.ports import Scheduling
@@ -32,6 +33,8 @@ BINDER_S: Final = 4.0
 ENDING: Final = "this scheduler is ending"
 MAX_REMEMBERED: Final = 1024
 """Pods that are remembered for each of the reasons to."""
+MAX_SAID: Final = 1024
+"""Characters of why a pod is not bound: kube-scheduler makes an Event of it."""
 
 
 class NotBoundError(Exception):
@@ -52,6 +55,9 @@ class Doubt:
 
     node: str
     settled_s: float
+
+    def __str__(self) -> str:
+        return f"it is not known yet whether the pod was bound to node {self.node}"
 
 
 class Binds:
@@ -138,11 +144,14 @@ class Binds:
                 "bind failed", pod=_text(asked), node=asked.node, error=repr(error), exc_info=error
             )
             said = f"internal error: {fault_text(error)}"
+            if (doubt := self._doubts.get(asked.uid)) is not None:
+                said = f"{doubt}; {said}"
         else:
             self._shown.pop(asked.uid, None)
             self._doubts.pop(asked.uid, None)
             _remember(self._bound, asked.uid, asked.node)
             return ""
+        said = clean(said, MAX_SAID)
         self._log.warning("bind refused", pod=_text(asked), node=asked.node, reason=said)
         return said
 
@@ -194,31 +203,35 @@ class Binds:
     # ------------------------------------------------------------ where the pod is
 
     async def _pod(self, asked: ExtenderBindingArgs) -> Manifest | None:
-        """The pod that is to be bound; None where it is bound to the node already. Raises `NotBoundError`."""
+        """The pod that is to be bound; None where it is bound to the node already. Raises `NotBoundError`.
+
+        Of a pod in doubt the API server says where it is, and not what kube-scheduler has shown before the doubt began.
+        """
         if (on := self._bound.get(asked.uid)) is not None:
             _check_place(on, asked.node)
             return None
         doubt = self._doubts.get(asked.uid)
         is_elsewhere = doubt is not None and doubt.node != asked.node
-        found = self._shown.get(asked.uid) if not is_elsewhere else None
+        found = self._shown.get(asked.uid) if doubt is None else None
         begun_s = self._clock()
         if found is None:
-            found = await self._read(asked)
+            found = await self._read(asked, doubt)
         if _is_on(found, asked):
             return None
         if doubt is not None and is_elsewhere:
             if begun_s < doubt.settled_s:
-                raise NotBoundError(f"it is not known yet whether the pod was bound to node {doubt.node}")
+                raise NotBoundError(str(doubt))
             del self._doubts[asked.uid]
         if found["metadata"].get("deletionTimestamp") or pods.is_terminal(found):
             raise NotBoundError("the pod is being deleted, or has ended")
         return found
 
-    async def _read(self, asked: ExtenderBindingArgs) -> Manifest:
+    async def _read(self, asked: ExtenderBindingArgs, doubt: Doubt | None) -> Manifest:
         try:
             found = await self._scheduling.read_pod(PodName(asked.name, asked.namespace))
         except ClusterUnreachableError as error:
-            raise NotBoundError(f"the pod cannot be read: {error}") from None
+            why = f"the pod cannot be read: {error}"
+            raise NotBoundError(why if doubt is None else f"{doubt}; {why}") from None
         if found is None:
             raise NotBoundError("there is no such pod")
         return found

@@ -18,6 +18,7 @@ from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily
 from protocol.reasons import ErrorCode
+from protocol.texts import clean
 from protocol.values import Value
 from scheduler.extender import messages, operations, verdicts
 from scheduler.extender.binds import Binds, scheduler_name
@@ -247,7 +248,7 @@ class ExtenderService:
         return attempt.pod, failed
 
     def _filter_fails(self, why: str) -> server.Reply:
-        return _json(ExtenderFilterResult(error=why))
+        return _json(ExtenderFilterResult(error=clean(why, verdicts.MAX_TEXT)))
 
     # ------------------------------------------------------------ prioritize
 
@@ -343,7 +344,7 @@ class ExtenderService:
         return "refused" if said else "ok", messages.encode(ExtenderBindingResult(said))
 
     def _bind_fails(self, why: str) -> server.Reply:
-        return _json(ExtenderBindingResult(why))
+        return _json(ExtenderBindingResult(clean(why, verdicts.MAX_TEXT)))
 
 
 def _json(result: Value) -> server.Reply:

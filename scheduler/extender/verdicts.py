@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from protocol.texts import clean
 from protocol.values import ZERO
 from scheduler.core.model import Kind
 from scheduler.extender.messages import HostPriority
@@ -39,7 +40,8 @@ def texts(failed: Mapping[str, Status], *, are_resolvable: bool) -> dict[str, st
     """
     is_brief = len(failed) > MOST_NODES_IN_FULL
     return {
-        name: (_text(status, is_brief=is_brief) or f"rejected by {status.plugin or 'a plugin'}")[:MAX_TEXT]
+        name: clean(_text(status, is_brief=is_brief), MAX_TEXT)
+        or f"rejected by {status.plugin or 'a plugin'}"
         for name, status in failed.items()
         if (status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE) is are_resolvable
     }

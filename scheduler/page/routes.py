@@ -1,6 +1,6 @@
 """The routes of the live page: `GET /` and the chart code that it loads.
 
-The page is one file of ours and D3, which a package brings. Both are read once, at the start; what the page shows it reads from the scheduler's own API,
+The page is one file of ours, whose style is put into it, and D3, which a package brings. They are read once, at the start; what the page shows it reads from the scheduler's own API,
 like any other reader. The Content-Security-Policy lets a browser run these two files and reach nothing but this server, so that names and messages of peers
 stay text even where the page had a fault.
 """
@@ -19,6 +19,9 @@ from hosting.operation import DocumentedAnswer, Operation
 D3_PACKAGE: Final = "xstatic.pkg.d3"
 D3_PLACE: Final = b"{{D3_INTEGRITY}}"
 """What stands in the page for the digest of the chart code."""
+PARTS: Final = ("page.html", "page.css")
+STYLE_PLACE: Final = b"{{STYLE}}"
+"""What stands in the page for its style."""
 INSTALL: Final = "--page needs the chart code of the page, the extra `page`: .venv/bin/pip install '.[page]'"
 HARDENING: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -58,8 +61,8 @@ class _PageFile:
 def page_routes() -> tuple[server.Route, ...]:
     """Where the page is served. Reads its files. Raises `PageUnavailableError` where the chart code is not installed."""
     chart_code = _chart_code()
-    page = importlib.resources.files(__package__).joinpath("page.html").read_bytes()
-    page = page.replace(D3_PLACE, digest(chart_code).encode())
+    page, style = (importlib.resources.files(__package__).joinpath(name).read_bytes() for name in PARTS)
+    page = page.replace(STYLE_PLACE, style).replace(D3_PLACE, digest(chart_code).encode())
     html = _file(page, "text/html; charset=utf-8", {"Content-Security-Policy": policy(page, chart_code)})
     script = _file(chart_code, "text/javascript; charset=utf-8", {})
     return (

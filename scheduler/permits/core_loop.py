@@ -16,7 +16,7 @@ Outputs: TypeAlias = tuple[events.Output, ...]
 
 class CoreLoop:
     """Owns the core's inputs. `perform` begins what one output asks for; `failed` is told of an outcome that the core could
-    not take by our fault. Neither raises."""
+    not take by our fault. Neither raises. `guard` is asked before each decision, and before an effect changes the cluster."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class CoreLoop:
         failed: Callable[[events.Input, Exception], object],
         guard: LeadershipGuard,
     ) -> None:
-        self._guard = guard
+        self.guard = guard
         self._core = core
         self._journal = journal
         self._perform = perform
@@ -40,7 +40,7 @@ class CoreLoop:
         Raises `NotLeadingError` for a verdict or a placement, which would be a decision, where none may be made.
         """
         if isinstance(event, events.AdmissionCallEnded | events.PlacementAssumed):
-            self._guard.check(0)
+            self.guard.check(0)
         outputs = self._core.apply(event)
         self._journal.input(event, outputs)
         return outputs
@@ -48,7 +48,7 @@ class CoreLoop:
     def decide_request(self, arrived: events.RequestArrived, body: bytes) -> Outputs:
         """Take a request to the core and record it with its bytes; its outputs are for `run`. Raises `NotLeadingError`."""
         extension = arrived.request.extension
-        self._guard.check(extension.seen_epoch if extension is not None else 0)
+        self.guard.check(extension.seen_epoch if extension is not None else 0)
         outputs = self._core.apply(arrived)
         self._journal.request(arrived, body, outputs)
         return outputs

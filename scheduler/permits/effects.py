@@ -9,6 +9,7 @@ from hosting.backoff import Backoff
 from hosting.logs import Logger
 from scheduler.core import events
 from scheduler.explain.recording import DecisionRecorder
+from scheduler.permits.core_loop import CoreLoop
 from scheduler.permits.stats import PermitStats
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
@@ -22,11 +23,11 @@ RETRY_MIGRATION: Final = Backoff(base_s=10.0, cap_s=60.0)
 
 
 class Effects:
-    """Begins what is asked for. `report` takes an input to the core."""
+    """Begins what is asked for. `loop` takes what became of it."""
 
     def __init__(
         self,
-        report: Callable[..., object],
+        loop: CoreLoop,
         pools: Pools,
         migrator: Migrator | None,
         clock: Callable[[], float],
@@ -34,7 +35,7 @@ class Effects:
         recorder: DecisionRecorder,
         log: Logger,
     ) -> None:
-        self._report = report
+        self._loop = loop
         self._pools = pools
         self._migrator = migrator
         self._clock = clock
@@ -64,7 +65,7 @@ class Effects:
         if ticket in self._asking:
             self._asking.discard(ticket)
             ended = events.AdmissionCallEnded(ticket, verdict, self._clock())
-            self._report(ended, then=lambda: self._pools.applied(ticket))
+            self._loop.put(ended, then=lambda: self._pools.applied(ticket))
         else:
             self._pools.applied(ticket)
 
@@ -101,6 +102,7 @@ class Effects:
         try:
             if self._migrator is None:
                 raise MigratorError("nothing here can migrate VMs")
+            self._loop.guard.check(0)
             async with asyncio.timeout(MIGRATE_DEADLINE_S):
                 await self._migrator.start(wanted)
         except (Exception, asyncio.CancelledError) as error:
@@ -111,12 +113,12 @@ class Effects:
             wait_s = RETRY_MIGRATION.delay_s(self._failures, self._rng)
             why = "not started in time" if isinstance(error, TimeoutError) else str(error) or repr(error)
             self._recorder.migration_failed(wanted, why, wait_s)
-            self._report(events.MigrationFailed(wanted.uid, self._clock() + wait_s))
+            self._loop.put(events.MigrationFailed(wanted.uid, self._clock() + wait_s))
         else:
             self._failures = 0
             self._stats.migrations["started"] += 1
             self._recorder.migration_started(wanted.pod, wanted.node)
-            self._report(events.MigrationStarted(wanted.uid))
+            self._loop.put(events.MigrationStarted(wanted.uid))
 
 
 def _is_cancelled() -> bool:

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Final, assert_never
@@ -93,7 +94,7 @@ class PermitService:
             core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
         )
         self._effects = Effects(
-            self._loop.put, pools or NoPools(), migrator, clock, self.stats, self.recorder, log
+            self._loop, pools or NoPools(), migrator, clock, self.stats, self.recorder, log
         )
         self._reader = ClusterReader(cluster, self.take, self.recorder.gone, self.stats, log)
         self._looks = Looks(self._reader.read)
@@ -152,16 +153,19 @@ class PermitService:
         if request.is_cut and for_extension:
             text = f"the body must not exceed {codec.MAX_REQUEST_BYTES} bytes"
             return self._answers.error(413, ErrorCode.MALFORMED, text, for_extension=True)
-        outcome = self.decide(request.body, for_extension=for_extension)
+        outcome = self.decide(request.body, for_extension=for_extension, waited_s=request.waited_s)
         if not isinstance(outcome, server.Reply | server.HangUp):
             outcome = await outcome
         self.stats.latency.observe(perf_counter() - began_s)
         return outcome
 
-    def decide(self, body: bytes, *, for_extension: bool = False) -> Outcome | Awaitable[Outcome]:
+    def decide(
+        self, body: bytes, *, for_extension: bool = False, waited_s: float = 0.0
+    ) -> Outcome | Awaitable[Outcome]:
         """Answer one request: at once where nothing must be waited for.
 
-        `for_extension` says that the caller has the extension (it sent the header), should the body not tell.
+        `for_extension` says that the caller has the extension (it sent the header), should the body not tell. A caller without it
+        has waited for `waited_s` already.
         """
         try:
             request = codec.decode(wire.AgentRequest, body)
@@ -171,14 +175,14 @@ class PermitService:
             return self.decide_extended(request, body)
         if self._published >= MAX_PUBLISHED or self._is_pool_full(request):
             return self._answers.overloaded(request)
-        return self._decide_published(request, body)
+        return self._decide_published(request, body, waited_s)
 
     def decide_extended(self, request: AgentRequest, body: bytes) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
         if self._waiting.is_busy and self._would_wait_too_long(request):
             return self._answers.overloaded(request)
         arrived = events.RequestArrived(next(self._tickets), request, self._clock())
-        found = self._submit(arrived, body, arrived.now_s + ADMISSION_DEADLINE_S)
+        found = self._submit(arrived, body, ADMISSION_DEADLINE_S)
         if not isinstance(found, WaitingRequest):
             return found
         # A task, so that the items of a batch wait side by side.
@@ -188,16 +192,18 @@ class PermitService:
         task.add_done_callback(lambda _: self._waiting.drop(arrived.ticket))
         return task
 
-    async def _decide_published(self, request: AgentRequest, body: bytes) -> Outcome:
-        """A request without the extension: serial per pod, by arrival, after a look that began later."""
+    async def _decide_published(self, request: AgentRequest, body: bytes, waited_s: float) -> Outcome:
+        """A request without the extension, which came `waited_s` ago: serial per pod, by arrival, after a look that began later."""
         lock = self._serial.setdefault(request.pod, asyncio.Lock())
         is_first = is_first_of_its_caller(self._core.vms.find(request.pod))
         deadline_s = FIRST_DEADLINE_S if is_first else PUBLISHED_DEADLINE_S
         self._published += 1
         try:
-            async with asyncio.timeout(deadline_s), lock:
-                arrived = events.RequestArrived(next(self._tickets), request, self._clock())
-                found = self._submit(arrived, body, arrived.now_s + deadline_s)
+            async with asyncio.timeout(deadline_s - waited_s), lock:
+                look = self._cluster.look(request.pod)
+                shown = look if look.is_watched else None
+                arrived = events.RequestArrived(next(self._tickets), request, self._clock(), shown)
+                found = self._submit(arrived, body, deadline_s, waited_s)
                 return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
             return self._answers.hang_up("deadline", request, f"no answer within {deadline_s:g} s")
@@ -206,8 +212,10 @@ class PermitService:
 
     # ------------------------------------------------------------ what must wait
 
-    def _submit(self, arrived: events.RequestArrived, body: bytes, due_s: float) -> Outcome | WaitingRequest:
-        """Take a request to the core: the outcome, or the request that has to wait for one."""
+    def _submit(
+        self, arrived: events.RequestArrived, body: bytes, deadline_s: float, waited_s: float = 0.0
+    ) -> Outcome | WaitingRequest:
+        """Take a request that came `waited_s` ago to the core: the outcome, or the request that has to wait for one."""
         try:
             outputs = self._loop.decide_request(arrived, body)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
@@ -215,7 +223,8 @@ class PermitService:
         answer = outputs[0]
         if len(outputs) == 1 and type(answer) is events.Decided:
             return self._answers.permit(answer)
-        pending = WaitingRequest(arrived, body, arrived.now_s, due_s)
+        since_s = arrived.now_s - waited_s
+        pending = WaitingRequest(arrived, body, since_s, since_s + deadline_s)
         self._waiting.add(pending)
         self._loop.run(outputs)
         return pending if pending.outcome is None else pending.outcome
@@ -321,7 +330,7 @@ class PermitService:
             self._waiting.settle(ticket, self._our_fault(last, outcome))
         elif outcome:
             since_s = None if pending.for_extension else pending.since_s
-            look = self._cluster.look(pod)
+            look = replace(self._cluster.look(pod), is_watched=False)
             pending.arrived = events.RequestArrived(ticket, last.request, now_s, look, since_s)
             self._loop.put(pending.arrived, pending.body)
         elif self._may_look_again(pending, now_s):

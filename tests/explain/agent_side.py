@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from agent.core import events
-from agent.core.model import Sample, Vm
+from agent.core.model import ContainersSeen, PodObservation, Sample, Vm
 from agent.core.policies.combined import Combined
 from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import WindowLimits
-from agent.core.ports import BackendError, Capabilities, Fencing
+from agent.core.ports import BackendError, Capabilities, Fencing, NotNowError
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
 from agent.daemon import status
@@ -104,6 +104,10 @@ class Exporter:
         self._busy_s = 0.0
         self._last_s = 0.0
 
+    def jump(self, busy_s: float) -> None:
+        """The counter of CPU time jumps."""
+        self._busy_s += busy_s
+
     def advance(self) -> None:
         """Count the CPU time that has passed."""
         self._busy_s += self.busy_cpus * (now_s() - self._last_s)
@@ -123,7 +127,7 @@ class Exporter:
 
 class Machine:
     """The VM and what resizes it. It obeys at once, or after `delay_s`; `refusal` is why its node does not carry a target out,
-    `fault` what every resize raises."""
+    `fault` what every resize raises. `containers` are those of a pod, whose control groups allow `really`."""
 
     def __init__(self, size: Resources) -> None:
         self.size = self.target = size
@@ -131,6 +135,8 @@ class Machine:
         self.refusal: str | None = None
         self.fault: BackendError | None = None
         self.blind: BackendError | None = None
+        self.containers = ContainersSeen()
+        self.really: Resources | None = None
         self.generation = 0
         self._arrives_s = 0.0
 
@@ -147,7 +153,10 @@ class Machine:
         del vm
         if self.blind is not None:
             raise self.blind
-        return self.seen()
+        seen = self.seen()
+        return PodObservation(
+            self.really or seen.size, seen.target, seen.begun_s, seen.refusal, self.containers
+        )
 
     def seen(self) -> Observation:
         """The VM as it is now."""
@@ -163,6 +172,8 @@ class Machine:
         assert (now_s() <= not_after_s, fencing.generation) == (True, self.generation)
         if self.fault is not None:
             raise self.fault
+        if self.containers.waits:
+            raise NotNowError(self.containers.waits)
         self.target = target
         if target.fits_in(self.size) and self.refusal is not None:
             self.size = target

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+from agent.core.model import ContainersSeen
 from agent.core.policies.combined import Combined
 from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.windows import Bar, ResourceLimits, WindowLimits
@@ -11,6 +12,7 @@ from agent.core.ports import BackendError, ResizeRefusedError
 from agent.daemon import status
 from hosting import server
 from hosting.server import HangUp, Reply, Request
+from parley.explain.core.evidence import CPU_REFUSED
 from parley.reach.ports import NoAnswer
 from protocol import codec
 from protocol.codec import ErrorBody
@@ -93,6 +95,18 @@ async def a_policy_plugin_has_failed() -> AsyncIterator[Stage]:
         yield stage
 
 
+@situation("satisfied", "metrics: implausible", r"343\d{3} busy CPUs, of 8 CPUs at most")
+async def a_counter_jumps() -> AsyncIterator[Stage]:
+    """What tells the metrics of web, a VM of at most 8 CPUs, counted as many CPU seconds at once as nobody could use."""
+    async with staged(SchedulerSide()) as stage:
+        await stage.settled()
+        before = stage.agent.runner.state.metrics.read_s
+        stage.agent.exporter.jump(343_666 * 5.0)
+        await stage.until(lambda: stage.agent.runner.state.metrics.read_s != before)
+        assert stage.agent.machine.size == cu(2)
+        yield stage
+
+
 # ---------------------------------------------------------------- the guest
 
 
@@ -105,6 +119,19 @@ async def the_guest_refuses_to_shrink() -> AsyncIterator[Stage]:
         stage.agent.load(2, 2)
         await stage.wait(60.0)
         assert stage.agent.machine.size.memory_bytes == cu(6).memory_bytes
+        yield stage
+
+
+@situation("downscale-refused", r"shrink to \d CPU: ", "CPU was short lately: what came stays for 1 s more")
+async def the_guest_refuses_to_give_cpus_back() -> AsyncIterator[Stage]:
+    """Web should shrink from 6 to 2 CPUs, and the informant keeps for a while what it was short of."""
+    async with staged(SchedulerSide(), shown=6) as stage:
+        stage.agent.guest.refuses = "CPU was short lately: what came stays for 1 s more"
+        await stage.settled()
+        stage.agent.load(2)
+        await stage.wait(60.0)
+        lines = await stage.lines()
+        assert [line for line in lines if line.startswith("do ")] == [f"{'do':<8} {CPU_REFUSED.remedy}"]
         yield stage
 
 
@@ -187,6 +214,37 @@ async def the_api_server_refuses_the_size() -> AsyncIterator[Stage]:
             "the API server refuses the size: it takes no such size"
         )
         stage.agent.load(5)
+        await stage.wait(30.0)
+        yield stage
+
+
+@situation("container-down", "does not run", "CrashLoopBackOff", "OOMKilled")
+async def a_container_is_dead() -> AsyncIterator[Stage]:
+    """Web's container was killed for lack of memory and waits for its next start: until then it is not resized."""
+    async with staged(SchedulerSide()) as stage:
+        await stage.settled()
+        stage.agent.machine.containers = ContainersSeen(
+            waits="container main does not run (CrashLoopBackOff; before: OOMKilled, exit code 137)",
+            restarts=3,
+            ends=(("containerd://1", "OOMKilled"),),
+        )
+        stage.agent.load(memory_gib=5)
+        await stage.wait(30.0)
+        assert stage.agent.machine.target == cu(2)
+        yield stage
+
+
+@situation("cgroup-mismatch", "64 MiB of memory where 512 MiB", "control groups")
+async def the_kubelet_has_left_the_pods_group_behind() -> AsyncIterator[Stage]:
+    """Somebody has resized web while its container was dead; its status tells the new size, and its control group the old one."""
+    async with staged(SchedulerSide()) as stage:
+        await stage.settled()
+        stage.agent.machine.really = cu(2, 1)
+        stage.agent.machine.containers = ContainersSeen(
+            mismatch="the pod's control group allows 64 MiB of memory where 512 MiB is in force by its status",
+            mismatched=("memory",),
+            is_judged=True,
+        )
         await stage.wait(30.0)
         yield stage
 

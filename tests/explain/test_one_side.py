@@ -40,6 +40,7 @@ PARTS = {
     "refusedSizes",
     "metrics",
     "guest",
+    "containers",
     "takeover",
     "pluginPolicies",
     "standingFaults",

@@ -70,6 +70,9 @@ def test_a_config_map_and_policies_are_read_and_shown(
     shown_blocking("growth is stopped", lambda: permit("stopped"))
     _write_rules(objects, "growth: {stop: true, colour: red}")
     shown_blocking("the fault is told", lambda: "growth.colour" in parley.text("a"))
+    told = EVENTS.path(objects.namespace)
+    shown_blocking("an Event tells it, too", lambda: "growth.colour" in plane.call("GET", told).decode())
+    assert "growth.colour" in json.loads(fetch(port, "/v1/nodes"))["configurationFault"]
     assert permit("stopped")
     _write_rules(objects, "growth: {stop: false}")
     shown_blocking("it has grown", lambda: agent.ask(2000) is not None and agent.held == 2000)
@@ -125,7 +128,7 @@ def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_node
         return agent.held == milli and reason in codes
 
     shown_blocking("it grows to the pool's limit", lambda: is_at(2000, "pool"))
-    assert shown()["metadata"]["finalizers"] == [FINALIZER]
+    shown_blocking("its finalizer", lambda: shown()["metadata"].get("finalizers") == [FINALIZER])
     shown_blocking("the status tells it", lambda: shown()["status"]["replicas"] == 2)
     assert _conditions(shown())["Accepted"] == ("True", "Counts")
 
@@ -142,6 +145,29 @@ def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_node
     pools = POOLS.path()
     shown_blocking("it is gone", lambda: name not in plane.call("GET", pools).decode())
     shown_blocking("and counts no more", lambda: name not in fetch(port, "/v1/pools").decode())
+
+
+def test_a_typo_in_the_bounds_of_a_pod_is_no_way_to_more(
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
+) -> None:
+    """Its last valid bounds count on."""
+    cap = {names.BOUNDS: '{"max": {"cpu": 1, "memory": "2Gi"}}'}
+    manifest = pod("p", node=bare_nodes[0], labels={names.ENABLED: "true"}, annotations=cap)
+    created = create_pod(objects, manifest)
+    ports = [start_scheduler(parley, objects, "a")]
+    agent = PodAgent(created, ports, Holdings(4000), 500)
+
+    def reason(want: int) -> str:
+        answer = agent.ask(want)
+        found = answer["reasons"] if answer is not None else []
+        return str(found[0]["message"]) if found else ""
+
+    shown_blocking("it is capped", lambda: "maximum is 1 CPU" in reason(2000))
+    typo = {"metadata": {"annotations": {names.BOUNDS: '{"max": {"cpu": 1, "memory": "lots"}}'}}}
+    objects.plane.call("PATCH", f"/api/v1/namespaces/{objects.namespace}/pods/p", typo, MERGE)
+    shown_blocking("the fault is seen", lambda: "parley.dev/bounds: max.memory" in parley.text("a"))
+    assert "maximum is 1 CPU" in reason(2000)
+    assert agent.held <= 1000
 
 
 def test_a_reservation_keeps_room_from_a_pod_that_grows(

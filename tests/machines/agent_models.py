@@ -9,7 +9,7 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from tests.machines.core_port import COMMAND_DEADLINE_S, Answer, Permitted, Rejected
+from tests.machines.core_port import COMMAND_DEADLINE_S, HANDOVER_S, Answer, Permitted, Rejected
 
 if TYPE_CHECKING:
     from tests.machines.cluster_models import Snapshot, Vm
@@ -54,7 +54,8 @@ class ExtendedAgent:
 
     `attempt` is the sending under way, 0 when there is none; `sent` is a resize whose end was not seen yet. A dormant
     life was superseded: it does nothing more, and another life of its daemon starts after `named_ms`. `must_look` says
-    that it observes before it asks again. `is_misled` is no part of an agent: it marks, for the observer, one that takes
+    that it observes before it asks again. `token` is that of the last answer, `is_fenced` says that a look since then has found this
+    life's fence in force, and from `alone_after_s` on no earlier life holds anything. `is_misled` is no part of an agent: it marks, for the observer, one that takes
     to be in use what a documented cause put there or took from the ledger.
     """
 
@@ -85,6 +86,9 @@ class ExtendedAgent:
     sent_until_s: float = 0.0
     sent_is_seen: bool = False
     must_look: bool = False
+    token: str | None = None
+    is_fenced: bool = False
+    alone_after_s: float = 0.0
     is_misled: bool = False
     codes: tuple[ReasonCode, ...] = ()
     wants: Resources = ZERO
@@ -129,10 +133,14 @@ class ExtendedAgent:
             0,
             self.knows,
             RawRequest(wanted, claim, None, True if self.is_apart else None),
+            self.token if self.is_fenced and self._is_alone(now_s) else None,
         )
         self.latest = AgentRequest(PluginProtoVersion.V1_1, self.vm.name, _ONE_SLOT, None, extension)
         self.latest_use, self.latest_edits, self.is_answered = use, self.edits, False
         return self._attempt(now_s)
+
+    def _is_alone(self, now_s: float) -> bool:
+        return self.knows is not None and now_s >= self.alone_after_s
 
     def may_ask_again(self) -> bool:
         """Whether the latest request may be sent again: unanswered, and still the truth."""
@@ -172,19 +180,24 @@ class ExtendedAgent:
                     # settles at its claim; a use that is over may be somebody else's room by now: it is looked at anew.
                     self.must_look, self.looking = True, None
                     answer = replace(answer, permit=answer.permit.min(self.held))
-                self.knows = answer.instance
+                if answer.instance != self.knows and not self._is_alone(now_s):
+                    self.alone_after_s = now_s + HANDOVER_S
+                self.knows, self.token, self.is_fenced = answer.instance, answer.token, False
                 self.codes = answer.codes
                 self.lease_until_s = self.attempt_sent_s + HOLD_S
                 self.hold(answer.permit)
             case Rejected(code=ErrorCode.AGENT_SUPERSEDED):
-                self.is_dormant, self.dormant_since_s = True, now_s
-                self.named_ms = answer.current_started_ms
-                self.hold(ZERO)
+                self.step_back(answer.current_started_ms, now_s)
             case Rejected():
                 self.number = max(self.number, answer.last_number)
                 self.latest = None
             case _:
                 pass  # the connection was closed: the same number goes again
+
+    def step_back(self, named_ms: int, now_s: float) -> None:
+        """Another life, which began at `named_ms`, owns the VM."""
+        self.is_dormant, self.dormant_since_s, self.named_ms = True, now_s, named_ms
+        self.hold(ZERO)
 
     # ------------------------------------------------------------ the VM
 
@@ -197,6 +210,7 @@ class ExtendedAgent:
         if self.looking is None:
             return
         (snapshot, self.writes), self.looking = self.looking, None
+        self.is_fenced = self.must_look and self.sent is None and self.fences == self.vm.fences
         self.must_look = False
         seen = snapshot.reading
         if self.sent is not None:

@@ -171,6 +171,11 @@ class Vm:
         if self.published is not None:
             self.published.resized(command, lands=lands)
 
+    def fails(self, command: Command) -> None:
+        """The sender of a command is told that it failed; it may take effect all the same, until its time is over."""
+        if self.published is not None:
+            self.published.resized(command, lands=False)
+
     def edited(self, target: Resources) -> None:
         """Somebody whom the scheduler does not follow sets the target: where it rises, that is a documented cause."""
         self.edits += 1

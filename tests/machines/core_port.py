@@ -30,18 +30,22 @@ __all__ = ["Holder", "Kept", "Kind", "Observation", "PodSpec", "PoolSpec", "VmSp
 POOL = "pool"
 UNIT = Resources(1000, 2**30)
 HANDOVER_S = 60.0
+SAFE_HANDOVER_S = 40.0
+"""The shortest hand-over that a scheduler does not warn of."""
 SLOT_BYTES = 2**30
 COMMAND_DEADLINE_S = 5.0
 
 
 @dataclass(slots=True, frozen=True)
 class Permitted:
-    """A permit. `instance` is the scheduler process that gave it, `is_apart` the kind of compute unit that it names."""
+    """A permit. `instance` is the scheduler process that gave it, `is_apart` the kind of compute unit that it names, `token` what proves
+    that it was read."""
 
     permit: Resources
     codes: tuple[ReasonCode, ...]
     instance: UUID
     is_apart: bool = False
+    token: str | None = None
 
     @property
     def is_unsettled(self) -> bool:
@@ -144,12 +148,14 @@ class CorePort:
         started_s: float = 0.0,
         *,
         is_first: bool = False,
+        handover_s: float = HANDOVER_S,
     ) -> None:
         self.instance = instance
+        self.handover_s = handover_s
         self._core = Core(
             SchedulerConfig(
                 instance,
-                handover_s=HANDOVER_S,
+                handover_s=handover_s,
                 command_deadline_s=COMMAND_DEADLINE_S,
                 published_agents=published_agents,
                 started_s=started_s,
@@ -345,11 +351,16 @@ class CorePort:
         is_found: bool = False,
         reading: Observation | None = None,
         since_s: float | None = None,
+        is_watched: bool = False,
     ) -> Answer | LookWanted | Waits:
-        """A request; with `is_looked` on a later pass, after the look that the core wanted; it arrived at `since_s`."""
+        """A request; with `is_looked` on a later pass, after the look that the core wanted; it arrived at `since_s`. On the first
+        pass with what a watch has told, where it `is_watched`."""
         self._tickets += 1
         self._now_s = now_s
+        record = self._core.vms.find(request.pod) if is_watched else None
         look = events.Look(is_found, reading) if is_looked else None
+        if record is not None and record.reading is not None:
+            look = events.Look(True, record.reading, is_watched=True)
         if self.laws is not None:
             self.laws.begins(request.pod)
         outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look, since_s))
@@ -366,7 +377,8 @@ class CorePort:
         match answer:
             case events.Decided():
                 codes = tuple([reason.code for reason in answer.reasons])
-                return Permitted(answer.permit, codes, self.instance, answer.unit.is_apart)
+                token = answer.echo.token if answer.echo is not None else None
+                return Permitted(answer.permit, codes, self.instance, answer.unit.is_apart, token)
             case events.Refused():
                 return Rejected(
                     answer.status,
@@ -394,16 +406,20 @@ class CorePort:
         if row is None or record is None or account is None:
             return None
         shown = record.reading.use if record.reading is not None else ZERO
-        heard_s = record.heard_s if record.heard_s is not None else -HANDOVER_S
+        heard_s = record.heard_s if record.heard_s is not None else -self.handover_s
         return Glance(
             row.state.current,
             row.reserved,
             shown,
             record.settled,
             account.reserved,
-            heard_s + HANDOVER_S,
+            heard_s + self.handover_s,
             self.is_late(vm),
         )
+
+    def knows(self, uid: str) -> bool:
+        """Whether the core was told of a VM; it may know another one under its name."""
+        return self._core.vms.by_uid(uid) is not None
 
     def reserved(self, holder: Holder) -> Resources:
         """What the ledger keeps for one pod; a VM's room may have been kept while it was none."""

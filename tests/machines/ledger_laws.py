@@ -8,6 +8,7 @@ from protocol.wire import AgentRequest
 from tests.machines.cluster_models import Node, Vm
 from tests.machines.core_port import SLOT_BYTES, Glance, Observation, Permitted
 from tests.machines.ledger_observer import LawBrokenError
+from tests.machines.published_models import PublishedAgent
 
 if TYPE_CHECKING:
     from tests.machines.ledger_world import World
@@ -18,12 +19,24 @@ def check_row(world: "World", vm: Vm) -> None:
     if not world.is_strict or vm.is_gone:
         return
     account, kept = vm.account, world.port.reserved(vm.holder)
+    if vm.published is not None:
+        _check_told(world, vm, vm.published, kept)
     if account.cpu_milli <= kept.vcpu_milli and account.memory_bytes <= kept.memory_bytes:
         return
     use = Resources(account.cpu_milli, account.memory_bytes)
     if use.exceeds(kept.max(account.excused())):
         row = world.port.describe(vm.holder)
         raise LawBrokenError(f"{vm.name.name}: {use} may be in use, but its row keeps {kept} ({row})")
+
+
+def _check_told(world: "World", vm: Vm, agent: PublishedAgent, kept: Resources) -> None:
+    """What an agent without the extension was told lately by this process is kept, also where another kind serves the VM."""
+    is_heard = agent.told_by == world.port.instance and world.now_s < agent.told_s + world.handover_s
+    if is_heard and agent.holds().exceeds(kept):
+        row = world.port.describe(vm.holder)
+        raise LawBrokenError(
+            f"{vm.name.name}: its published agent was told {agent.holds()}, its row keeps {kept} ({row})"
+        )
 
 
 def check_permit(
@@ -78,6 +91,17 @@ def check_published(request: AgentRequest, answer: Permitted, shown: Resources) 
     wanted = Resources(request.resources.vcpu * 1000, request.resources.mem * SLOT_BYTES)
     if wanted.min(shown).exceeds(answer.permit):
         raise LawBrokenError(f"a permit of {answer.permit} for {wanted} where {shown} is in use")
+
+
+def check_watched(agent: PublishedAgent, answer: object) -> None:
+    """What a watch has shown may be old, but a permit by it is never below what the VM has been given, which would end the agent.
+
+    What is edited beside agents, a watch that is behind cannot show.
+    """
+    if not isinstance(answer, Permitted) or agent.vm.edits:
+        return
+    if agent.vm.target.min(agent.asked).exceeds(answer.permit):
+        raise LawBrokenError(f"a permit of {answer.permit} by a watch where {agent.vm.target} is set")
 
 
 def check_audit(world: "World") -> None:

@@ -14,10 +14,10 @@ from typing import Final
 from protocol.wire import PodName
 from tests.machines import moves_agents, moves_cluster, moves_placing, moves_pools
 from tests.machines.cluster_models import cu
-from tests.machines.core_port import POOL
+from tests.machines.core_port import HANDOVER_S, POOL, SAFE_HANDOVER_S
 from tests.machines.ledger_world import World
 from tests.machines.moves_agents import AMOUNTS, FATES, SKEWS_MS, SPANS_S
-from tests.machines.moves_cluster import MAXIMA, POD_AMOUNTS, POOLS_OF_BIRTHS, STEPS
+from tests.machines.moves_cluster import ASIDE_S, MAXIMA, POD_AMOUNTS, POOLS_OF_BIRTHS, STEPS
 from tests.machines.moves_pools import HOWS, LABELS, LIMITS, OWN_LIMITS, PER_VM
 from tests.machines.placing_models import AMOUNTS as PLACED_AMOUNTS
 from tests.machines.pool_models import OTHER
@@ -28,6 +28,7 @@ _YES_NO: Final = 2
 _WANT: Final = len(AMOUNTS)
 _FATE: Final = len(FATES)
 _POOLS: Final = 2
+_ASIDE: Final = len(ASIDE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +70,36 @@ MOVES: Final = (
     Move(moves_pools.pool_answers, (_POOLS, len(HOWS)), 5),
     Move(moves_pools.pool_verdict_is_formed, (_POOLS, len(HOWS)), 2),
     Move(moves_pools.pool_verdict_is_applied, (_POOLS, 6), 3),
-    Move(moves_agents.command_ends, (VM, 3, _YES_NO), 5),
+    Move(moves_agents.command_ends, (VM, 3, 3), 5),
     Move(moves_agents.vm_moves, (VM, 3), 5),
     Move(moves_cluster.time_passes, (len(SPANS_S), _YES_NO), 10),
+    Move(moves_cluster.time_goes_to_an_end, (MANY, _ASIDE), 3),
     Move(moves_cluster.read_begins, (VM,), 4),
     Move(moves_cluster.reading_is_told, (MANY,), 6),
     Move(moves_cluster.all_is_read, (), 2),
     Move(moves_agents.published_scales, (VM, _WANT, 4), 9),
     Move(moves_agents.published_asks, (VM, 3), 3),
+    Move(moves_agents.published_goes, (VM, _WANT, 3), 9),
+    Move(moves_agents.published_fails, (VM, _WANT, _YES_NO, 3), 3),
+    Move(moves_agents.published_stands_by, (VM, _WANT, _YES_NO), 1),
+    Move(moves_agents.published_comes_back, (VM, 4), 5),
     Move(moves_agents.look_ends, (MANY, _YES_NO), 4),
     Move(moves_agents.agent_restarts, (VM, len(SKEWS_MS)), 1.2, is_fault=True),
     Move(moves_agents.agent_overlaps, (VM, len(SKEWS_MS)), 0.8, is_fault=True),
+    Move(moves_agents.agent_takes_over, (VM, 3, 3), 0.8, is_fault=True),
     Move(moves_agents.agent_dies, (VM, 2), 0.5, is_fault=True),
     Move(moves_agents.dormant_wakes, (VM,), 2),
     Move(moves_agents.published_restarts, (VM, 4), 1.0, is_fault=True),
     Move(moves_agents.published_dies, (VM,), 0.2, is_fault=True),
     Move(moves_cluster.scheduler_restarts, (_YES_NO, VM), 0.5, is_fault=True),
+    Move(moves_cluster.daemons_change_over_a_restart, (VM, 3, 3), 0.4, is_fault=True),
     Move(moves_cluster.vm_is_replaced, (VM, _YES_NO, 3, len(POOLS_OF_BIRTHS)), 0.6, is_fault=True),
     Move(moves_cluster.vm_is_edited, (VM, _WANT, _YES_NO), 0.6, is_fault=True),
     Move(moves_cluster.growth_is_switched, (4,), 0.4, is_fault=True),
     Move(moves_cluster.bounds_change, (VM, len(MAXIMA)), 0.4, is_fault=True),
     Move(moves_cluster.vm_is_tied, (VM, 3, _YES_NO), 0.5),
-    Move(moves_cluster.vm_vanishes, (VM,), 0.25, is_fault=True),
-    Move(moves_cluster.vm_returns, (VM,), 1.0),
+    Move(moves_cluster.vm_vanishes, (VM, 4), 0.5, is_fault=True),
+    Move(moves_cluster.vm_returns, (VM,), 4),
     Move(moves_cluster.late_news, (MANY,), 1.5),
     Move(moves_cluster.pod_comes, (3, len(POD_AMOUNTS), _YES_NO), 0.4, is_fault=True),
     Move(moves_cluster.pod_ends, (3, _YES_NO), 0.5),
@@ -103,11 +111,13 @@ MOVES: Final = (
     Move(moves_placing.binding_is_given_up, (MANY,), 0.3, is_fault=True),
     Move(moves_placing.cluster_read_begins, (), 0.8),
     Move(moves_placing.cluster_read_is_told, (MANY,), 1.0),
+    Move(moves_placing.binding_comes_to_its_end, (MANY, _ASIDE), 0.5),
     Move(moves_placing.room_is_reserved, (3, len(PLACED_AMOUNTS), _YES_NO), 0.3),
     Move(moves_placing.reservation_is_deleted, (), 0.2, is_fault=True),
     Move(moves_pools.pool_verdict_is_late, (MANY,), 0.4, is_fault=True),
     Move(moves_pools.pool_limit_moves, (_POOLS, len(LIMITS), _YES_NO), 0.6),
     Move(moves_pools.pool_is_changed, (_POOLS, 16, len(OWN_LIMITS), len(PER_VM)), 0.3, is_fault=True),
+    Move(moves_pools.pool_is_changed_while_it_is_asked, (_POOLS, len(OWN_LIMITS)), 0.6, is_fault=True),
     Move(moves_pools.pool_goes, (_POOLS, 4), 0.3, is_fault=True),
     Move(moves_pools.pool_comes, (_POOLS,), 1.5),
     Move(moves_pools.vm_is_labelled, (VM, len(LABELS), _YES_NO), 0.6, is_fault=True),
@@ -116,30 +126,35 @@ MOVES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a world begins with: units per node, the nodes that serve published agents, and VMs per node."""
+    """What a world begins with: units per node, the nodes that serve published agents, and VMs per node.
+
+    Some have the shortest hand-over that the scheduler takes for safe.
+    """
 
     nodes: tuple[tuple[float, float, bool], ...]
     vms_each: int
     has_published: bool = False
     shows_sizes: bool = True
+    handover_s: float = HANDOVER_S
+    mixes_kinds: bool = True
 
 
 SHAPES: Final = (
     Shape(((10, 10, False),), 3),
-    Shape(((6, 8, False),), 2),
+    Shape(((6, 8, False),), 2, handover_s=SAFE_HANDOVER_S),
     Shape(((9, 9, False), (5, 7, False)), 3),
-    Shape(((10, 10, True),), 3, has_published=True),
+    Shape(((14, 14, True),), 3, has_published=True, mixes_kinds=False),
     Shape(((9, 9, True), (8, 6, False)), 3, has_published=True),
     Shape(((10, 10, False),), 3, shows_sizes=False),
     Shape(((16, 16, False), (12, 12, True), (7, 9, False)), 4, has_published=True),
-    Shape(((6, 15, False),), 3),
+    Shape(((6, 15, False),), 3, handover_s=SAFE_HANDOVER_S),
     Shape(((15, 6, False), (7, 14, True)), 3, has_published=True),
 )
 
 
 def build(shape: Shape, *, is_known: bool) -> World:
     """A world of that shape; `is_known` says that the scheduler saw the births of its VMs."""
-    world = World(shows_sizes=shape.shows_sizes)
+    world = World(shows_sizes=shape.shows_sizes, handover_s=shape.handover_s, mixes_kinds=shape.mixes_kinds)
     for index, (cpus, gib, serves) in enumerate(shape.nodes):
         world.add_node(f"n{index}", cu(cpus, gib), serves_published=serves)
     if is_known:
@@ -155,7 +170,9 @@ def build(shape: Shape, *, is_known: bool) -> World:
         )
         vm.asks_apart = len(world.vms) % 3 < 2
         world.vms.append(vm)
-        moves_cluster.start_agent(world, vm, is_published=node.serves_published and number % 2 == 0)
+        moves_cluster.start_agent(
+            world, vm, is_published=node.serves_published and (number % 2 == 0 or not shape.mixes_kinds)
+        )
         if is_known:
             world.watch.tell(world.read(vm))
     if not is_known:

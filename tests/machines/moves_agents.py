@@ -3,6 +3,7 @@
 from protocol.values import ZERO, Resources
 from tests.machines.agent_models import ExtendedAgent, Packet
 from tests.machines.cluster_models import Vm, cu
+from tests.machines.core_port import COMMAND_DEADLINE_S
 from tests.machines.ledger_world import World
 from tests.machines.published_models import Phase, PublishedAgent
 
@@ -44,9 +45,10 @@ def pick_agent(world: World, vm: int, life: int = 0) -> ExtendedAgent | None:
 
 
 def pick_published(world: World, vm: int) -> PublishedAgent | None:
-    """A VM's agent without the extension, where it has one that is not stuck."""
-    agent = pick_vm(world, vm).published
-    return agent if agent is not None and agent.phase is not Phase.ENDED else None
+    """An agent without the extension that is not stuck."""
+    agents = [each.published for each in world.vms if each.published is not None]
+    there = [agent for agent in agents if agent.phase is not Phase.ENDED]
+    return there[vm % len(there)] if there else None
 
 
 def amount_for(vm: Vm, amount: int) -> Resources:
@@ -167,6 +169,8 @@ def answer_arrives(world: World, which: int, again: int) -> None:
 def agent_restarts(world: World, vm: int, skew: int) -> None:
     """All runners of a VM are killed and one starts, on a clock that may have been set."""
     there = pick_vm(world, vm)
+    if not _may_have(world, there, published=False):
+        return
     for agent in list(there.agents):
         world.dies(agent)
     _start(world, there, skew)
@@ -183,8 +187,22 @@ def agent_overlaps(world: World, vm: int, skew: int) -> None:
         agent.knows == world.port.instance or (agent.held is ZERO and not agent.attempt)
         for agent in there.agents
     )
-    if len(there.agents) < 3 and are_known and world.shows_sizes:
+    if len(there.agents) < 3 and are_known and world.shows_sizes and _may_have(world, there, published=False):
         _start(world, there, skew)
+
+
+def agent_takes_over(world: World, vm: int, before: int, after: int) -> None:
+    """A second daemon's runner asks as soon as it can, after the first one's last words."""
+    for _ in range(before):
+        agent_asks_again(world, vm, 0, 0)
+    agent_overlaps(world, vm, 0)
+    for _ in range(after):
+        agent_asks_again(world, vm, 0, 0)
+
+
+def _may_have(world: World, vm: Vm, *, published: bool) -> bool:
+    """Whether an agent of that kind may begin beside what the VM has."""
+    return world.mixes_kinds or not (vm.agents if published else vm.published is not None)
 
 
 def agent_dies(world: World, vm: int, life: int) -> None:
@@ -213,11 +231,15 @@ def dormant_wakes(world: World, vm: int) -> None:
 # ------------------------------------------------------------ VMs
 
 
-def command_ends(world: World, vm: int, which: int, lands: int) -> None:
-    """A command takes effect, or it is refused."""
+def command_ends(world: World, vm: int, which: int, how: int) -> None:
+    """A command takes effect, or it is refused; or its sender is told that it failed, and it may take effect later."""
     there = pick_vm(world, vm)
     if there.commands:
-        there.end(there.commands[which % len(there.commands)], lands=lands > 0)
+        command = there.commands[which % len(there.commands)]
+        if how > 1:
+            there.fails(command)
+        else:
+            there.end(command, lands=how > 0)
 
 
 def vm_moves(world: World, vm: int, part: int) -> None:
@@ -237,7 +259,12 @@ def vm_moves(world: World, vm: int, part: int) -> None:
 def published_scales(world: World, vm: int, want: int, how: int) -> None:
     """It wants an amount: it sets what it may, and asks, unless its resize takes time or its informant is away."""
     agent = pick_published(world, vm)
-    if agent is None or not agent.is_idle:
+    if agent is not None:
+        _scales(world, agent, want, how)
+
+
+def _scales(world: World, agent: PublishedAgent, want: int, how: int) -> None:
+    if not agent.is_idle:
         return
     agent.wants = amount_for(agent.vm, want)
     command = world.published_resizes(agent)
@@ -247,6 +274,54 @@ def published_scales(world: World, vm: int, want: int, how: int) -> None:
         agent.vm.set_size(agent.vm.target)
     if how < 3 and agent.may_ask():
         _published_asks(world, agent, how)
+
+
+def published_goes(world: World, vm: int, want: int, how: int) -> None:
+    """It goes through with what it wants: its resizes land, and what it was told is in use at once, or soon."""
+    agent = pick_published(world, vm)
+    if agent is not None:
+        _goes(world, agent, want, how)
+
+
+def _goes(world: World, agent: PublishedAgent, want: int, how: int) -> None:
+    _scales(world, agent, want, 2)
+    if agent.command is not None and how > 0:
+        agent.vm.end(agent.command, lands=True)
+        if how > 1:
+            agent.vm.set_size(agent.vm.target)
+
+
+def published_fails(world: World, vm: int, want: int, is_read: int, wants: int) -> None:
+    """It is told that its resize has failed, which may land yet; it is started again, and goes through with so many wishes."""
+    agent = pick_published(world, vm)
+    if agent is None:
+        return
+    _scales(world, agent, want, 2)
+    if agent.command is None:
+        return
+    agent.vm.fails(agent.command)
+    world.published_dies(agent.vm)
+    again = world.published_starts(agent.vm)
+    _published_asks(world, again, 2)
+    if is_read and not again.vm.is_vanished:
+        world.watch.tell(world.read(again.vm))
+    for number in range(wants):
+        _goes(world, again, (want + 3 * number) % len(AMOUNTS), 2)
+
+
+def published_stands_by(world: World, vm: int, want: int, is_quiet: int) -> None:
+    """It asks beside an agent with the extension, which then gives back what it can; perhaps neither is heard for a while."""
+    both = [each for each in world.vms if each.published is not None and each.agents]
+    if not both:
+        return
+    there = both[vm % len(both)]
+    if there.published is not None and there.published.is_idle:
+        _published_asks(world, there.published, 2)
+    agent_goes_down(world, world.vms.index(there), want, 0)
+    if is_quiet:
+        for _ in range(2):
+            world.pass_time(COMMAND_DEADLINE_S)
+        world.watch.tell_all()
 
 
 def published_asks(world: World, vm: int, how: int) -> None:
@@ -272,12 +347,23 @@ def look_ends(world: World, which: int, is_answered: int) -> None:
 def published_restarts(world: World, vm: int, how: int) -> None:
     """It is killed and started again, where agents of its kind are served, and may ask for what it has at once."""
     there = pick_vm(world, vm)
-    if there.node.serves_published and not there.is_gone:
+    if there.node.serves_published and not there.is_gone and _may_have(world, there, published=True):
         world.published_dies(there)
         agent = world.published_starts(there)
         if how < 3:
             _published_asks(world, agent, how)
             world.watch.begin(there)
+
+
+def published_comes_back(world: World, vm: int, how: int) -> None:
+    """One that met what is fatal to it is started again."""
+    stuck = [
+        at
+        for at, each in enumerate(world.vms)
+        if each.published is not None and each.published.phase is Phase.ENDED
+    ]
+    if stuck:
+        published_restarts(world, stuck[vm % len(stuck)], how)
 
 
 def published_dies(world: World, vm: int) -> None:

@@ -1,10 +1,19 @@
 """What happens to the clock, the scheduler and the cluster, chosen by small numbers."""
 
+from protocol.values import ZERO
 from tests.machines import ledger_pods
 from tests.machines.cluster_models import UNIT, Vm, cu
 from tests.machines.core_port import POOL
 from tests.machines.ledger_world import BORN, World
-from tests.machines.moves_agents import SPANS_S, amount_for, pick_vm
+from tests.machines.moves_agents import (
+    ANSWER_LOST,
+    FATES,
+    SPANS_S,
+    agent_asks_again,
+    agent_takes_over,
+    amount_for,
+    pick_vm,
+)
 from tests.machines.pool_models import OTHER
 
 POD_AMOUNTS = (cu(1), cu(3), cu(0.5, 2), cu(4, 1))
@@ -13,12 +22,29 @@ MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2), cu(8, 3), cu(3, 8))
 POOLS_OF_BIRTHS = (None, None, POOL, OTHER)
 VANISHES_OVER_A_START = False
 """Whether the scheduler restarts while the cluster does not show a VM, which returns at once: else that is rare."""
+ASIDE_S = (-4.0, -0.125, 0.0, 0.125)
+"""How long before or after a moment at which something ends the clock stops."""
 _MOST_PODS = 3
 
 
 def time_passes(world: World, span: int, ticks: int) -> None:
     """Time passes, and the scheduler looks at its clock, or is late."""
     world.pass_time(SPANS_S[span], ticks=ticks > 0)
+
+
+def time_goes_to_an_end(world: World, which: int, aside: int) -> None:
+    """Time passes to about the moment at which a lease, a command or a placement ends."""
+    ends_s = [agent.lease_until_s for vm in world.vms for agent in vm.agents if agent.held != ZERO]
+    ends_s += [command.until_s for vm in world.vms for command in vm.commands]
+    ends_s += [binding.until_s for binding in world.binder.bindings]
+    if ends_s:
+        go_to(world, ends_s[which % len(ends_s)] + ASIDE_S[aside])
+
+
+def go_to(world: World, at_s: float) -> None:
+    """Time passes until `at_s`, where that is not over."""
+    if at_s > world.now_s:
+        world.pass_time(at_s - world.now_s)
 
 
 def read_begins(world: World, vm: int) -> None:
@@ -41,6 +67,12 @@ def scheduler_restarts(world: World, is_cached: int, behind: int) -> None:
     """Another process takes over. The cache that it may begin with may not have one of the VMs yet."""
     pick_vm(world, behind).cached = None
     world.start_scheduler(is_cached=is_cached > 0)
+
+
+def daemons_change_over_a_restart(world: World, vm: int, before: int, after: int) -> None:
+    """The scheduler restarts; the runner of a VM asks the new one so often, and then that of a second daemon does."""
+    world.start_scheduler()
+    agent_takes_over(world, vm, before, after)
 
 
 def vm_is_edited(world: World, vm: int, amount: int, at_once: int) -> None:
@@ -82,22 +114,33 @@ def vm_is_tied(world: World, vm: int, is_tied: int, is_told: int) -> None:
             world.watch.tell(world.read(there))
 
 
-def vm_vanishes(world: World, vm: int) -> None:
-    """The cluster ceases to show a VM for a while."""
+def vm_vanishes(world: World, vm: int, how: int) -> None:
+    """The cluster ceases to show a VM for a while, or for a moment; then a late packet of its agent arrives, or another daemon takes over."""
     there = pick_vm(world, vm)
     if not (there.is_gone or there.is_vanished or there in world.untold_births):
         world.vanish(there)
         if VANISHES_OVER_A_START:
             world.start_scheduler()
-            vm_returns(world, vm)
+        if VANISHES_OVER_A_START or how > 0:
+            _returns(world, there)
+        late = [packet for packet in world.packets if packet.agent.vm is there]
+        if how > 2:
+            agent_asks_again(world, vm, 0, FATES.index(ANSWER_LOST))
+            agent_takes_over(world, vm, 0, 1)
+        elif how > 1 and late:
+            world.deliver(late[0])
 
 
-def vm_returns(world: World, vm: int) -> None:
+def vm_returns(world: World, which: int) -> None:
     """The cluster shows a VM again that had vanished, with the same UID."""
-    there = pick_vm(world, vm)
-    if there.is_vanished:
-        there.is_vanished = False
-        world.watch.tell(world.read(there))
+    vanished = [vm for vm in world.vms if vm.is_vanished and not vm.is_gone]
+    if vanished:
+        _returns(world, vanished[which % len(vanished)])
+
+
+def _returns(world: World, vm: Vm) -> None:
+    vm.is_vanished = False
+    world.watch.tell(world.read(vm))
 
 
 def vm_is_replaced(world: World, vm: int, is_late: int, death: int, pool: int) -> None:

@@ -1,7 +1,7 @@
 """What happens to pods that are placed, chosen by small numbers."""
 
 from tests.machines.ledger_world import BORN, World
-from tests.machines.moves_cluster import POOLS_OF_BIRTHS
+from tests.machines.moves_cluster import ASIDE_S, POOLS_OF_BIRTHS, go_to
 from tests.machines.placing_models import AMOUNTS
 
 OFTEN = 4
@@ -43,6 +43,15 @@ def binding_is_given_up(world: World, which: int) -> None:
     """A binder gives the room back."""
     if world.binder.bindings:
         world.binder.forget(world.binder.bindings[which % len(world.binder.bindings)])
+
+
+def binding_comes_to_its_end(world: World, which: int, aside: int) -> None:
+    """A read of everything begins about when the time of a placement ends, and is told at once."""
+    if world.binder.bindings:
+        binding = world.binder.bindings[which % len(world.binder.bindings)]
+        go_to(world, binding.until_s + ASIDE_S[aside])
+        world.binder.read_begins()
+        cluster_read_is_told(world, len(world.binder.reads) - 1)
 
 
 def cluster_read_begins(world: World) -> None:

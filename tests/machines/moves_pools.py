@@ -59,6 +59,16 @@ def pool_is_changed(world: World, pool: int, unit: int, most: int, per_vm: int) 
     world.pools.change(there)
 
 
+def pool_is_changed_while_it_is_asked(world: World, pool: int, most: int) -> None:
+    """A verdict is formed, the pool is described otherwise, and then the verdict is applied."""
+    there = pick_pool(world, pool)
+    world.pools.form(there)
+    if there.is_there and there.round is not None:
+        there.max_units = OWN_LIMITS[most]
+        world.pools.change(there)
+        world.pools.serve(there)
+
+
 def pool_goes(world: World, pool: int, how: int) -> None:
     """A pool is being deleted, or is gone, or is gone and made anew at once."""
     there = pick_pool(world, pool)

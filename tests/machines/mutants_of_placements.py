@@ -11,6 +11,8 @@ from scheduler.core.model import Holder
 from scheduler.core.state import CoreState
 from tests.machines.mutants import Mutant, Patch
 
+EARLY_S: Final = 5.0
+
 
 def assumed_counts_in_no_pool() -> Patch:
     """What is assumed counts on its node alone, like what waits for a pool's verdict."""
@@ -94,14 +96,25 @@ def lost_binding_kept_for_ever() -> Patch:
     return mock.patch.dict(core._HANDLERS, {events.ClusterRead: lambda *_: ()})
 
 
+def placement_ends_early() -> Patch:
+    """A read that does not show the pod ends its placement some seconds before the time of that is over."""
+    cluster_read = placement.cluster_read
+
+    def cluster_read_later(state: CoreState, event: events.ClusterRead) -> tuple[events.Output, ...]:
+        return cluster_read(state, events.ClusterRead(event.begun_s + EARLY_S))
+
+    return mock.patch.dict(core._HANDLERS, {events.ClusterRead: cluster_read_later})
+
+
 PLACEMENT_MUTANTS: Final = (
     Mutant(1, assumed_counts_in_no_pool),
-    Mutant(2, pool_has_always_room),
+    Mutant(2, pool_has_always_room, 2),
     Mutant(3, any_read_ends_placements),
     Mutant(4, placement_ends_by_the_clock),
-    Mutant(5, other_kind_is_another_pod),
+    Mutant(5, other_kind_is_another_pod, 5),
     Mutant(6, reservation_given_twice),
-    Mutant(7, reservation_grows_without_a_look),
+    Mutant(7, reservation_grows_without_a_look, 4),
     Mutant(8, memory_is_not_looked_at),
     Mutant(9, lost_binding_kept_for_ever),
+    Mutant(10, placement_ends_early),
 )

@@ -150,6 +150,7 @@ class Binder:
         old = world.vms[place]
         if old in world.untold_births:
             world.untold_births.remove(old)
+        is_published = old.published is not None and binding.node.serves_published
         world.dead(old)
         world.untold_deaths.append(old)
         new = world.vms[place] = world.born(
@@ -164,7 +165,10 @@ class Binder:
         )
         new.asks_apart = old.asks_apart
         del world.by_uid[old.uid]
-        world.new_life(new, round(world.now_s * 1000))
+        if is_published:
+            world.published_starts(new)
+        else:
+            world.new_life(new, round(world.now_s * 1000))
         world.untold_births.append(new)
 
     def lose(self, binding: Binding) -> None:

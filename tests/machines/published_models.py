@@ -7,6 +7,7 @@ has no lease and no claim, learns nothing of what others do to the VM, and dies 
 import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
@@ -33,7 +34,8 @@ class Phase(enum.Enum):
 @dataclass(slots=True, eq=False)
 class PublishedAgent:
     """One runner. `usage` is what it believes of the VM, `approved` its last permit, None until the first, `request` its
-    latest request.
+    latest request. `told_by` is the scheduler process that permitted something last, at `told_s`; None where it has forgotten the VM, or may have
+    said less since.
 
     `is_beside` says that an agent with the extension lived beside it since it was permitted anything as the only one.
     """
@@ -46,6 +48,8 @@ class PublishedAgent:
     wants: Resources = field(init=False)
     asked: Resources = ZERO
     asked_s: float = 0.0
+    told_by: UUID | None = None
+    told_s: float = 0.0
     is_denied: bool = False
     is_beside: bool = False
     command: "Command | None" = None
@@ -96,6 +100,7 @@ class PublishedAgent:
                 self.phase = Phase.ENDED
             case _:
                 self.approved = self.usage if self.approved is not None else None
+                self.told_by = None
         self._tell()
 
     @property

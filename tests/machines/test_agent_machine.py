@@ -16,8 +16,9 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.values import PluginAnswer
 from agent.core.state import PermitRequest
+from agent.core.timing import Timing
 from protocol.reasons import ErrorCode
-from protocol.values import Observation, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.wire import MoreResources
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import APART, FULL, UNSETTLED, UTILISATION, VM, Driver, decreed, grant, refusal
@@ -34,8 +35,12 @@ KINDS = (
     events.AskPolicies,
 )
 DEADLINES_S = {events.RequestPermit: 4.0, events.Fence: 5.0, events.Observe: 5.0, events.Resize: 5.0}
+COMMAND_DEADLINES_S = (5.0, 5.0, 0.0)
+"""How long after its sending a command may take effect; 0 where it dies with its sender."""
 WITH_PLUGIN = Combined((*UTILISATION.policies, ("plugin:theirs", PluginPolicy("theirs"))))
 """Beside a policy of ours, whose goal is the higher one in the end."""
+_MOST_AT_ONCE = 60
+BEFORE_S = 2.0**-20
 SHARES = st.integers(0, 8)
 CHANCES = st.floats(0, 0.99)
 
@@ -64,8 +69,9 @@ class Ledger:
 class World(Driver):
     """A driver whose every outcome is played by hand, with the truth beside it."""
 
-    def __init__(self, size: Resources, vm: Vm, policy: Combined) -> None:
-        super().__init__(size, vm=vm, policy=policy, by_hand=KINDS)
+    def __init__(self, size: Resources, vm: Vm, policy: Combined, command_deadline_s: float) -> None:
+        timing = Timing(command_deadline_s=command_deadline_s)
+        super().__init__(size, vm=vm, policy=policy, timing=timing, by_hand=KINDS)
         self.plugins = decreed(1)
         self.knows_apart = True
         self.is_heard = False
@@ -94,7 +100,8 @@ class World(Driver):
                 self.numbers.append(request.number)
                 self.last_request = request
             case events.Observe():
-                self.snapshot = self.observation()
+                # What is answered at the same moment as it begins is answered after it.
+                self.snapshot = replace(self.observation(), begun_s=self.now_s - BEFORE_S)
             case _:
                 pass
         self.started_s[type(action)] = self.now_s
@@ -153,9 +160,13 @@ class AgentMachine(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(vm=st.sampled_from([VM, APART]), policy=st.sampled_from([UTILISATION, WITH_PLUGIN]))
-    def a_vm_of_either_kind(self, vm: Vm, policy: Combined) -> None:
-        self.world = World(cu(2), vm, policy)
+    @initialize(
+        vm=st.sampled_from([VM, APART]),
+        policy=st.sampled_from([UTILISATION, WITH_PLUGIN]),
+        command_deadline_s=st.sampled_from(COMMAND_DEADLINES_S),
+    )
+    def a_vm_of_either_kind(self, vm: Vm, policy: Combined, command_deadline_s: float) -> None:
+        self.world = World(cu(2), vm, policy, command_deadline_s)
 
     def _flying(self, *kinds: type[object]) -> list[events.Action]:
         return [each for each in self.world.flying if isinstance(each, kinds)]
@@ -171,8 +182,56 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.flying)
     @rule(index=st.integers(0, 7))
     def something_succeeds(self, index: int) -> None:
+        self._succeeds(self.world.flying[index % len(self.world.flying)])
+
+    @rule(
+        units=st.integers(3, 8), left=st.sampled_from([(), (events.Resize,), (events.Resize, events.Observe)])
+    )
+    def all_goes_well_and_it_grows(self, units: int, left: tuple[type[object], ...]) -> None:
+        """The load grows and the node has room; some kinds of action are still under way in the end."""
+        self._grows(units, *left)
+
+    @rule(
+        to=st.integers(4, 8),
+        units=st.integers(1, 3),
+        is_looking=st.booleans(),
+        wait_s=st.sampled_from([0.0, 2.5, 4.5]),
+        delay_s=st.sampled_from([None, 0.5, 2.0, 4.9]),
+        seconds=st.sampled_from([0.0, 1.0, 4.0]),
+    )
+    def the_vm_may_have_less_than_it_is_about_to(
+        self, to: int, units: int, is_looking: bool, wait_s: float, delay_s: float | None, seconds: float
+    ) -> None:
+        """Its resize takes a while, and then works, or fails and takes effect later; meanwhile its maximum falls."""
+        self._may_have(8)
+        self._grows(to, events.Resize, *((events.Observe,) if is_looking else ()))
+        self.world.pass_to(self.world.now_s + wait_s)
+        for action in self._flying(events.Resize):
+            if delay_s is None:
+                self._succeeds(action)
+            else:
+                self._fails_and_takes_effect_later(action, delay_s)
+        self._may_have(units)
+        self._all_goes_well(seconds)
+
+    def _grows(self, units: int, *left: type[object]) -> None:
+        self.world.ledger.room = cu(8)
+        self.world.load(units).memory(units)
+        self._all_goes_well(10.0, *left)
+
+    def _all_goes_well(self, seconds: float, *left: type[object]) -> None:
+        world, until_s = self.world, self.world.now_s + seconds
+        for _ in range(_MOST_AT_ONCE):
+            done = [each for each in world.flying if not isinstance(each, left)]
+            if done:
+                self._succeeds(done[0])
+            elif world.now_s >= until_s or (left and self._flying(events.Resize)):
+                return
+            else:
+                world.pass_to(min(until_s, world.plan().wake_at_s))
+
+    def _succeeds(self, action: events.Action) -> None:
         world = self.world
-        action = world.flying[index % len(world.flying)]
         match action:
             case events.Resize(target):
                 world.command(target)
@@ -196,11 +255,19 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._flying(events.Resize))
     @rule(delay_s=st.floats(0, 4.9))
     def a_resize_fails_and_takes_effect_later(self, delay_s: float) -> None:
-        world = self.world
         (action,) = self._flying(events.Resize)
+        self._fails_and_takes_effect_later(action, delay_s)
+
+    def _fails_and_takes_effect_later(self, action: events.Action, delay_s: float) -> None:
+        """It may have left as late as it might; from then on the command's deadline counts."""
         assert isinstance(action, events.Resize)
-        until_s = min(world.now_s + delay_s, world.started_s[events.Resize] + 5.0)
-        world.late.append((until_s, action.target))
+        world = self.world
+        delay_s = min(delay_s, world.timing.command_deadline_s)
+        until_s = min(world.now_s, action.not_after_s) + delay_s
+        if until_s > world.now_s:
+            world.late.append((until_s, action.target))
+        else:
+            world.command(action.target)
         world.end(action, events.ResizeFailed("cut", 0.5))
         world.settle()
 
@@ -280,6 +347,14 @@ class AgentMachine(RuleBasedStateMachine):
         self.world.end(action, events.DownscaleDenied(action.amount, "in use"))
         self.world.settle()
 
+    @rule(units=st.integers(1, 8))
+    def the_vm_may_have(self, units: int) -> None:
+        self._may_have(units)
+
+    def _may_have(self, units: int) -> None:
+        vm = self.world.state.vm
+        self.world.tell(events.VmChanged(replace(vm, bounds=Bounds(UNIT, cu(units)))))
+
     @rule(vm=st.sampled_from([VM, APART]))
     def the_vm_changes_its_kind(self, vm: Vm) -> None:
         self.world.tell(events.VmChanged(vm))
@@ -353,7 +428,11 @@ class AgentMachine(RuleBasedStateMachine):
         )
         world.load(5).memory(3)
         world.plugins = decreed(1)
-        world.pass_to(world.now_s + 6)  # what was under way ends
+        refused_until_s = [each.until_s for each in world.state.backend.refused]
+        world.pass_to(
+            max(world.now_s + 6, *refused_until_s, 0.0)
+        )  # what was under way ends, and refusals are over
+        world.tell(events.VmChanged(replace(world.state.vm, bounds=VM.bounds)))
         if world.registrations:
             world.tell(events.Resumed(world.registrations[-1]))
         world.forget()

@@ -31,6 +31,7 @@ WITHOUT_SERIES: Final = {
     "parley_kubernetes_calls_total": OTHERS,
     'parley_scheduler_extender_calls_total{outcome=~"failed|late|malformed|overloaded"}': OTHERS,
     "parley_scheduler_extender_calls_total": OTHERS,
+    "parley_agent_cgroup_mismatch": OTHERS,
     "parley_agent_guest_cpus": OTHERS,
     "parley_agent_guest_memory_bytes": OTHERS,
     "parley_scheduler_vm_condition": AT_REST,

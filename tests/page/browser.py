@@ -30,6 +30,8 @@ FLAGS: Final = (
 )
 WIDE: Final = (1280, 800)
 NARROW: Final = (800, 1300)
+PHONE: Final = (420, 900)
+WIDEST: Final = (1920, 1080)
 _NUMBER: Final = r"-?[\d.]+"
 
 
@@ -76,6 +78,13 @@ class PageDriver:
         """The texts of all such elements."""
         found: list[str] = self.run(
             "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)", query
+        )
+        return found
+
+    def words(self, query: str) -> list[str]:
+        """The words of all such elements of drawings, in sight or not."""
+        found: list[str] = self.run(
+            "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)", query
         )
         return found
 
@@ -238,6 +247,7 @@ def browsing(directory: Path) -> Iterator[PageDriver]:
 
 
 ENTER: Final = Keys.ENTER
+TAB: Final = Keys.TAB
 ESCAPE: Final = Keys.ESCAPE
 DOWN: Final = Keys.ARROW_DOWN
 END: Final = Keys.END

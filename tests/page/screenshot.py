@@ -19,7 +19,7 @@ from tests.support.waiting import shown_blocking
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "images" / "live-page.png"
 SIZE: Final = (1280, 720)
-DECISIONS: Final = 30
+DECISIONS: Final = 25
 """How many decisions there are to see before the README's picture is taken."""
 MOST_BYTES: Final = 200_000
 """More than that is too much for a repository."""
@@ -50,7 +50,7 @@ def is_worth_a_picture(browser: PageDriver, decisions: int) -> bool:
 def take(path: Path, decisions: int = DECISIONS) -> None:
     """Write the picture, as soon as so many decisions are to be seen. Raises `AssertionError` where there is nothing to see, or the picture is too large."""
     with short_directory() as directory, browsing(directory) as browser:
-        arguments = ("demo", "--vms", "8", "--directory", str(directory / "demo"))
+        arguments = ("demo", "--vms", "6", "--directory", str(directory / "demo"))
         demo = Program("parley", *arguments, output=directory / "demo.log")
         try:
             address = address_of(demo)

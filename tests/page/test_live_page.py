@@ -13,7 +13,19 @@ import pytest
 from hosting.server import Reply, Request, Route, Server
 from scheduler.page.routes import page_routes
 from scheduler.permits.answers import not_leader
-from tests.page.browser import DOWN, END, ENTER, ESCAPE, NARROW, WIDE, PageDriver, strangers
+from tests.page.browser import (
+    DOWN,
+    END,
+    ENTER,
+    ESCAPE,
+    NARROW,
+    PHONE,
+    TAB,
+    WIDE,
+    WIDEST,
+    PageDriver,
+    strangers,
+)
 from tests.processes.schedulers import AskingAgent, put, scheduler
 from tests.support.processes import Program, amount, cluster_file, post, write_json
 from tests.support.servers import QUIET
@@ -22,6 +34,7 @@ from tests.support.waiting import shown_blocking
 HOSTILE: Final = "<img src=x onerror=window.wasRun=1>"
 MARKUP: Final = "<marquee>&amp;<b>"
 """A name that a cluster may show: without blanks and slashes."""
+AXIS: Final = ["now", "−30 s", "−60 s"]
 MANY: Final = 10_000
 BOUND: Final = 3_000
 """How many elements the page may ever have: what is in sight, and not what there is."""
@@ -133,7 +146,110 @@ def test_amounts_are_drawn_as_they_are_told(browser: PageDriver, served: Served)
     row = browser.row_id("#vms", "d/a")
     assert len(browser.heights(f"#{row} .cpu .permit")) > 1, "the permit grew, and its line has a step"
     assert len(browser.heights(f"#{row} .memory .permit")) > 1
-    assert browser.texts("#vm-legend .legend:not([hidden])") == ["permit", "asked for"]
+    assert browser.texts("#vm-legend .legend:not([hidden])") == ["permit", "asked for", "maximum"]
+
+
+def test_the_load_that_an_agent_reported_is_drawn_beside_its_permit(
+    browser: PageDriver, served: Served
+) -> None:
+    """On the scale of the CPUs; for memory there is none. The reason of a permit names it. A VM whose agent reports none has none."""
+    first, second = served.agents()
+    first.load = 2.0
+    assert first.ask(2) == (2, [])
+    assert second.ask(2) == (2, [])
+    browser.open(served.address)
+    browser.until_rows("#vms", "load 2")
+    row, other = browser.row_id("#vms", "d/a"), browser.row_id("#vms", "d/b")
+    assert browser.texts("#vm-legend .legend:not([hidden])") == ["permit", "load", "asked for", "maximum"]
+
+    def drawn(each: str, resource: str) -> str:
+        path = f"#{each} .{resource} path.load"
+        return str(browser.run("return document.querySelector(arguments[0]).getAttribute('d')", path))
+
+    height = drawn(row, "cpu").partition(",")[2].partition("h")[0]
+    assert float(height) == min(browser.heights(f"#{row} .cpu .permit")), "2 of 4 CPUs, as the permit"
+    assert drawn(row, "memory") == drawn(other, "cpu") == "M0 0"
+    assert "load" not in browser.text(f"#{other}")
+
+    grown = "asked for more CPU and memory at load 2; no limit was met"
+    assert any("d/a" in each and grown in each for each in browser.texts("#stream li"))
+    assert grown in browser.text(f"#{row}")
+    assert any("asked for more CPU and memory; no limit" in each for each in browser.texts("#stream li"))
+    first.load = 0.25
+    assert first.ask(1) == (1, [])
+    browser.until_rows("#vms", "gave CPU and memory back at load 0.25")
+    browser.click_row("#vms", "d/a")
+    browser.until("the reason of the VM's last decision", "#story", "gave CPU and memory back at load 0.25")
+
+
+BOXES: Final = """
+const box = (query) => { const found = document.querySelector(query).getBoundingClientRect(); return [found.left, found.top, found.right, found.bottom]; };
+return arguments[0].map(box);
+"""
+"""Where elements are: left, top, right and bottom."""
+CUT: Final = """
+return [...document.querySelectorAll("#vms .row b.words")].filter((each) => each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight).length;
+"""
+"""How many names of VMs are not to be read in full."""
+
+
+@pytest.mark.parametrize(
+    "size", [PHONE, NARROW, WIDE, WIDEST], ids=lambda size: f"{size[0]}" if isinstance(size, tuple) else ""
+)
+def test_every_width_shows_names_in_full_and_lines_over_a_time_axis(
+    browser: PageDriver, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """Few VMs fill the list; many have their times above it. The explanation opens beside the list; on a phone it covers the page."""
+    few = ("payments-api-7d9c5b6f4-x2x9z", "b")
+    with scheduler(tmp_path, "--page", names=few) as (_, port):
+        browser.open(f"http://127.0.0.1:{port}/", size)
+        browser.until_rows("#vms", *(f"d/{each}" for each in few))
+        assert browser.run("return document.documentElement.scrollWidth") <= size[0]
+        assert browser.run(CUT) == 0
+        assert browser.width("#vms .trend.cpu svg") >= 160
+        assert browser.width("#vms .trend.memory svg") >= 160
+        assert browser.words("#vms-0 .cpu .at") == browser.words("#vms-0 .memory .at") == AXIS
+        _, (_, top, _, _), (_, _, _, bottom) = browser.run(BOXES, ["#vms", "#vms-0", "#vms-1"])
+        (_, list_top, _, list_bottom) = browser.run(BOXES, ["#vms .grid"])[0]
+        assert bottom - top > 0.8 * (list_bottom - list_top)
+
+        browser.click_row("#vms", "d/b")
+        browser.until("the explanation", "#lead", "It may have")
+        vms, explained, nodes = browser.run(BOXES, ["#vms", "#explain", "#nodes"])
+        if size is PHONE:
+            assert explained == [0, 0, *PHONE]
+        else:
+            assert vms[2] <= explained[0], "beside the list"
+            assert vms[2] - vms[0] > 300
+            assert explained[1] == vms[1] >= nodes[3]
+            assert browser.run(CUT) == 0
+            assert browser.width("#vms .trend.cpu svg") >= 160
+        assert browser.find("#stream").is_displayed() is (size in (PHONE, WIDEST))
+        browser.click("#close")
+        assert browser.find("#stream").is_displayed() is True
+
+        many = [*few, *(f"vm-{number}" for number in range(60))]
+        cluster_file(tmp_path / "many.yaml", many).replace(tmp_path / "cluster.yaml")
+        browser.until("all of them", "#vm-count", "62")
+        has_titles = size is not PHONE
+        wanted = [] if has_titles else AXIS
+        shown_blocking("the times", lambda: browser.words("#vms-0 .cpu .at") == wanted)
+        assert browser.find("#vms .titles svg").is_displayed() is has_titles
+        assert browser.words("#vms .titles .at") == [*AXIS, *AXIS]
+        assert browser.complaints() == []
+
+
+def test_which_process_answers_is_told_on_demand(browser: PageDriver, served: Served) -> None:
+    """It is there for who points at the sign, or comes to it by keys."""
+    browser.open(served.address)
+    browser.until("its words", "#who", "of the scheduler, epoch 0")
+    opacity = "return getComputedStyle(document.querySelector('#who')).opacity"
+    assert browser.run(opacity) == "0"
+    browser.type("body", TAB)
+    assert browser.focus() == "about"
+    assert browser.run(opacity) == "1"
+    browser.type("#about", TAB)
+    assert browser.run(opacity) == "0"
 
 
 def test_sizes_and_the_buffer_are_drawn_where_the_cluster_shows_them(
@@ -151,14 +267,14 @@ def test_sizes_and_the_buffer_are_drawn_where_the_cluster_shows_them(
         browser.until_rows("#vms", "uses 1")
         row = browser.row_id("#vms", "d/a")
         assert len(browser.heights(f"#{row} .cpu .size")) == 1
-        (permit,) = {min(browser.heights(f"#{row} .cpu .permit"))}
-        assert browser.texts("#vm-legend .legend:not([hidden])") == ["permit", "size", "asked for"]
+        assert browser.texts("#vm-legend .legend:not([hidden])") == ["permit", "size", "asked for", "maximum"]
 
         content["vms"][0]["size"] = amount(3)
         put(path, content)
         browser.until_rows("#vms", "uses 3")
         shown_blocking("the step", lambda: len(browser.heights(f"#{row} .cpu .size")) == 2)
-        assert min(browser.heights(f"#{row} .cpu .size")) == permit, "both have the same scale"
+        permit, size = (min(browser.heights(f"#{row} .cpu .{line}")) for line in ("permit", "size"))
+        assert size == permit, "both have the same scale"
 
         meter = "#nodes .meter.cpu"
         browser.until("the buffer", f"{meter} small", "7 of 10, 4 buffer")

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.peers.gojson import EXPECTED_ID, MORE_RESOURCES_REQUEST, encode
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
+from tests.peers.published_watches import SchedulerPods, arrival
 from tests.peers.recording import Exchange, Fault, Peer
 from tests.peers.resources import Resources
 from tests.peers.support import Client, agent_knobs, informant_knobs, running
@@ -397,3 +398,29 @@ async def test_a_late_answer_is_a_transport_fault() -> None:
         await until(lambda: agent.journal.noted("scheduler failed"))
         await until(lambda: plugin.state.pods[POD].reserved == (4, 4))
         assert (agent.use, agent.last_approved) == (SIZE, SIZE)
+
+
+class Told:
+    """Stands for a runner: it notes which scheduler it was told of."""
+
+    def __init__(self) -> None:
+        self.schedulers: list[str | None] = []
+
+    def set_scheduler(self, address: str | None) -> None:
+        self.schedulers.append(address)
+
+
+def test_a_scheduler_pod_comes_anew_with_its_label_or_its_readiness_and_not_by_staying() -> None:
+    pods, runner = SchedulerPods(), Told()
+    pods.begin(cast("PublishedAgent", runner))
+    for is_labelled, is_ready in ((1, 0), (1, 1), (1, 1), (0, 1), (1, 1), (1, 0), (0, 0)):
+        pods.seen("pod", "there", is_labelled=bool(is_labelled), is_ready=bool(is_ready))
+    assert runner.schedulers == [None, "there", None, "there", None]
+
+
+def test_the_runner_of_the_pod_of_arrival_reads_the_vm_as_it_is_then() -> None:
+    left = PublishedAgent(vm(), "informant:1")
+    left.vm.use = Resources(3, 3)
+    there = arrival(left, "b")
+    assert (there.vm.namespace, there.vm.name, there.use) == (POD[0], "b", Resources(3, 3))
+    assert there.unit is None, "it has asked nobody yet"

@@ -23,14 +23,16 @@ PUBLISHED = (
 
 @dataclass
 class AskingAgent:
-    """The agent of one VM: it counts its requests, and remembers what it holds and whom it heard."""
+    """The agent of one VM, the only one for long: it counts its requests, and remembers what it holds and whom it heard."""
 
     port: int
     name: str = "a"
     number: int = 0
     held: int = 1
     instance: str | None = None
+    token: str | None = None
     agent: str = field(default_factory=lambda: str(uuid.uuid4()))
+    load: float | None = None
 
     def body(self, cpus: int) -> bytes:
         """The next request."""
@@ -41,7 +43,7 @@ class AskingAgent:
             "protoVersion": 2,
             "pod": {"name": self.name, "namespace": "d"},
             "resources": {"vCPUs": cpus, "mem": cpus},
-            "metrics": None,
+            "metrics": None if self.load is None else {"loadAvg1M": self.load, "loadAvg5M": self.load},
             "agentID": self.agent,
             "agentStartedAtMs": 1000,
             "podUID": f"uid-{self.name}",
@@ -50,11 +52,13 @@ class AskingAgent:
             "schedulerInstance": self.instance,
             "raw": {"resources": wanted, "lastPermit": claim, "computeUnit": None},
         }
+        if self.token is not None:
+            content["token"] = self.token
         return json.dumps(content).encode()
 
     def take(self, content: dict[str, Any]) -> tuple[int, list[str]]:
         """A permit: how many units it is, and the codes of its reasons."""
-        self.instance = content["schedulerInstance"]
+        self.instance, self.token = content["schedulerInstance"], content.get("token")
         self.held = int(content["raw"]["permit"]["cpu"])
         return self.held, [reason["code"] for reason in content["reasons"]]
 

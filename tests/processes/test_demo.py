@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from parley import scene as scenes
+from parley.children import Children
 from parley.observer import Tail
 from parley.program import main
 from tests.support.processes import fetch, running, vms
@@ -76,6 +78,10 @@ def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(
         shown_blocking("every VM settled", all_settled)
         shown_blocking("every VM negotiated", all_negotiated)
         assert f"live page: http://127.0.0.1:{scheduler_port}/\n" in demo.text()
+        (asked,) = re.findall(r"why a VM has its size: (.+)\n", demo.text())
+        told = subprocess.run(shlex.split(asked), check=False, capture_output=True, text=True, timeout=60)
+        assert told.returncode == 0, told.stderr
+        assert "does not answer" not in told.stdout
         assert b"<title>Parley scheduler</title>" in fetch(scheduler_port, "/")
 
         os.kill(child(pid, "scheduler"), signal.SIGKILL)
@@ -173,6 +179,25 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_starts(tmp_
     done = CliRunner().invoke(main, ["demo", "--picture", str(tmp_path / "none" / "drawn.svg")])
     assert done.exit_code == 2
     assert f"there is no directory {tmp_path}/none" in done.output
+
+
+def test_of_a_full_disk_it_says_so_and_not_that_nobody_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.demo.START_S", 0.1)
+    monkeypatch.setattr(Children, "write_fault", lambda _: "/d/logs: No space left on device")
+    arguments = ("demo", "--vms", "1", "--seconds", "1", "--quiet", "--directory", str(tmp_path / "d"))
+    done = CliRunner().invoke(main, arguments)
+    assert (done.exit_code, done.stderr) == (1, "/d/logs: No space left on device\n")
+
+
+@pytest.mark.parametrize("name", ["drawn.png", "drawn", "svg"])
+def test_a_picture_of_another_kind_is_refused_before_anything_starts(tmp_path: Path, name: str) -> None:
+    """A file that is named as a PNG, and holds an SVG, opens nowhere."""
+    done = CliRunner().invoke(main, ["demo", "--picture", str(tmp_path / name)])
+    assert done.exit_code == 2
+    assert f"--picture {tmp_path}/{name}: the picture is an SVG. Give a name that ends in .svg" in done.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_counts_from_the_agents_first_answer_and_a_picture_is_of_the_last_view(

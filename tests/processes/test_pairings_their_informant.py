@@ -107,7 +107,7 @@ async def test_from_register_to_unregister_with_every_order_of_resume(tmp_path: 
 
 
 async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None:
-    """v1.1: one unit more of memory, told by `/upscale`; it ends by itself, also at the maximum or where it was denied."""
+    """v1.1: one unit more, although the wish is for memory alone, told by `/upscale`; it ends by itself, also at the maximum or where it was denied."""
     theirs = {name: PublishedInformant(knobs()) for name in ("met", "most", "denied")}
     scheduler = OurScheduler(tmp_path / "scheduler", 12, vms=("met", "most"))
     scheduler.cluster.add("denied", high=UNIT)
@@ -125,7 +125,7 @@ async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None
                 await asyncio.gather(*(informant.request_upscale() for informant in theirs.values()))
                 if turn == 1:
                     await agent.shows("denial", "denied", lambda vm: vm["reasonCode"] == "vm-bounds")
-                await agent.shows("the wish", "met", lambda vm: vm["size"] == quantities(Resources(1, 2)))
+                await agent.shows("the wish", "met", lambda vm: vm["size"] == quantities(units(2)))
                 await until(lambda: not met.wants_upscale)
                 assert len(called(met.journal, "/try-upscale")) == turn
                 await agent.reaches(UNIT, "met")

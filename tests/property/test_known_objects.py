@@ -1,9 +1,11 @@
 """What is known of objects, against a server that is known in full: lists that come late, a watch that lags, restores."""
 
 import copy
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -122,6 +124,16 @@ class Known(RuleBasedStateMachine):
         else:
             self.take(self.known.listed(items, version, asked.sent_s, asked.keys))
 
+    @rule(name=NAMES, versions_ago=st.integers(0, 3))
+    def read_late(self, name: str, versions_ago: int) -> None:
+        """The answer of one object arrives late: it was made some writes ago."""
+        key = ("ns", name)
+        writes = self.truth.writes[: max(0, len(self.truth.writes) - versions_ago)]
+        version, sent_s = writes[-1][:2] if writes else (10, 0.0)
+        states = [now for _, _, of, now, _ in writes if of == key]
+        items = [copy.deepcopy(states[-1])] if states and states[-1] is not None else []
+        self.take(self.known.listed(items, version, sent_s, (key,)))
+
     def coming(self) -> list[tuple[int, float, Key, Manifest | None, Manifest]]:
         """The events that the watch has not shown yet."""
         return [each for each in self.truth.writes if each[0] > self.cursor]
@@ -211,3 +223,47 @@ class Known(RuleBasedStateMachine):
 
 TestKnownObjects = Known.TestCase
 TestKnownObjects.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+KEY = ("ns", "a")
+
+
+def manifest(version: int) -> Manifest:
+    return {"metadata": {"namespace": "ns", "name": "a", "uid": "1", "resourceVersion": str(version)}}
+
+
+@pytest.mark.parametrize("gone_first", [True, False], ids=["gone first", "there first"])
+def test_answers_from_before_its_end_do_not_bring_an_object_back(gone_first: bool) -> None:
+    known = KnownObjects()
+    known.listed_all([], 10, 0.0, 0)
+    known.shown(manifest(11))
+    known.shown(manifest(12), is_deleted=True)
+    late: list[tuple[list[Manifest], int]] = [([], 10), ([manifest(11)], 11)]
+    for items, version in late if gone_first else reversed(late):
+        assert known.listed(items, version, 0.5, (KEY,)) == ()
+    assert known.find(KEY) is None
+    assert not known.objects
+
+
+WRITE, WRITE_AND_SHOW, SHOW = "write", "write and show", "show"
+
+
+@pytest.mark.parametrize("first", [WRITE, WRITE_AND_SHOW])
+def test_no_order_of_late_answers_about_an_object_that_comes_and_goes_brings_it_back(first: str) -> None:
+    """All walks of some steps: a number is the answer that was made so many writes ago."""
+    for steps in itertools.product((WRITE, WRITE_AND_SHOW, SHOW, 0, 1, 2), repeat=4):
+        walk = Known()
+        walk.take(walk.known.listed_all([], walk.truth.version, 0.0, 0))
+        walk.begin_watch()
+        for step in (first, *steps):
+            if isinstance(step, int):
+                walk.read_late("a", step)
+            if step in (WRITE, WRITE_AND_SHOW):
+                walk.pass_time()
+                walk.write("a", None if walk.truth.objects else 0)
+            while step in (WRITE_AND_SHOW, SHOW) and walk.coming():
+                walk.watch()
+            walk.what_was_told_is_what_is_known()
+            walk.nothing_goes_back()
+            walk.moments_are_true()
+        walk.teardown()

@@ -9,7 +9,7 @@ from tests.scenarios.stories import Story
 from tests.support.amounts import cu
 
 
-def _begin(story: Story, *, serves_published: bool = False) -> None:
+def begin(story: Story, *, serves_published: bool = False) -> None:
     """Node n1 with the VMs a and b, both known to the scheduler from birth; b has the agent b1."""
     story.node("n1", cu(6), serves_published=serves_published)
     story.scheduler_starts()
@@ -20,7 +20,7 @@ def _begin(story: Story, *, serves_published: bool = False) -> None:
 
 def story_01_grant_before_the_reserve(story: Story) -> None:
     """A permit that is told before the ledger keeps it lets the next request be granted the same room."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.agent_asks("b1", cu(5))
@@ -32,7 +32,7 @@ def story_02_lost_release(story: Story) -> None:
 
     Nothing is overcommitted by that: the law is that the neighbour reaches its goal.
     """
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_grows("a1", cu(5))
     story.agent_shrinks("a1", cu(1))
@@ -45,7 +45,7 @@ def story_02_lost_release(story: Story) -> None:
 
 def story_03_reply_remembered_too_long(story: Story) -> None:
     """A retry gets the permit of long ago, though the silent agent's row has fallen and its room is another's now."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5), answer_lost=True)
     story.time_passes(60.0)
@@ -61,7 +61,7 @@ def story_04_supersession_by_arrival(story: Story) -> None:
 
     The second take-over keeps a floor for what the successor's own late packet has asked for, in place of the first.
     """
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(1), held_back="first of a1")
     story.agent_asks("a1", cu(1), held_back="second of a1")
@@ -81,7 +81,7 @@ def story_04_supersession_by_arrival(story: Story) -> None:
 
 def story_05_buffer_subtracted_twice(story: Story) -> None:
     """What a row keeps above its permit leaves the node's sum twice when it ends, so that the node looks emptier."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.scheduler_restarts()
     for agent in ("a1", "b1"):
@@ -94,7 +94,7 @@ def story_05_buffer_subtracted_twice(story: Story) -> None:
 
 def story_06_settled_by_anybody(story: Story) -> None:
     """A packet from before the restart settles the row at its old claim, less than the agent was permitted since."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(1))
     story.time_passes(61.0)
@@ -111,7 +111,7 @@ def story_06_settled_by_anybody(story: Story) -> None:
 
 def story_07_one_hand_over_floor(story: Story) -> None:
     """The floor of a second hand-over takes the place of the first one's, while the first life still holds its permit."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.time_passes(1.0)
@@ -174,7 +174,7 @@ def story_09_bystander_gets_what_is_pending(story: Story) -> None:
 
 def story_10_decrease_believed_at_once(story: Story) -> None:
     """A read made at once after a published agent was told less ends what is kept, while an old resize is under way."""
-    _begin(story, serves_published=True)
+    begin(story, serves_published=True)
     story.published_starts("p1", "a")
     story.published_asks("p1", cu(1))
     story.published_asks("p1", cu(5))
@@ -190,7 +190,7 @@ def story_10_decrease_believed_at_once(story: Story) -> None:
 
 def story_11_targets_left_out(story: Story) -> None:
     """A VM that is on its way to more counts with its size only, so that the rest is granted to somebody else."""
-    _begin(story)
+    begin(story)
     story.edited_behind_our_back("a", cu(5))
     story.vm_is_read("a")
     story.agent_asks("b1", cu(5))
@@ -200,7 +200,7 @@ def story_11_targets_left_out(story: Story) -> None:
 
 def story_12_sent_resize_left_out(story: Story) -> None:
     """An agent that forgets the resize it sent asks for less than the VM is about to have."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.agent_resizes("a1", cu(5))
@@ -212,7 +212,7 @@ def story_12_sent_resize_left_out(story: Story) -> None:
 
 def story_13_no_fence(story: Story) -> None:
     """A dead life's resize that was under way for a minute lands after the hand-over to its successor is over."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.agent_resizes("a1", cu(5))
@@ -247,7 +247,7 @@ def story_14_late_event_ends_claim(story: Story) -> None:
 
 def story_15_new_right_after_a_start(story: Story) -> None:
     """A VM that comes back after a restart is taken for newborn, and what its agent was permitted is not kept."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.time_passes(61.0)
@@ -264,7 +264,7 @@ def story_15_new_right_after_a_start(story: Story) -> None:
 
 def story_16_no_lease(story: Story) -> None:
     """An agent that was cut off goes on holding its permit after the scheduler has given it to somebody else."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.time_passes(60.0)
@@ -276,7 +276,7 @@ def story_16_no_lease(story: Story) -> None:
 
 def story_17_own_floor_is_headroom(story: Story) -> None:
     """A VM grows into what is kept for its own past after a restart, though its neighbour holds that room."""
-    _begin(story, serves_published=True)
+    begin(story, serves_published=True)
     story.agent_asks("b1", cu(5))
     story.scheduler_restarts()
     story.published_starts("p1", "a")
@@ -287,7 +287,7 @@ def story_17_own_floor_is_headroom(story: Story) -> None:
 
 def story_18_resize_forgotten_at_its_deadline(story: Story) -> None:
     """An agent takes a resize for failed because its time is over, and gives back what the VM has."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.agent_resizes("a1", cu(5))
@@ -301,7 +301,7 @@ def story_18_resize_forgotten_at_its_deadline(story: Story) -> None:
 
 def story_19_old_event_ends_silence(story: Story) -> None:
     """A read from before the silence lets a silent row fall, though the VM has grown since that read."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.read_begins("a", "old")
@@ -317,7 +317,7 @@ def story_19_old_event_ends_silence(story: Story) -> None:
 
 def story_29_handover_dies_with_the_scheduler(story: Story) -> None:
     """After a restart a new life settles at what it holds, while the one before it still holds what it was permitted."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.time_passes(61.0)
     story.agent_asks("a1", cu(5))
@@ -334,7 +334,7 @@ def story_29_handover_dies_with_the_scheduler(story: Story) -> None:
 
 def story_30_blind_write(story: Story) -> None:
     """An agent that was cut off sets what its guest approved, over what somebody has lowered since its last look."""
-    _begin(story)
+    begin(story)
     story.agent_starts("a1", "a")
     story.agent_grows("a1", cu(5))
     story.time_passes(61.0)

@@ -9,7 +9,7 @@ from protocol.wire import PodName
 from tests.machines import ledger_laws
 from tests.machines.agent_models import ExtendedAgent, Packet, Returned
 from tests.machines.cluster_models import Command, Node, Snapshot, Vm
-from tests.machines.core_port import Answer, HungUp, Permitted, Rejected
+from tests.machines.core_port import HANDOVER_S, Answer, HungUp, Permitted, Rejected
 from tests.machines.ledger_world import BORN, World
 from tests.machines.pool_models import ChainVerdict
 from tests.machines.published_models import Phase, PublishedAgent
@@ -313,11 +313,18 @@ class Story(Telling):
         with self._step(f"the scheduler reads VM {vm}"):
             self.world.watch.tell(self.world.read(self._vms[vm]))
 
-    def scheduler_starts(self) -> None:
+    def scheduler_starts(self, *, handover_s: float = HANDOVER_S) -> None:
         """The first scheduler process begins to serve."""
-        with self._step("the scheduler starts"):
+        how = "" if handover_s == HANDOVER_S else f" with a hand-over of {handover_s:g} s"
+        with self._step(f"the scheduler starts{how}"):
+            self.world.handover_s = handover_s
             self.world.start_scheduler(is_first=True)
             self._is_served = True
+
+    def growth_is_stopped(self) -> None:
+        """The configuration is loaded again, and nothing grows any more."""
+        with self._step("the configuration stops growth"):
+            self.world.switch_growth(is_stopped=True)
 
     def scheduler_restarts(self, *, from_cache: bool = False) -> None:
         """Another process takes over: it lists the cluster, perhaps first from a cache that lags."""

@@ -272,13 +272,16 @@ def test_a_migration() -> None:
 def test_try_upscale() -> None:
     """At once and without any metrics; it stands for a while, and what is not needed after it is given back.
 
-    Where the guest says that it can wait again, what came stays until metrics could show what it is needed for.
+    When it expires, or the guest says that it can wait again, what came stays until metrics could show what it is needed for.
     """
     story = at_rest()
     story.guest_cannot_wait(memory=True)
-    story.then("asks for 2 CPU / 3 GiB", "resizes to 2 CPU / 3 GiB", "tells the guest of 2 CPU / 3 GiB")
+    story.then("asks for 3", "resizes to 3", "tells the guest of 3")
+    story.vm_has(3)
     story.passes(10)
-    story.then("asks the guest to live with 2", "resizes to 2", "asks for 2")
+    story.then()
+    story.passes(5)
+    story.then("asks for 3", "asks the guest to live with 2", "resizes to 2", "asks for 2")
     story.vm_has(2)
     story.guest_cannot_wait(cpu=True, memory=True)
     story.then("asks for 3", "resizes to 3", "tells the guest of 3")

@@ -202,11 +202,8 @@ class Life:
                 wait_s = TIMING.backend_deadline_s + TIMING.command_deadline_s
                 done = self._once(events.FenceFailed("no answer", self._dice.random()), wait_s)
                 self.vm.fence(lambda answer: done(self._fenced(answer)))
-            case events.Observe():
-                done = self._once(
-                    events.ObserveFailed("no answer", self._dice.random()), TIMING.backend_deadline_s
-                )
-                self.vm.observe(lambda answer: done(self._observed(answer)))
+            case events.Observe(checks_fence):
+                self._observe(checks_fence)
             case events.Resize():
                 self._resize(action)
             case events.RequestPermit(request):
@@ -258,10 +255,25 @@ class Life:
         self._generation = answer
         return events.Fenced()
 
-    def _observed(self, answer: Observation | Failure) -> events.Event:
-        if isinstance(answer, Failure):
-            return events.ObserveFailed(answer.error, self._dice.random())
-        return events.Observed(answer)
+    def _observe(self, checks_fence: bool) -> None:
+        done = self._once(events.ObserveFailed("no answer", self._dice.random()), TIMING.backend_deadline_s)
+
+        def seen(answer: Observation | Failure) -> None:
+            if isinstance(answer, Failure):
+                done(events.ObserveFailed(answer.error, self._dice.random()))
+            elif not checks_fence:
+                done(events.Observed(answer))
+            else:
+                again = events.Resize(
+                    answer.target, answer.target, self._clock.now_s + TIMING.backend_deadline_s
+                )
+                self.vm.resize(again, self._generation, lambda failure: checked(answer, failure))
+
+        def checked(seen: Observation, failure: Failure | None) -> None:
+            is_fenced_off = failure is not None and failure.is_fenced_off
+            done(events.FencedOff() if is_fenced_off else events.Observed(seen, is_fenced=failure is None))
+
+        self.vm.observe(seen)
 
     def _resize(self, action: events.Resize) -> None:
         done = self._once(events.ResizeFailed("no answer", self._dice.random()), TIMING.backend_deadline_s)
@@ -342,6 +354,7 @@ def permit_event(answer: Answer | None, request: PermitRequest, sent_s: float, c
                 answer.echo.epoch,
                 answer.migrate,
                 chance,
+                answer.echo.token,
             )
         case Refused():
             last, started_ms = answer.last_sequence_number, answer.current_started_at_ms

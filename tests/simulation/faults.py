@@ -251,6 +251,19 @@ def pool_limit_moves(world: World, vm: Vm, much: float, long: float) -> None:
     world.pool.limit, world.pool.slow_s = 2 + int(14 * much), 3 * long**2
 
 
+def pool_is_described_anew(world: World, vm: Vm, much: float, long: float) -> None:
+    """The pool has another description while its plugins take their time over the one before."""
+    del vm
+    world.pool.slow_s = 3 * long
+    for number in range(1 + int(8 * much)):
+        world.clock.after(4.0 * number, lambda: _described_anew(world))
+
+
+def _described_anew(world: World) -> None:
+    world.pool.generation += 1
+    world.scheduler.pool_changed()
+
+
 def pool_is_silent(world: World, vm: Vm, much: float, long: float) -> None:
     """The pool gives no answers for a while, and none ever to what was asked meanwhile."""
     del vm, much
@@ -300,5 +313,6 @@ MENU: Final = {
         Kind(watch_lags, 1),
         Kind(pool_limit_moves, 0.7),
         Kind(pool_is_silent, 0.7),
+        Kind(pool_is_described_anew),
     )
 }

@@ -65,11 +65,6 @@ def new_right_after_a_restart() -> Patch:
     return _patch(CoreState, "inherits_until_s", lambda _, now_s: now_s)
 
 
-def unheard_life_forgotten() -> Patch:
-    """A row that a new life settles after a restart keeps nothing for the one before, which still holds its lease."""
-    return _patch(extended, "_may_follow_another", lambda *_: False)
-
-
 @contextlib.contextmanager
 def placement_ends_by_the_clock() -> Iterator[None]:
     """Room that is kept for a placement is free when its time is over, whatever the cluster shows."""
@@ -231,10 +226,10 @@ class SimulationMutant:
 
 MUTANTS: Final = (
     SimulationMutant(row_falls_too_early_at_silence, 3),
-    SimulationMutant(claim_ignored, 24),
+    SimulationMutant(claim_ignored, 197),
     SimulationMutant(hand_over_floor_dropped, 14),
     SimulationMutant(new_right_after_a_restart),
-    SimulationMutant(unheard_life_forgotten),
+    SimulationMutant(of_the_ledger.handover_dies_with_the_scheduler),
     SimulationMutant(placement_ends_by_the_clock, 1026),
     SimulationMutant(permit_below_use, 12),
     SimulationMutant(pending_floor_leaks),
@@ -242,6 +237,7 @@ MUTANTS: Final = (
     SimulationMutant(of_the_ledger.grant_before_the_reserve),
     SimulationMutant(of_the_ledger.lost_release),
     SimulationMutant(of_the_ledger.buffer_subtracted_twice),
+    SimulationMutant(of_the_ledger.verdict_for_another_generation, 2),
     SimulationMutant(lease_without_an_end, 2),
     SimulationMutant(lease_counted_from_the_answer, 2),
     SimulationMutant(held_kept_while_asking),
@@ -252,6 +248,6 @@ MUTANTS: Final = (
     SimulationMutant(wish_without_an_end, length_s=SHORT_S),
     SimulationMutant(every_downscale_refused, length_s=SHORT_S),
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
-    SimulationMutant(write_is_blind, 101),
+    SimulationMutant(write_is_blind, 3),
     SimulationMutant(write_leaves_late, 14),
 )

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from uuid import UUID
 
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.core.model import Holder, PoolSpec
+from scheduler.core.model import Holder
 from scheduler.core.state import SchedulerConfig
 from tests.simulation.cluster import Node, Pod, Watch
-from tests.simulation.vms import COMMAND_DEADLINE_S, UNIT, Vm
+from tests.simulation.vms import COMMAND_DEADLINE_S, Vm
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -75,7 +75,7 @@ class Process:
 
     def begin(self) -> None:
         """List everything, then serve."""
-        self.apply(events.PoolSeen(PoolSpec(POOL, UNIT)))
+        self.apply(events.PoolSeen(self.world.pool.spec))
         self.watch.list_all()
         self.is_serving = True
         self.world.coverage.check_all()
@@ -193,7 +193,17 @@ class Process:
         self.world.clock.after(span_s, lambda: self.when_it_runs(lambda: self._word(ticket, said)))
 
     def _word(self, ticket: int, word: events.PoolVerdict) -> None:
+        record = self.core.state.admission_calls.get(ticket)
+        before = record.row.state.current if record is not None else ZERO
         self.apply(events.AdmissionCallEnded(ticket, word, self.world.clock.now_s))
+        account = self.core.ledger.pool(POOL)
+        if record is not None and account is not None and account.spec is not None:
+            is_old = word.generation != account.spec.generation
+            if is_old and record.row.state.current.exceeds(before):
+                grown = f"has grown from {before} to {record.row.state.current}"
+                self.world.coverage.fail(
+                    record.spec.pod.name, f"{grown} by a word about another generation of its pool"
+                )
 
     # ------------------------------------------------------------ placement
 
@@ -253,6 +263,12 @@ class Scheduler:
             reply(None)
         else:
             process.when_it_runs(lambda: process.receive(vm, request, reply))
+
+    def pool_changed(self) -> None:
+        """The pool was described otherwise."""
+        process, spec = self.process, self._world.pool.spec
+        if process is not None:
+            process.when_it_runs(lambda: process.apply(events.PoolSeen(spec)))
 
     def node_changed(self, node: Node) -> None:
         """The configuration of a node was changed."""

@@ -15,6 +15,8 @@ from tests.simulation.faults import MENU
 from tests.simulation.world import World
 
 STORM_S: Final = 150.0
+DESCRIBED_EVERY: Final = 4
+"""In every fourth world the pool is described anew."""
 _MOST_FAULTS: Final = 4
 _ANY: Final = (0.0, 1.0)
 
@@ -91,7 +93,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
 
 
 def script(seed: int, length_s: float, vms: int) -> list[Happening]:
-    """What will happen in a run of `length_s`: a steady change of loads, and a storm every now and then."""
+    """What will happen in a run of `length_s`: a steady change of loads, new descriptions of the pool, and a storm now and then."""
     dice = random.Random(f"{seed} script")
     found: list[Happening] = []
 
@@ -104,6 +106,11 @@ def script(seed: int, length_s: float, vms: int) -> list[Happening]:
         while at_s < length_s:
             add(at_s, vm, Step("load_moves", 0, 0))
             at_s += 10 + 80 * dice.random()
+    of_pools, at_s = random.Random(f"{seed} descriptions"), 0.0  # its own: storms stay as they were
+    while seed % DESCRIBED_EVERY == 2 and at_s < length_s:
+        at_s += 100 * of_pools.random()
+        much, long = round(of_pools.random(), 3), round(of_pools.random(), 3)
+        found.append(Happening(round(at_s, 3), "pool_is_described_anew", 0, much, long))
     start_s = 20.0
     while start_s + STORM_S <= length_s:
         _storm(dice, start_s, dice.randrange(vms), add)

@@ -10,7 +10,7 @@ from agent.core.model import Vm as AgentVm
 from protocol.values import ZERO, Bounds, ComputeUnit, Resources, Units
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import VmSpec
+from scheduler.core.model import PoolSpec, VmSpec
 from tests.simulation.agents import Daemon, Life
 from tests.simulation.clock import Clock
 from tests.simulation.cluster import Node
@@ -45,18 +45,27 @@ def load_for(cpu_units: int, memory_units: int) -> Load:
 
 @dataclass(slots=True)
 class Pool:
-    """The one pool, asked for growth: it takes up to `slow_s` and admits `limit` units, or all."""
+    """The one pool, asked for growth: it takes up to `slow_s` and admits `limit` units, or all.
+
+    Each description has a `generation` of its own, which a word about it names.
+    """
 
     dice: random.Random
     limit: int | None = None
     slow_s: float = 0.1
     silent_until_s: float = 0.0
+    generation: int = 1
+
+    @property
+    def spec(self) -> PoolSpec:
+        """What a scheduler is told of it."""
+        return PoolSpec(POOL, UNIT, self.generation)
 
     def word(self, now_s: float) -> tuple[float, events.PoolVerdict] | None:
         """How long the next word takes, and what it will be; None where there will never be one."""
         if now_s < self.silent_until_s:
             return None
-        return self.slow_s * self.dice.random(), events.PoolVerdict(self.limit)
+        return self.slow_s * self.dice.random(), events.PoolVerdict(self.limit, generation=self.generation)
 
 
 class Hiding:

@@ -4,6 +4,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes import resources
@@ -154,7 +155,8 @@ class KubeStore:
         key = (namespace if type_.is_namespaced else "", metadata["name"])
         if self.find(type_, key) is not None:
             raise RefusalError(409, "AlreadyExists", f'{type_.plural} "{key[1]}" already exists')
-        metadata |= {"uid": f"uid-{number}", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        created = f"{datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number):%Y-%m-%dT%H:%M:%SZ}"
+        metadata |= {"uid": f"uid-{number}", "generation": 1, "creationTimestamp": created}
         if key[0]:
             metadata["namespace"] = key[0]
         manifest |= {"apiVersion": type_.api_version, "kind": type_.kind}

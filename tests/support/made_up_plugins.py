@@ -33,6 +33,10 @@ class MadeUpServer:
     moods: dict[str, str]
     is_dead: asyncio.Event = field(default_factory=asyncio.Event)
     is_registered: bool = False
+    told: PluginTold | None = None
+    """What the plugin says of itself; by default its name and endpoint."""
+    is_silent: bool = False
+    """Connections are taken, and nothing is ever said."""
 
     @property
     def endpoint(self) -> str:
@@ -57,6 +61,8 @@ class MadeUpConnection:
     """In the place of a gRPC connection."""
 
     open = 0
+    looks = 0
+    """How often somebody has looked whether a server is there."""
     servers: dict[str, MadeUpServer]
 
     def __init__(self, server: MadeUpServer) -> None:
@@ -64,10 +70,13 @@ class MadeUpConnection:
         MadeUpConnection.open += 1
 
     @classmethod
-    async def listened(cls, path: str) -> None:
+    async def listened(cls, path: str, *, is_patient: bool = True) -> None:
         """Return when somebody listens at the path."""
+        cls.looks += 1
         server = cls.servers.get(path)
         if server is None or server.is_dead.is_set():
+            if not is_patient:
+                raise TimeoutError
             await asyncio.sleep(0.2)
             await cls.listened(path)
 
@@ -76,14 +85,15 @@ class MadeUpConnection:
         """Connect to whoever listens at the path, which takes a moment."""
         await asyncio.sleep(0.001)
         server = cls.servers.get(path)
-        if server is None or server.is_dead.is_set():
+        if server is None or server.is_dead.is_set() or server.is_silent:
             await asyncio.sleep(within_s)
-            raise RegistrationError("nobody listens")
+            raise TimeoutError
         return cls(server)
 
     async def get_info(self, within_s: float) -> PluginTold:
         await self._limited("get_info", within_s)
-        return PluginTold(TYPE, self._server.name, self._server.endpoint, ("v1",))
+        server = self._server
+        return server.told or PluginTold(TYPE, server.name, server.endpoint, ("v1",))
 
     async def notify(self, error: str | None, within_s: float) -> None:
         await self._limited("notify", within_s)

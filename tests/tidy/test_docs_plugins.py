@@ -1,15 +1,23 @@
-"""docs/plugins.md says what holds: its names, its imports, its figures and the texts of errors that it quotes."""
+"""docs/plugins.md and docs/node-plugins.md say what holds: its names, its imports, its figures and the texts of errors that it quotes."""
 
 import re
 
 import pytest
 
+from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
+from agent.node.plugins import plugin_connection, reconciler, registration
+from agent.node.plugins.registration import RegistrationLimits
+from agent.node.plugins.types.answers import MAX_TEXT
+from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.metrics_source import MAX_AGE_S
+from agent.node.plugins.types.policy import MAX_PARTS
 from agent.node.plugins.unix_channel import MAX_PATH_BYTES
 from agent.node.qos.core.decisions import MAX_DECISIONS
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.registry import QOS_PLUGIN_GROUP
+from hosting.fault_log import ALIKE
+from hosting.kubernetes import names
 from parley import node_plugins
 from tests.processes.pages import files
 from tests.tidy.repository import ROOT
@@ -133,3 +141,52 @@ def test_the_errors_that_the_page_quotes_are_those_of_the_code(texts: str) -> No
     filled = r"…|: |; |, |'v1'|1 s$|107|/var/\S+|connection refused"
     pieces = {piece.strip(" ,:()") for text in quoted for piece in re.split(filled, text)} - {""}
     assert [piece for piece in sorted(pieces) if piece not in texts] == []
+
+
+def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
+    prose = " ".join((ROOT / "docs/node-plugins.md").read_text().split())
+    settings, registering, calling = PluginSettings(), RegistrationLimits(), PluginLimits()
+    for sentence in (
+        f"dialled for up to {registering.dial_s:g} s",
+        f"{registration.DIALS} sockets are dialled at once",
+        f"the first turn of a socket takes {registration.FIRST_TURN_S:g} s",
+        f"(up to {registration.PATIENT} sockets at the same time)",
+        f"At most {reconciler.STARTS} registrations begin in one pass",
+        f"Of more than {ALIKE} sockets with the same fault",
+        f"list up to {plugin_page.MAX_LISTED} sockets",
+        f"a `type` and a `name` have at most {plugin_connection.MAX_LABEL} printable characters",
+        f"at most {plugin_connection.MAX_VERSIONS} versions of at most {plugin_connection.MAX_VERSION} printable characters",
+        f"An `endpoint` has at most {plugin_connection.MAX_ENDPOINT_BYTES} bytes",
+        f"at most {MAX_PATH_BYTES} bytes where it is made",
+        f"`GetInfo` {registering.get_info_s:g} s, `NotifyRegistrationStatus` {registering.notify_s:g} s",
+        f"`Describe` {calling.register_deadline_s:g} s, all others `plugins.deadline` ({settings.deadline:g} s;",
+        f"`plugins.maxCalls` ({settings.max_calls}) at a time",
+        f"A reading is at most {MAX_AGE_S:g} s old",
+        f"at most {MAX_PARTS} parts",
+        f"A text has at most {MAX_TEXT} characters",
+        f"`command_deadline_s` is at most {calling.command_deadline_s:g}",
+    ):
+        assert sentence in prose, sentence
+
+
+def test_the_page_on_sockets_names_every_file_and_every_call_that_a_plugin_is_built_from() -> None:
+    page = (ROOT / "docs/node-plugins.md").read_text()
+    protos = sorted((ROOT / "agent/node/plugins/proto").glob("*.proto"))
+    assert len(protos) == 5
+    for proto in protos:
+        assert f"`{proto.relative_to(ROOT)}`" in page
+        for call in re.findall(r"^ +rpc (\w+)\(", proto.read_text(), re.MULTILINE):
+            assert re.search(rf"`(?:\w+\.)?{call}`", page), call
+
+
+def test_what_stays_after_an_uninstallation_is_named() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    told = page[page.index("**Uninstall.**") : page.index("**What to watch.**")]
+    for left in (names.DENIED, names.ROOM_FREED, names.FENCE, names.RESERVATION, names.MANAGED):
+        assert f"`{left}`" in told
+    for left in re.findall(r"path: (/var/lib/[^,}]+)", _deployed()):
+        assert f"`{left}`" in told, left
+
+
+def _deployed() -> str:
+    return "".join(path.read_text() for path in (ROOT / "deploy").rglob("*.yaml"))

@@ -29,7 +29,7 @@ from scheduler.permits.config_file import Config
 from scheduler.pools.chain import calls, config, manager, registry
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core import admission_state, queues
+from scheduler.pools.core import admission_state, errors, queues
 from scheduler.pools.core.values import Context, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
 from scheduler.pools.http.metrics import pool_families
@@ -220,7 +220,7 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"`stop` have {manager.START_TIMEOUT_S:g} s each",
         f"asked about together, up to {queues.MAX_BATCH}",
         f"`pools.cooldown` ({admission_state.COOLDOWN_S:g} seconds)",
-        f"at most {admission_state.MAX_MESSAGE} characters",
+        f"at most {errors.MAX_MESSAGE} characters",
         f"`{registry.PLUGIN_GROUP}`",
         f"`{registry.QUOTA_GROUP}`",
         f"`{registry.INSTANCE_TYPE_GROUP}`",

@@ -81,3 +81,9 @@ def test_the_default_is_the_one_that_holds(path: str, told: str) -> None:
     written = yaml.safe_load(told.strip("`"))
     reader: TypeAdapter[Any] = TypeAdapter(field.rebuild_annotation(), config=ConfigDict(strict=True))
     assert reader.validate_python(written) == field.get_default(call_default_factory=True)
+
+
+def test_the_page_of_two_machines_says_that_sizes_are_simulated_as_long_as_its_files_have_it_so() -> None:
+    settings = yaml.safe_load((ROOT / "examples/two-machines/agent.yaml").read_text())
+    assert settings.get("backend", AgentSettings.model_fields["backend"].default) == "simulated"
+    assert "**The sizes of VMs are simulated here**" in (ROOT / "docs/two-machines.md").read_text()

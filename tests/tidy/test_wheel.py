@@ -97,7 +97,7 @@ def test_the_wheel_holds_exactly_our_packages(wheel: Path) -> None:
     programs = {PurePosixPath("parley/clusters/node", each) for each in ("inside.sh", "load.c", "pause.c")}
     in_guests = ("initramfs.sh", "init.sh", "informant.yaml", "quick.yaml")
     programs |= {PurePosixPath("parley/vms/guest", each) for each in in_guests}
-    programs.add(PurePosixPath("scheduler/page/page.html"))
+    programs |= {PurePosixPath("scheduler/page", each) for each in ("page.html", "page.css")}
     assert programs <= set(names)
     assert {name.suffix for name in names if name.parts[0] in PACKAGES and name not in programs} - {
         "",

@@ -148,6 +148,27 @@ EXTENDED: dict[str, wire.Message] = {
             1, SCHEDULER, 0, extension.RawReply(AMOUNT, values.ComputeUnit(SMALL, is_apart=True)), ()
         ),
     ),
+    "request that proves its life to be alone": wire.AgentRequest(
+        Plugin.V1_1,
+        POD,
+        wire.SlotResources(2, 5),
+        None,
+        extension.RequestExtension(
+            AGENT, 1763719200000, "0d9c", 2, 0, SCHEDULER, extension.RawRequest(AMOUNT, AMOUNT, SMALL), "1"
+        ),
+    ),
+    "not settled yet": wire.PluginResponse(
+        wire.SlotResources(1, 4),
+        wire.SlotResources(0, 1),
+        extension=extension.ReplyExtension(
+            1,
+            SCHEDULER,
+            0,
+            extension.RawReply(AMOUNT, values.ComputeUnit(SMALL)),
+            (Reason(ReasonCode.UNSETTLED, "ask again", None, 0.0),),
+            "1",
+        ),
+    ),
 }
 
 

@@ -3,24 +3,36 @@
 No write is blind: each rests on one reading of the pod and names its resourceVersion, so that the API server refuses the write once
 anything has changed. A fence marks the pod with the generation of the new life, which makes void whatever an earlier life has sent.
 A write without an answer is doubtful: before the next look is told, either the pod has changed since, or it is marked again.
+
+A pod is not resized while a container that is scaled is dead (docs/decisions/0038-a-dead-container-is-not-resized.md). The pod's status is up to seconds
+late to tell of an end, so the node informant is asked right before the write.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.mark import Mark
+from agent.backends.pod import containers
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
 from agent.backends.pod.reading import KnownPod, why_never, why_not_now
 from agent.core.lately import LatelyUsed
-from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
+from agent.core.model import PodObservation, Vm
+from agent.core.ports import (
+    BackendError,
+    Capabilities,
+    FencedOffError,
+    Fencing,
+    NotNowError,
+    ResizeRefusedError,
+)
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
+from protocol.pod_cgroups import PodCgroups
 from protocol.values import Observation, Resources
 
 if TYPE_CHECKING:
@@ -34,20 +46,30 @@ LOOK_EVERY_S: Final = 0.25
 LOOK_AT_REST_EVERY_S: Final = 30.0
 """A pod whose size nobody changes is read for nothing, and there are many. The agent's own write needs no fresh reading: it is refused
 where somebody else was quicker."""
+TRUSTED_AFTER_S: Final = 30.0
+"""A container that has no process by its control group, and runs by the pod's status for so long, runs: some runtimes name their groups otherwise."""
 ATTEMPTS: Final = 4
 """So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """What this process knows of one pod. `doubtful` is the resourceVersion on which a write without an answer rests."""
+    """What this process knows of one pod. `doubtful` is the resourceVersion on which a write without an answer rests. `unseen` are containers
+    without a process that run by the pod's status, and since when that is known."""
 
     known: KnownPod | None = None
     doubtful: str | None = None
+    unseen: tuple[str, float] = ("", 0.0)
+
+
+async def nothing_known(_: Vm) -> PodCgroups | None:
+    """There is no node informant."""
+    return None
 
 
 class PodBackend:
-    """The `VmBackend` port over `pods/resize`. `rules` says how the pod `namespace/name` is divided among its containers."""
+    """The `VmBackend` port over `pods/resize`. `rules` says how the pod `namespace/name` is divided among its containers, `cgroups` what
+    its control groups are; None where that is not known."""
 
     def __init__(
         self,
@@ -56,10 +78,12 @@ class PodBackend:
         rules: Callable[[str], DivisionRules],
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
+        cgroups: Callable[[Vm], Awaitable[PodCgroups | None]] = nothing_known,
     ) -> None:
         self._api = api
         self._sizes = sizes
         self._rules = rules
+        self._cgroups = cgroups
         self._clock = clock
         self._unix_clock = unix_clock
         self._accounts = LatelyUsed(_Account)
@@ -79,7 +103,27 @@ class PodBackend:
         raise BackendError("the pod changes too often to be marked")
 
     async def observe(self, vm: Vm) -> Observation:
-        """The pod's size and target."""
+        """The pod's size and target, and its containers. A pod at rest has what its control groups allow."""
+        known, seen = await self._look(vm)
+        found = containers.seen(known.pod, self._rules(vm.name).names(known.pod))
+        look = PodObservation(seen.size, seen.target, seen.begun_s, seen.refusal, found)
+        cgroups = await self._cgroups(vm) if seen.is_at_rest else None
+        if cgroups is None:
+            return look
+        if not containers.judged(known.pod, seen, cgroups).mismatched:
+            return replace(look, containers=replace(found, is_judged=True))
+        # The groups were read after the pod: a newer spec may be in force by now.
+        again, seen = await self._look(vm)
+        if pods.generation(again.pod) != pods.generation(known.pod):
+            return replace(
+                look, size=seen.size, target=seen.target, begun_s=seen.begun_s, refusal=seen.refusal
+            )
+        judged = containers.judged(again.pod, seen, cgroups)
+        told = replace(found, mismatched=judged.mismatched, mismatch=judged.text, is_judged=True)
+        return replace(look, size=judged.size, containers=told)
+
+    async def _look(self, vm: Vm) -> tuple[KnownPod, Observation]:
+        """The pod as it is, and as a look shows it."""
         account = self._account(vm)
         for _ in range(ATTEMPTS):
             begun_s = self._clock()
@@ -91,7 +135,7 @@ class PodBackend:
                 account.doubtful = None
                 self._sizes.settled(vm.name)
             assert account.known is not None
-            return account.known.seen(begun_s)
+            return account.known, account.known.seen(begun_s)
         raise BackendError("a write without an answer may still be accepted")
 
     async def resize(
@@ -104,14 +148,42 @@ class PodBackend:
         known = self._account(vm).known
         pod = known.pod if known is not None and known.pod["metadata"]["uid"] == vm.pod_uid else None
         for attempt in range(ATTEMPTS):
-            if pod is None or attempt or not _rests_on(pod, fencing, seen, target):
+            if pod is None or attempt or not _rests_on(pod, fencing, seen, target) or self._dead(vm, pod):
                 pod = await self._read(vm)
                 _check(pod, fencing, seen, target)
             if pods.target(pod) == target:
                 return
+            await self._check_running(vm, pod, target)
             if await self._written(vm, pod, target, not_after_s):
                 return
         raise BackendError("the pod changes too often to be resized")
+
+    def _dead(self, vm: Vm, pod: Manifest) -> str:
+        """Which containers that are scaled do not run by the pod's status; empty where all do."""
+        return containers.seen(pod, self._rules(vm.name).names(pod)).waits
+
+    async def _check_running(self, vm: Vm, pod: Manifest, target: Resources) -> None:
+        """Raise `NotNowError` while a container that is scaled is dead, by the pod's status or by its control groups.
+
+        What the pod's group allows may be written all the same, where that is less than what stands: it takes back what the kubelet has not done.
+        """
+        cgroups = await self._cgroups(vm)
+        why = self._dead(vm, pod) or (self._unseen(vm, pod, cgroups) if cgroups is not None else "")
+        if not why:
+            return
+        if cgroups is not None:
+            judged = containers.judged(pod, KnownPod(pod).seen(0.0), cgroups)
+            if judged.mismatched and target == judged.size and target.fits_in(pods.target(pod)):
+                return
+        raise NotNowError(why)
+
+    def _unseen(self, vm: Vm, pod: Manifest, cgroups: PodCgroups) -> str:
+        """Which scaled containers have no process, unless their status has said for long that they run."""
+        why = containers.why_dead(pod, self._rules(vm.name).names(pod), cgroups)
+        account, now_s = self._account(vm), self._clock()
+        if why != account.unseen[0]:
+            account.unseen = (why, now_s)
+        return "" if now_s - account.unseen[1] >= TRUSTED_AFTER_S else why
 
     # ---------------------------------------------------------------- calls
 

@@ -36,6 +36,10 @@ class DivisionRules:
         """The containers whose amount of a resource may change."""
         return [each for each in pods.containers(pod) if not self.why_fixed(each, resource)]
 
+    def names(self, pod: Manifest) -> frozenset[str]:
+        """The containers of which any amount may change."""
+        return frozenset(each.name for resource in RESOURCE_NAMES for each in self.scaled(pod, resource))
+
     def why_fixed(self, container: ContainerSize, resource: ResourceName) -> str:
         """Why a container keeps its amount of a resource; empty where the container is scaled."""
         if container.is_sidecar:

@@ -7,6 +7,7 @@ from hosting.client import Answered, HttpClient
 from protocol import codec
 from protocol.errors import RemoteProtocolError
 from protocol.machine import GuestMachine, MachineOrder
+from protocol.texts import clean
 
 READ_DEADLINE_S: Final = 1.0
 """A guest under load answers within 0.2 s."""
@@ -38,10 +39,9 @@ class InformantMachine:
         if outcome.status == 404:
             raise GuestUnableError("its informant knows no /machine")
         if outcome.status not in statuses:
-            reason = " ".join(outcome.body[: 4 * REASON_CHARS].decode(errors="replace").split())
-            told = f"status {outcome.status}: {reason[:REASON_CHARS]}"
+            told = f"status {outcome.status}: {clean(outcome.body.decode(errors='replace'), REASON_CHARS)}"
             raise GuestUnableError(told) if outcome.status in UNABLE else GuestSilentError(told)
         try:
             return codec.decode(GuestMachine, outcome.body)
         except RemoteProtocolError as error:
-            raise GuestSilentError(str(error)[:REASON_CHARS]) from None
+            raise GuestSilentError(clean(str(error), REASON_CHARS)) from None

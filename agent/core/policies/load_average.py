@@ -5,6 +5,7 @@ from typing import ClassVar, Final
 
 from agent.core.policies.values import MAX_UNITS, Goal, Load, ResourceGoal, Sizing, usable
 from protocol import float32
+from protocol.plurals import counted
 
 MAX_FLOAT32: Final = 2.0**128 - 2.0**104
 
@@ -33,11 +34,14 @@ class LoadAverage:
         cpus = sizing.use.vcpu_milli / 1000
         if load1 > _product(self.high, cpus):
             return ResourceGoal(
-                min(start * 2, MAX_UNITS), f"load {load1:.2f} is above {self.high:g} of {cpus:g} CPUs"
+                min(start * 2, MAX_UNITS),
+                f"load {load1:.2f} is above {self.high:g} of {counted(cpus, 'CPU')}",
             )
         if load1 < _product(self.low, cpus):
-            return ResourceGoal(start // 2, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs")
-        return ResourceGoal(start, f"load {load1:.2f} suits {cpus:g} CPUs")
+            return ResourceGoal(
+                start // 2, f"load {load1:.2f} is below {self.low:g} of {counted(cpus, 'CPU')}"
+            )
+        return ResourceGoal(start, f"load {load1:.2f} suits {counted(cpus, 'CPU')}")
 
     @staticmethod
     def start(sizing: Sizing) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.core.policies.values import MAX_UNITS, Goal, ResourceGoal, Sizing, moved
+from protocol.plurals import counted
 from protocol.values import ComputeUnit
 
 
@@ -124,4 +125,4 @@ def _limits_of(name: str, floor: int | None, ceiling: int | None) -> ResourceLim
 def _reason(sort: str, bar: Bar, units: int, word: str) -> str:
     asked = bar.units
     because = "" if asked == units else f" (it asks for {asked}, which the VM's bounds or size do not allow)"
-    return f"window {bar.window}: the {sort} is {units} units{word}{because}"
+    return f"window {bar.window}: the {sort} is {counted(units, 'unit')}{word}{because}"

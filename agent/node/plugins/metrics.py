@@ -2,11 +2,13 @@
 
 from agent.node.plugins.core.worlds import Worlds, total_plugins
 from hosting.metrics import Family
+from protocol.texts import clean
 
 
 def plugins_families(worlds: Worlds) -> tuple[Family, ...]:
     """The gauge `plugin_manager_total_plugins`, with a sample for each socket in each world; nothing where there is none."""
-    samples = tuple((labels, float(count)) for labels, count in total_plugins(worlds).items())
+    found = {(clean(path), state): float(count) for (path, state), count in total_plugins(worlds).items()}
+    samples = tuple(found.items())
     if not samples:
         return ()
     labels = ("socket_path", "state")

@@ -12,6 +12,7 @@ import grpc.aio
 from agent.node.plugins.core.plugin_info import RegistrationError
 from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
+from agent.node.plugins.types.answers import AnswerCheck
 from agent.node.plugins.unix_channel import UnixChannel
 
 _CONFIRM_S: Final = 1.0
@@ -19,6 +20,13 @@ _CONFIRM_S: Final = 1.0
 
 _NOBODY: Final = (errno.ECONNREFUSED, errno.ENOENT)
 """What the kernel says where nobody listens, or no file is there yet."""
+MAX_LABEL: Final = 256
+"""Characters of a plugin's type, and of its name."""
+MAX_VERSIONS: Final = 16
+MAX_VERSION: Final = 64
+"""Characters of one version."""
+MAX_ENDPOINT_BYTES: Final = 4096
+"""The longest path of a file on Linux. That of a socket is shorter, but may be longer as the agent sees it."""
 _KNOCK_S: Final = 0.05
 _KNOCK_S_MAX: Final = 1.0
 
@@ -31,6 +39,22 @@ class PluginTold:
     name: str
     endpoint: str
     versions: tuple[str, ...]
+
+    def check(self) -> None:
+        """What is kept of any plugin, refused or not, is bounded here. Raises `AnswerError` with every fault."""
+        check = AnswerCheck()
+        check.label("type", self.plugin_type, MAX_LABEL)
+        check.label("name", self.name, MAX_LABEL)
+        if len(self.endpoint) > MAX_ENDPOINT_BYTES:
+            rule = f"must have at most {MAX_ENDPOINT_BYTES} characters and has {len(self.endpoint)}"
+            check.fault("endpoint", self.endpoint, rule)
+        if len(self.versions) > MAX_VERSIONS:
+            check.fault(
+                "supported_versions", len(self.versions), f"must have at most {MAX_VERSIONS} versions"
+            )
+        for index, version in enumerate(self.versions[:MAX_VERSIONS]):
+            check.label(f"supported_versions[{index}]", version, MAX_VERSION)
+        check.end()
 
 
 def status_text(error: grpc.aio.AioRpcError) -> str:
@@ -58,17 +82,19 @@ class PluginConnection:
         self._stub = RegistrationStub(opened.channel)
 
     @staticmethod
-    async def listened(path: str) -> None:
+    async def listened(path: str, *, is_patient: bool = True) -> None:
         """Return as soon as somebody listens at the socket. Costs a system call each second at most, and no channel: a folder may be
-        full of sockets whose servers have died."""
+        full of sockets whose servers have died. Without patience, raises `TimeoutError` where nobody listens now."""
         wait_s = _KNOCK_S
         while not _is_listened(path):
+            if not is_patient:
+                raise TimeoutError
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _KNOCK_S_MAX)
 
     @classmethod
     async def dial(cls, path: str, within_s: float) -> "PluginConnection":
-        """Connect, trying again until the time is over. Raises `RegistrationError`."""
+        """Connect, trying again until the time is over. Raises `TimeoutError`, and `RegistrationError` for a path that cannot be dialled."""
         try:
             opened = UnixChannel(path)
         except OSError as error:
@@ -76,9 +102,6 @@ class PluginConnection:
         try:
             async with asyncio.timeout(within_s):
                 await opened.channel.channel_ready()
-        except TimeoutError:
-            await opened.close()
-            raise RegistrationError(f"failed to dial socket {path}, err: context deadline exceeded") from None
         except BaseException:
             await opened.close()
             raise

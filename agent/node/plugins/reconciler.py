@@ -1,6 +1,7 @@
 """Makes the actual world of plugins the desired one, pass by pass (seed 003)."""
 
 import asyncio
+import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,9 @@ PAUSE_S: Final = 0.01
 """A pass follows the one before no sooner, however many changes there are."""
 DUTY: Final = 4.0
 """A pass is followed by a pause of so many times its length: thousands of sockets cost at most a fifth of a core."""
+
+STARTS: Final = 256
+"""So many registrations begin in one pass at most: a folder may be full of sockets whose servers have died."""
 
 HANDLED: Final = frozenset(
     {PluginState.VALIDATING, PluginState.REGISTERING, PluginState.NOTIFYING, PluginState.DEREGISTERING}
@@ -111,10 +115,8 @@ class PluginReconciler:
             self._stepped(entered)
         self._faults.forget_all_but([each.plugin.socket_path for each in self._registrations.all()])
         self._operations.forget({plugin.socket_path for plugin in desired}, now_s)
-        return tuple(
-            AskedOperation(operation, self._start(operation))
-            for operation in plan(self._worlds, self.registrar.lost)
-        )
+        asked = self._chosen(plan(self._worlds, self.registrar.lost), now_s)
+        return tuple(AskedOperation(operation, self._start(operation)) for operation in asked)
 
     async def drain(self, within_s: float) -> None:
         """End what is under way, and close every connection; what a handler does has `within_s` to end itself. The plugins are
@@ -127,6 +129,25 @@ class PluginReconciler:
         """Every socket that is known, by path."""
         found = (self._status(registration) for registration in self._registrations.all())
         return tuple(sorted(found, key=lambda status: status.socket_path))
+
+    def _chosen(self, planned: Sequence[Operation], now_s: float) -> Sequence[Operation]:
+        """What is asked for in this pass. Of very many registrations those that are due, first the sockets that were tried least
+        often, and of these the newest: those that were left behind are looked at when there is time."""
+        if len(planned) <= STARTS:
+            return planned
+        is_due, tries = self._operations.is_due, self._registrations.tries
+        ending = [each for each in planned if isinstance(each, UnregisterPlugin)]
+        due = [
+            each
+            for each in planned[len(ending) :]
+            if is_due(each.plugin.socket_path, each.plugin.uuid, now_s)
+        ]
+        chosen = heapq.nsmallest(
+            STARTS,
+            range(len(due)),
+            key=lambda place: (tries(due[place].plugin), -place),
+        )
+        return [*ending, *(due[place] for place in sorted(chosen))]
 
     def _start(self, operation: Operation) -> Refusal | None:
         plugin = operation.plugin
@@ -173,5 +194,7 @@ class PluginReconciler:
         else:
             self._on_change_faults.worked()
 
-    def _ended(self, _path: str, _error: BaseException | None) -> None:
-        self.wake()
+    def _ended(self, path: str, _error: BaseException | None) -> None:
+        retry_in_s = self._operations.retry_in_s(path, self._clock())
+        if retry_in_s is None or retry_in_s < PERIOD_S:
+            self.wake()

@@ -12,17 +12,23 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from agent.node.plugins.core.handler import PluginHandler
+from agent.node.plugins.core.operations import MAX_ERROR
 from agent.node.plugins.core.plugin_info import PluginInfo, RegistrationError
 from agent.node.plugins.core.plugin_state import PluginState, RegistrationEvent
 from agent.node.plugins.core.registrations import PluginKey, Registration, Registrations
 from agent.node.plugins.core.worlds import ActualStateOfWorld
+from agent.node.plugins.fair_slots import FairSlots
 from agent.node.plugins.plugin_connection import PluginConnection, PluginTold
+from agent.node.plugins.types.answers import AnswerError
+from protocol.texts import clean
 
 DIALS: Final = 32
-"""How many plugins are dialled at once. A server that says nothing takes all its ten seconds."""
-
-MAX_ERROR: Final = 1000
-"""Characters of an error that are kept: a plugin may call itself anything."""
+"""How many plugins are dialled at once."""
+FIRST_TURN_S: Final = 0.25
+"""How long a socket is dialled in its first turn. A server that says nothing has longer turns after that, until its time is over, and
+whoever has had fewer of them goes before it."""
+PATIENT: Final = 256
+"""For how many sockets the agent waits at once until somebody listens there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class RegistrationLimits:
     notify_s: float = 5.0
     handler_s: float = 30.0
     turn_s: float = 120.0
-    """The wait for other sockets of the same type and name."""
+    """The wait for other sockets: for those of the same type and name, and for a turn to be dialled."""
 
 
 @dataclass(slots=True)
@@ -68,7 +74,7 @@ class Registrar:
         self._on_lost = on_lost
         self._turns: WeakValueDictionary[PluginKey, asyncio.Lock] = WeakValueDictionary()
         self._held: dict[str, _Held] = {}
-        self._dials = asyncio.Semaphore(DIALS)
+        self._dials, self._patience = FairSlots(DIALS), FairSlots(PATIENT)
         self.lost: set[str] = set()
         """The UUIDs of the plugins in the actual world whose server has gone."""
 
@@ -81,7 +87,7 @@ class Registrar:
         self._on_step(registration)
         connection: PluginConnection | None = None
         try:
-            connection = await self._dialled(path)
+            connection = await self._dialled(path, registration.tries)
             told = await self._told(connection, path)
             await self._registered(registration, told, connection, handlers)
         except BaseException as error:
@@ -129,20 +135,38 @@ class Registrar:
             self.lost.add(held.plugin.uuid)
             await self._release(path)
 
-    async def _dialled(self, path: str) -> PluginConnection:
-        """A connection to the plugin. Only sockets where somebody listens are dialled, a bounded number at once."""
+    async def _dialled(self, path: str, tries: int) -> PluginConnection:
+        """A connection to the plugin. Only sockets where somebody listens are dialled, a bounded number at once, and in turns: those
+        first that have had the fewest. What waits for a turn loses no time by that."""
         try:
-            async with asyncio.timeout(self._limits.dial_s) as limit:
-                await PluginConnection.listened(path)
-                left_s = (limit.when() or 0.0) - asyncio.get_running_loop().time()
-            async with self._dials:
-                return await PluginConnection.dial(path, left_s)
+            left_s, turn_s = await self._listened(path, tries), FIRST_TURN_S
+            async with asyncio.timeout(self._limits.turn_s):
+                while True:
+                    async with self._dials.slot(tries):
+                        with suppress(TimeoutError):
+                            return await PluginConnection.dial(path, min(turn_s, left_s))
+                    left_s, turn_s, tries = left_s - turn_s, 2 * turn_s, tries + 1
+                    if left_s <= 0:
+                        raise TimeoutError
         except TimeoutError:
             error = RegistrationError(f"failed to dial socket {path}, err: context deadline exceeded")
         except RegistrationError as failed:
             error = failed
         text = f"RegisterPlugin error -- dial failed at socket {path}, err: {error}"
         raise RegistrationError(text, "nobody answers at the socket") from error
+
+    async def _listened(self, path: str, tries: int) -> float:
+        """Wait until somebody listens at the socket. Returns how long it may be dialled. Raises `TimeoutError`.
+
+        Between the file of a new socket and its server passes a moment. A socket that was left behind is never listened at again,
+        so in later tries, and where very many are new, one look is all.
+        """
+        if tries > 1 or not self._patience.is_free:
+            await PluginConnection.listened(path, is_patient=False)
+            return self._limits.dial_s
+        async with self._patience.slot(tries), asyncio.timeout(self._limits.dial_s) as limit:
+            await PluginConnection.listened(path)
+            return (limit.when() or 0.0) - asyncio.get_running_loop().time()
 
     async def _told(self, connection: PluginConnection, path: str) -> PluginTold:
         try:
@@ -161,6 +185,11 @@ class Registrar:
     ) -> None:
         """The steps from the plugin's answer to its acknowledgement, at the turn of the plugin's name."""
         path = registration.plugin.socket_path
+        try:
+            told.check()
+        except AnswerError as error:
+            text = f"the plugin information cannot be used: {error}"
+            raise await self._refused(connection, path, text, f"refused: {error}") from None
         handler = handlers.get(told.plugin_type)
         if handler is None:
             text = f"no handler registered for plugin type: {told.plugin_type} at socket {path}"
@@ -301,7 +330,7 @@ class Registrar:
     def _step(
         self, registration: Registration, event: RegistrationEvent, error: BaseException | None = None
     ) -> None:
-        told = "" if error is None else (getattr(error, "plain", "") or repr(error))[:MAX_ERROR]
+        told = "" if error is None else clean(getattr(error, "plain", "") or repr(error), MAX_ERROR)
         self._registrations.happened(registration, event, self._clock(), told)
         self._on_step(registration)
 

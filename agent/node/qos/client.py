@@ -3,8 +3,8 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from agent.node.qos.core.actions import (
     CgroupResource,
@@ -21,6 +21,10 @@ from agent.node.qos.ports import StopSignal
 from agent.node.qos.run_marks import RunMarks
 from hosting.cgroups.tree import CgroupTree
 from hosting.logs import Logger
+from protocol.texts import clean
+
+MAX_REASON: Final = 64
+"""Characters of a reason, which is a label in metrics."""
 
 
 class CgroupPort(Protocol):
@@ -93,6 +97,8 @@ class StrategyJournal:
 
     def decided(self, decision: StrategyDecision, *, is_done: bool) -> None:
         """Note a decision; `is_done` says that its actions are done and not only recommended."""
+        reason, message = clean(str(decision.reason), MAX_REASON), clean(str(decision.message))
+        decision = replace(decision, reason=reason, message=message)
         with self._lock:
             self._counts["decision", counted_as(decision.reason, self._counts, "decision")] += 1
             self.records, is_logged = noted(self.records, decision, self._clock(), is_done=is_done)

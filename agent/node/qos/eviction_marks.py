@@ -1,7 +1,7 @@
 """What labels and annotations of a pod say about its eviction, and which pods are never evicted. Computes only.
 
-Our names are read first, then the published ones (reference/koordinator.md 3.3). What cannot be read counts as left out, except for a
-list of tasks: whoever wrote one wanted to restrict them.
+Our names are read first, then the published ones (reference/koordinator.md 3.3). A number that cannot be read counts as left out. A word
+that cannot be read protects the pod, and a list of tasks that cannot be read allows none.
 """
 
 import json
@@ -21,7 +21,7 @@ AGENT: Final = "parley-agent"
 def marks_of(pod: PodState, vm: VmState | None) -> EvictionMarks:
     """The marks of a pod. `vm` is what the agent scales in it, if anything."""
     enabled = _text(pod, names.EVICTION_ENABLED)
-    is_enabled = {"true": True, "false": False}.get(enabled or "")
+    is_enabled = enabled == "true" if enabled is not None else None
     return EvictionMarks(
         is_enabled,
         _number(_text(pod, names.EVICTION_PRIORITY)) or 0,

@@ -29,6 +29,7 @@ from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
 from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States, StrategyStates
 from hosting.logs import Logger
+from protocol.texts import clean
 
 MAX_ERROR: Final = 500
 """Characters of an error that are kept."""
@@ -233,7 +234,7 @@ class PluginHost:
 def _shown(error: BaseException) -> str:
     """An error for people, whatever its class is like."""
     try:
-        return repr(error)[:MAX_ERROR]
+        return clean(repr(error), MAX_ERROR)
     except Exception:  # noqa: BLE001 - the class is a strategy's
         return type(error).__name__
 

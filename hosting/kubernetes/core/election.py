@@ -154,6 +154,16 @@ class Election:
         """Whether this process leads."""
         return self._epoch > 0 and now_s < self._valid_until_s
 
+    def is_near(self, now_s: float, within_s: float) -> bool:
+        """Whether this process leads, or may within so long: nobody else leads, as far as it knows, and the Lease will be free."""
+        record = self._record
+        if record is None or self.is_valid(now_s):
+            return True
+        free_s = self._free_s(record)
+        # A holder that leads renews long before this; the times of all processes of one Lease are the same.
+        is_given_up = now_s >= free_s - self.times.duration_s + self.times.renew_deadline_s
+        return is_given_up and free_s <= now_s + within_s
+
     # ------------------------------------------------------------ what to do
 
     def step(self, now_s: float) -> Step:

@@ -141,7 +141,10 @@ class KnownObjects:
         self.mark(version, sent_s)
         changes: list[Change] = []
         for key in set(keys).difference(key for key, _, _ in found):
-            changes += self._learn(key, None, version, sent_s)
+            if (
+                key in self._known or version > self._position
+            ):  # else it could bring back what a later answer still shows
+                changes += self._learn(key, None, version, sent_s)
         for key, of, item in found:
             if key in self._known or of > self._position or version >= self._position:
                 changes += self._learn(key, item, of, sent_s)

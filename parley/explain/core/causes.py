@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence, SizeCause, advice_of
+from parley.explain.core.evidence import CAUSE_ADVICE, CPU_REFUSED, CauseCode, Evidence, SizeCause, advice_of
 from parley.explain.core.facts import AgentFacts, exceeds, text_of
 from parley.explain.core.room import limit_cause, seconds, told, written
 from parley.reach.ports import NoAnswer
@@ -15,6 +15,8 @@ _WINDOWS: Final = frozenset({"floor", "ceiling"})
 """What the agent calls the parts of a goal that time windows make."""
 NOT_SCALED: Final = "vm-not-scaled"
 """The code of an agent that knows a VM and does not scale it."""
+UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_POD.value, ErrorCode.UNKNOWN_VM.value})
+"""How scheduler and agent say that they do not know a VM. Any other 404 is of a program that was not meant."""
 SILENT_S: Final = 45.0
 """An agent asks every 15 s; one that was not heard for three times that long asks no more."""
 _HEAL_AT_ONCE: Final = (ErrorCode.SEQUENCE_STALE.value, ErrorCode.SEQUENCE_REUSED.value)
@@ -48,9 +50,9 @@ def _unknown(evidence: Evidence) -> SizeCause | None:
         return None
     if agent.code == NOT_SCALED:
         return _own(CauseCode.NOT_SCALED, agent.fault)
-    answered = [each for each in (scheduler, agent) if each.status == 404]
-    if answered:
-        return _own(CauseCode.UNKNOWN_VM, "; ".join(each.fault for each in answered))
+    if any(each.code in UNKNOWN for each in (scheduler, agent)):
+        answered = (each.fault for each in (scheduler, agent) if each.status is not None)
+        return _own(CauseCode.UNKNOWN_VM, "; ".join(answered))
     return _own(CauseCode.NOBODY_ANSWERS, f"{scheduler.fault}; {agent.fault}")
 
 
@@ -187,6 +189,16 @@ def _vm_unseen(evidence: Evidence) -> SizeCause | None:
     return None
 
 
+def _containers(evidence: Evidence) -> SizeCause | None:
+    agent = evidence.agent
+    if isinstance(agent, NoAnswer):
+        return None
+    found = agent.containers
+    if found.mismatch:
+        return _own(CauseCode.CGROUP_MISMATCH, "; ".join(filter(None, (found.mismatch, found.down))))
+    return _own(CauseCode.CONTAINER_DOWN, found.down) if found.down else None
+
+
 def _resize_fails(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer):
@@ -227,7 +239,8 @@ def _downscale_refused(evidence: Evidence) -> SizeCause | None:
     said = next((text for text in agent.state_reasons if text.startswith("informant: ")), "")
     if agent.guest.refused:
         why = f": {trouble.message}" if trouble is not None else ""
-        return _own(CauseCode.DOWNSCALE_REFUSED, f"it refuses to shrink to {agent.guest.refused}{why}")
+        found = _own(CauseCode.DOWNSCALE_REFUSED, f"it refuses to shrink to {agent.guest.refused}{why}")
+        return replace(found, advice=CPU_REFUSED) if agent.guest.refuses_cpu_alone else found
     return _own(CauseCode.DOWNSCALE_REFUSED, said) if "refused" in said else None
 
 
@@ -364,7 +377,9 @@ def _minimum(evidence: Evidence) -> SizeCause | None:
 def _satisfied(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if isinstance(agent, AgentFacts):
-        warned = f"; {agent.warnings[0]}" if agent.warnings else ""
+        metrics = agent.trouble("metrics")
+        noted = [f"metrics: {metrics.message}"] if metrics is not None else []
+        warned = "".join(f"; {each}" for each in (*noted, *agent.warnings[:1]))
         headline = "a time window sets its size" if set(agent.binding_policies) & _WINDOWS else ""
         found = _own(CauseCode.SATISFIED, f"{_joined(agent.goal_reasons)}{warned}")
         return replace(found, headline=headline)
@@ -395,6 +410,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _agent_silent,
     _unsettled,
     _vm_unseen,
+    _containers,
     _resize_fails,
     _resize_refused,
     _downscale_refused,

@@ -24,6 +24,8 @@ class CauseCode(enum.StrEnum):
     SCHEDULER_SILENT = "scheduler-silent"
     AGENT_SILENT = "agent-silent"
     VM_UNSEEN = "vm-unseen"
+    CGROUP_MISMATCH = "cgroup-mismatch"
+    CONTAINER_DOWN = "container-down"
     RESIZE_FAILS = "resize-fails"
     RESIZE_REFUSED = "resize-refused"
     RESIZE_STALLED = "resize-stalled"
@@ -74,6 +76,14 @@ CAUSE_ADVICE: Final[Mapping[CauseCode, Advice]] = MappingProxyType(
             "its agent cannot see the VM through its back end",
             "Look at the VM and at what the agent's back end needs: the API server, the socket, the file.",
         ),
+        CauseCode.CGROUP_MISMATCH: Advice(
+            "its control groups do not allow the size that its status tells",
+            "Wait a minute: its agent mends it by another size. If that does not help, delete the pod, so that it is made anew.",
+        ),
+        CauseCode.CONTAINER_DOWN: Advice(
+            "a container of it does not run, so it keeps its size until that runs again",
+            "Look why the container ended (`kubectl describe pod`); what it needs is remembered, and comes once it runs.",
+        ),
         CauseCode.RESIZE_FAILS: Advice(
             "every resize of the VM fails in its back end",
             "Look at the error; the agent tries again by itself with growing waits.",
@@ -88,7 +98,7 @@ CAUSE_ADVICE: Final[Mapping[CauseCode, Advice]] = MappingProxyType(
         ),
         CauseCode.DOWNSCALE_REFUSED: Advice(
             "the guest refuses to give back, because its informant finds it too tight",
-            "Nothing, if the guest needs its memory; it is asked again. Else look what uses it in the guest.",
+            "Nothing, if the guest needs what it has; it is asked again. Else look what uses it in the guest.",
         ),
         CauseCode.INFORMANT_SILENT: Advice(
             "its informant does not answer the agent",
@@ -132,6 +142,12 @@ CAUSE_ADVICE: Final[Mapping[CauseCode, Advice]] = MappingProxyType(
         ),
     }
 )
+
+CPU_REFUSED: Final = Advice(
+    CAUSE_ADVICE[CauseCode.DOWNSCALE_REFUSED].meaning,
+    "Nothing, if the guest needs its CPUs; it is asked again. Else look what keeps them busy in the guest.",
+)
+"""Of a refused shrink that would have taken CPUs alone."""
 
 
 @dataclass(frozen=True, slots=True)

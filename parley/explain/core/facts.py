@@ -81,12 +81,34 @@ class LookFacts:
 
 @dataclass(frozen=True, slots=True)
 class GuestFacts:
-    """What the informant says. `refused` is the size that it refused to shrink to, as text; `urgent` what the guest cannot wait for."""
+    """What the informant says. `refused` is the size that it refused to shrink to, as text; `refuses_cpu_alone` where only CPUs were to
+    go; `urgent` what the guest cannot wait for."""
 
     phase: str = ""
     refused: str = ""
+    refuses_cpu_alone: bool = False
     refused_retry_s: float | None = None
     urgent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """A pod's containers: which of them are `down`, how their control groups differ from the pod's size (`mismatch`), how often they were
+    restarted, how many the kernel has killed for lack of memory since the agent's start, and how the last one ended."""
+
+    down: str = ""
+    mismatch: str = ""
+    restarts: int = 0
+    oom_kills: int = 0
+    last_end: str = ""
+
+    def told(self) -> str:
+        """The restarts in a few words; empty where there were none."""
+        if not self.restarts:
+            return ""
+        kills = f", of which {self.oom_kills} OOM kills since the agent's start" if self.oom_kills else ""
+        last = f"; last {self.last_end}" if self.last_end else ""
+        return f"{self.restarts} restart{'s' if self.restarts > 1 else ''}{kills}{last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +141,7 @@ class AgentFacts:
     resize: ResizeFacts
     look: LookFacts
     guest: GuestFacts
+    containers: ContainerFacts
     takeover_s: float | None
     next_look_s: float | None
     pending: str
@@ -177,6 +200,7 @@ def agent_facts(document: Mapping[str, Any]) -> AgentFacts:
         resize=_resize(mapping(document.get("resize"))),
         look=_look(mapping(document.get("look"))),
         guest=_guest(mapping(document.get("guest"))),
+        containers=_containers(mapping(document.get("containers")), mapping(document.get("counts"))),
         takeover_s=number(takeover.get("nextLifeSeconds")),
         next_look_s=number(plan.get("nextLookSeconds")),
         pending=clean(mapping(document.get("machine")).get("pending"), MAX_LINE),
@@ -297,7 +321,22 @@ def _look(look: Mapping[str, Any]) -> LookFacts:
 def _guest(guest: Mapping[str, Any]) -> GuestFacts:
     refused, urgent = mapping(guest.get("refusedDownscale")), mapping(guest.get("urgent"))
     return GuestFacts(
-        clean(guest.get("phase")), _named(refused), number(refused.get("retryInSeconds")), _named(urgent)
+        clean(guest.get("phase")),
+        _named(refused),
+        bool(refused.get("cpu")) and not refused.get("memory"),
+        number(refused.get("retryInSeconds")),
+        _named(urgent),
+    )
+
+
+def _containers(found: Mapping[str, Any], counts: Mapping[str, Any]) -> ContainerFacts:
+    kills = number(mapping(counts.get("ends")).get("OOMKilled"))
+    return ContainerFacts(
+        clean(found.get("notRunning"), MAX_LINE),
+        clean(found.get("mismatch"), MAX_LINE),
+        int(number(found.get("restarts")) or 0),
+        int(kills or 0),
+        clean(found.get("lastEnd"), MAX_LINE),
     )
 
 

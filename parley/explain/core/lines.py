@@ -7,7 +7,7 @@ from typing import Final
 from parley.explain.core.causes import binding, cause_of, limits_of
 from parley.explain.core.evidence import CauseCode, Evidence, SizeCause
 from parley.explain.core.facts import AgentFacts, text_of
-from parley.explain.core.room import holders, pool_holders, seconds, told, written
+from parley.explain.core.room import holders, over_causes, pool_holders, seconds, told, written
 from parley.reach.ports import NoAnswer
 from parley.top.texts import clean
 from protocol.explaining import Explanation, PoolCondition, Presence, ProgressCode
@@ -150,11 +150,7 @@ def _node(told_by: Explanation) -> Iterator[str]:
     if not room.is_known:
         yield _line("node", f"{room.node}, which the cluster does not show")
         return
-    why = (
-        f", more than it has because of {', '.join(room.over_full_because_of)}"
-        if room.over_full_because_of
-        else ""
-    )
+    why = f", more than it has because of {over_causes(room)}" if room.over_full_because_of else ""
     kept = f"{written(told_by.reserved)} are kept for this VM"
     yield _line(
         "node", f"{room.node} has {written(room.free)} free of {written(room.reservable)}{why}; {kept}"
@@ -222,14 +218,7 @@ def _notes(evidence: Evidence, facts: AgentFacts | None, cause: SizeCause) -> It
         if isinstance(each, NoAnswer) and each.fault not in cause.detail:
             yield f"this is told without {'the scheduler' if each is evidence.scheduler else 'its agent'}: {each.fault}"
     if facts is not None:
-        if facts.guest.urgent:
-            yield f"the guest cannot wait for {facts.guest.urgent}"
-        for trouble in facts.troubles:
-            if trouble.message not in cause.detail:
-                yield f"{trouble.peer}: {trouble.message}"
-        if facts.pending and facts.pending not in cause.detail:
-            yield facts.pending
-        yield from facts.warnings
+        yield from _notes_of_agent(facts, cause)
     scheduler = evidence.scheduler
     if isinstance(scheduler, Explanation):
         if scheduler.condition:
@@ -239,6 +228,19 @@ def _notes(evidence: Evidence, facts: AgentFacts | None, cause: SizeCause) -> It
         if scheduler.is_growth_stopped and cause.code != "stopped":
             yield "growth is stopped by configuration"
         yield from _migration(scheduler)
+
+
+def _notes_of_agent(facts: AgentFacts, cause: SizeCause) -> Iterator[str]:
+    if facts.guest.urgent:
+        yield f"the guest cannot wait for {facts.guest.urgent}"
+    if facts.containers.told():
+        yield facts.containers.told()
+    for trouble in facts.troubles:
+        if trouble.message not in cause.detail:
+            yield f"{trouble.peer}: {trouble.message}"
+    if facts.pending and facts.pending not in cause.detail:
+        yield facts.pending
+    yield from facts.warnings
 
 
 def _migration(told_by: Explanation) -> Iterator[str]:

@@ -14,9 +14,13 @@ from protocol.explaining import (
     ReasonShown,
     Room,
 )
+from protocol.plurals import counted
 from protocol.reasons import ReasonCode
 
 MAX_HOLDERS: Final = 3
+SETTLING: Final = "settling"
+"""The cause of an over-full node that ends by itself (`OverCause` of the scheduler)."""
+_SETTLES: Final = "what its VMs may hold is kept until their agents have asked"
 _OF_POOLS: Final = frozenset(
     {
         ReasonCode.POOL.value,
@@ -85,7 +89,8 @@ def _node_head(room: Room) -> str:
     if not room.is_known:
         return f"the cluster does not show its node {room.node}"
     if room.over_full_because_of:
-        return f"its node {room.node} is over-full"
+        while_settling = " while VMs settle" if room.over_full_because_of == (SETTLING,) else ""
+        return f"its node {room.node} is over-full{while_settling}"
     return f"its node {room.node} has no more room"
 
 
@@ -96,7 +101,7 @@ def _of_node(room: Room, resource: str | None) -> str:
     parts = []
     if room.over_full_because_of:
         held, most = _part(room.reserved, resource), _part(room.reservable, resource)
-        parts.append(f"{held} of {most} are reserved because of {', '.join(room.over_full_because_of)}")
+        parts.append(f"{held} of {most} are reserved because of {over_causes(room)}")
     if room.holders:
         largest = max(room.holders, key=lambda holder: _worth(holder.reserved, resource))
         left = len(room.holders) - 1 + room.more_holders
@@ -104,6 +109,12 @@ def _of_node(room: Room, resource: str | None) -> str:
         most = f" of {_part(room.reservable, resource)}"
         parts.append(f"{named(largest)} holds {_part(largest.reserved, resource)}{most}{more}")
     return "; ".join(parts)
+
+
+def over_causes(room: Room) -> str:
+    """Why more is reserved on a node than may be. `settling` ends by itself, and says so."""
+    causes = room.over_full_because_of
+    return ", ".join(f"{each} ({_SETTLES})" if each == SETTLING else each for each in causes)
 
 
 def _part(amount: AmountShown, resource: str | None) -> str:
@@ -139,7 +150,7 @@ def _of_pool(pool: PoolRoom) -> str:
     if pool.most_units is None or pool.state in _POOL_HEADS:
         return ""
     shown = pool_holders(pool)
-    return f"of its {pool.most_units} units {shown} and this VM {pool.vm_units}" if shown else ""
+    return f"of its {counted(pool.most_units, 'unit')} {shown} and this VM {pool.vm_units}" if shown else ""
 
 
 def pool_holders(pool: PoolRoom) -> str:
@@ -149,7 +160,7 @@ def pool_holders(pool: PoolRoom) -> str:
         count = _units(each.reserved, pool.unit)
         shown.append(f"{each.name} holds {count if count is not None else written(each.reserved)}")
     left = pool.more_holders + max(len(pool.holders) - MAX_HOLDERS, 0)
-    return ", ".join(shown) + (f", {left} more VMs" if left else "")
+    return ", ".join(shown) + (f", {left} more VM{'s' if left > 1 else ''}" if left else "")
 
 
 def _units(amount: AmountShown, unit: AmountShown | None) -> int | None:

@@ -4,13 +4,11 @@ What changed is collected while the watches run, and told with the next `refresh
 about by name: unlike a watch, a list says up to which version it is whole, also where nothing is there.
 """
 
-import asyncio
 import random
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
@@ -25,21 +23,21 @@ from hosting.kubernetes.resources import (
     ResourceType,
 )
 from hosting.kubernetes.scaling import ScalingPolicy
-from hosting.kubernetes.virtual_machines import VirtualMachine, machine_of
+from hosting.kubernetes.settled import Valid
+from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
 from hosting.logs import Logger
 from hosting.supervisor import Child
 from protocol.values import ZERO, Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
+from scheduler.clusters.kubernetes.calls import in_time, list_by_name
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
 from scheduler.core import events
 from scheduler.core.model import NodeSpec
-from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+from scheduler.ports import ClusterUnreachableError
 
 WITH_A_NODE: Final = "spec.nodeName!="
 """Pods count from when they have a node."""
-MAX_BY_NAME: Final = 8
-"""More objects of a namespace are listed together rather than each by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,8 @@ class Told:
 
 
 TellFault: TypeAlias = Callable[[ResourceType, Manifest, str], object]
+IsServed: TypeAlias = Callable[[VirtualMachine, str], bool]
+"""Whether a published agent may serve a VirtualMachine on a node."""
 OnChanged: TypeAlias = Callable[[ResourceType, Collection[Key], tuple[Change, ...]], object]
 """Is told of objects that were changed, and how; without a change it is their surroundings that were."""
 
@@ -69,8 +69,10 @@ class KubernetesCluster:
         rng: random.Random,
         log: Logger,
         tell_fault: TellFault | None = None,
+        is_served: IsServed = lambda *_: False,
     ) -> None:
-        """`tell_fault` is told of an object that cannot be read."""
+        """`tell_fault` is told of an object that cannot be read. `is_served` says which VirtualMachines count as VMs although their label
+        does not say so."""
         self._api = api
         self._clock = clock
         self._log = log
@@ -100,10 +102,13 @@ class KubernetesCluster:
         self._largest_room = ZERO
         self._policies: dict[Key, ScalingPolicy] = {}
         self._of_namespace: dict[str, list[ScalingPolicy]] = {}
+        self._valid_of_machines: dict[str, Valid | None] = {}
+        """What is valid of the annotations of each VirtualMachine, by its UID."""
         self._in_machine: dict[Key, set[Key]] = {}
         """The pods that name a VirtualMachine."""
         self._faults: dict[str, tuple[str, ...]] = {}
         self._tell_fault = tell_fault
+        self._is_served = is_served
 
     def children(self) -> Mapping[str, Child]:
         """What keeps the view up to date."""
@@ -177,7 +182,7 @@ class KubernetesCluster:
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed. Raises `ClusterUnreachableError` where one of the watches does not run."""
-        await _in_time(
+        await in_time(
             self._mark(self._of_nodes),
             self._mark(self._of_pods),
             self._mark(self._of_machines),
@@ -200,13 +205,13 @@ class KubernetesCluster:
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """Lists by name. Raises `ClusterUnreachableError`."""
         keys = [(pod.namespace, pod.name) for pod in pods]
-        await _in_time(self._look_at(keys))
+        await in_time(self._look_at(keys))
         return self._tell(keys)
 
     async def _look_at(self, keys: Collection[Key]) -> None:
-        await _list(self._of_pods, keys)
+        await list_by_name(self._of_pods, keys)
         if not self._of_machines.is_missing:
-            await _list(self._of_machines, [*self._machines_of(keys)])
+            await list_by_name(self._of_machines, [*self._machines_of(keys)])
 
     async def _mark(self, watch: Reflector) -> None:
         """Learn which version is at hand. Of a type that is missing there are no objects."""
@@ -228,10 +233,28 @@ class KubernetesCluster:
 
     def look(self, pod: PodName) -> events.Look:
         """What was told last."""
-        told = self._told.get((pod.namespace, pod.name))
-        if told is None or told.reading is None or told.description.found.spec.terminal:
+        told = self._told.get(key := (pod.namespace, pod.name))
+        if told is None or told.description.found.spec.terminal:
             return events.Look(found=False)
-        return events.Look(True, told.reading)
+        if told.reading is None:
+            arrival = self._arrival(pod, told.description)
+            return events.Look(arrival is not None, arrival=arrival)
+        # The name of a NeonVM's pod is drawn anew for each pod. Under another one a new pod may ask that no watch has shown yet.
+        machine = told.description.machine
+        is_behind = key in self._changed[PODS] or (pod.namespace, machine) in self._changed[VIRTUAL_MACHINES]
+        has_fault = self._of_pods.fault or self._of_machines.fault
+        is_watched = machine is not None and not is_behind and not has_fault
+        return events.Look(True, told.reading, is_watched=is_watched)
+
+    def _arrival(self, pod: PodName, described: Description) -> events.Arrival | None:
+        """The migration that ends in a pod. One that its VM has left is older than the one where the VM is."""
+        if described.vm_pod is None:
+            return None
+        here = self._of_pods.objects().get((pod.namespace, pod.name))
+        there = self._of_pods.objects().get((pod.namespace, described.vm_pod))
+        if here is None or there is None or objects.created(here) < objects.created(there):
+            return None
+        return events.Arrival(PodName(described.vm_pod, pod.namespace), described.found.spec.node)
 
     # ------------------------------------------------------------ what is told
 
@@ -311,11 +334,13 @@ class KubernetesCluster:
     def _describe(self, key: Key, pod: Manifest, told: Told | None) -> Description:
         """The pod. Where that cannot be told, what was told of it last counts on; else it holds the whole node."""
         room: Resources | None = None
+        around = Surroundings(None)
         try:
             name = reading.node_name(pod)
             node = self._nodes.get(name)
             room = node.allocatable if node is not None else None
-            around = self._around(pod, room)
+            last = told.description.valid if told is not None and told.uid == objects.uid(pod) else None
+            around = replace(self._around(pod, room), last=last)
             description = reading.describe(pod, around)
             if around.machine_name is not None and around.machine is None:
                 # Its owner may be deleted before the pod is, which still holds what the VM has.
@@ -323,7 +348,7 @@ class KubernetesCluster:
         except reading.MALFORMED as error:
             text = self._cannot_be_read(PODS, pod, error)
             description = _kept(pod, told, (text,)) or Description(
-                reading.unreadable(pod, room), (text,), machine=machine_of(pod)
+                reading.unreadable(pod, room, around.machine_holds), (text,), machine=machine_of(pod)
             )
         if description.machine is not None:
             self._in_machine.setdefault((key[0], description.machine), set()).add(key)
@@ -336,10 +361,16 @@ class KubernetesCluster:
         known = self._of_machines.known.find((namespace, name)) if name is not None else None
         if known is None or known.manifest is None:
             return Surroundings(room, policies, machine_name=name)
+        uid = objects.uid(known.manifest)
         try:
-            return Surroundings(room, policies, name, VirtualMachine.read(known.manifest))
+            machine = VirtualMachine.read(known.manifest, self._valid_of_machines.get(uid))
+            self._valid_of_machines[uid] = machine.valid
+            is_served = self._is_served(machine, reading.node_name(pod))
+            return Surroundings(room, policies, name, machine, is_served=is_served)
         except reading.MALFORMED as error:
-            return Surroundings(room, policies, name, machine_fault=f"VirtualMachine {name}: {error}")
+            text = f"VirtualMachine {name}: {error}"
+            holds = error.holds if isinstance(error, UnreadableVmError) else None
+            return Surroundings(room, policies, name, machine_fault=text, machine_holds=holds)
 
     # ------------------------------------------------------------ what pods rest on
 
@@ -381,6 +412,8 @@ class KubernetesCluster:
                     self._policies[key] = ScalingPolicy.read(found)
                 except reading.MALFORMED as error:
                     faults = (self._cannot_be_read(SCALING_POLICIES, found, error),)
+                    if before is not None:
+                        self._policies[key] = before
             self._note_faults("ScalingPolicy", key, faults)
             if self._policies.get(key) != before:  # else only its status was written
                 namespaces.add(key[0])
@@ -393,6 +426,10 @@ class KubernetesCluster:
             self._look_again(lambda pod: objects.namespace(pod) in namespaces)
 
     def _note_machines(self) -> None:
+        if self._changed[VIRTUAL_MACHINES]:
+            there = {objects.uid(each) for each in self._of_machines.objects().values()}
+            for uid in self._valid_of_machines.keys() - there:
+                del self._valid_of_machines[uid]
         for key in self._changed[VIRTUAL_MACHINES]:
             self._note_keys(PODS, self._in_machine.get(key, set()))
         self._changed[VIRTUAL_MACHINES].clear()
@@ -432,27 +469,6 @@ def _uid(manifest: Manifest | None) -> str | None:
     return objects.uid(manifest) if manifest is not None else None
 
 
-async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:
-    """Ask the API server. Raises `ClusterUnreachableError`."""
-    try:
-        async with asyncio.timeout(LOOK_DEADLINE_S):
-            await _together(calls)
-    except TimeoutError:
-        raise ClusterUnreachableError("the API server has not answered in time") from None
-    except KubernetesError as error:
-        raise ClusterUnreachableError(str(error)) from None
-
-
-async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run calls side by side. The first error ends all of them, and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(call)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
 def _is_same_row(told: Told, description: Description | None) -> bool:
     """Whether the pod is the holder that was told: the same UID, scaled then and now, or not."""
     if description is None:
@@ -466,19 +482,4 @@ def _kept(pod: Manifest, told: Told | None, faults: tuple[str, ...]) -> Descript
     if told is None or not isinstance(told.description.found, FoundVm) or told.uid != _uid(pod):
         return None
     last = told.description
-    return Description(last.found, faults, last.policy, last.machine, is_old=True)
-
-
-async def _list(watch: Reflector, keys: Collection[Key]) -> None:
-    """Consistent lists of these objects: by name, or of whole namespaces."""
-    by_namespace = {
-        namespace: {name for _, name in found}
-        for namespace, found in groupby(sorted(keys), key=lambda key: key[0])
-    }
-    calls: list[Coroutine[Any, Any, None]] = []
-    for namespace, names in by_namespace.items():
-        if len(names) > MAX_BY_NAME:
-            calls.append(watch.list_namespace(namespace, names))
-        else:
-            calls += [watch.list_one(namespace, name) for name in sorted(names)]
-    await _together(calls)
+    return replace(last, faults=faults, is_old=True)

@@ -14,6 +14,7 @@ from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
+from protocol.texts import clean
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.cycle.ports import CycleFailure
 
@@ -57,7 +58,7 @@ class PodOutcomes:
 
     def failed(self, pod: PodInfo, failure: CycleFailure) -> None:
         """Why the pod has no node."""
-        text = failure.text[:MAX_NOTE]
+        text = clean(failure.text, MAX_NOTE)
         self._recorder.record(_regarding(pod), "Warning", "FailedScheduling", "Scheduling", text)
         said: tuple[str, str] = failure.reason, text
         if self._written.get(pod.uid) == said or _shown(pod) == said:

@@ -57,7 +57,7 @@ class PlacingView:
         name, uid = PodName(objects.name(manifest), objects.namespace(manifest)), objects.uid(manifest)
         told = self._cluster.described((name.namespace, name.name), uid)
         found = (told or self._cluster.describe(manifest)).found
-        bounds, pool = None, None
+        bounds, pool = None, found.spec.pool
         if isinstance(found, FoundVm):
             amount = pods.holds(manifest).max(found.size).max(found.target)
             bounds, pool = found.spec.bounds, with_pool(found.spec, self._core.state.rules).pool

@@ -9,6 +9,7 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.core.known import Key
 from hosting.kubernetes.resources import SCALING_POLICIES, Manifest
 from hosting.logs import Logger
+from protocol.texts import clean
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.reading import Description
 from scheduler.clusters.kubernetes.status import MAX_MESSAGE, StatusCondition, StatusWriter, conditions_of
@@ -25,7 +26,7 @@ def policy_status(
     for (_, name), description in pods:
         matched += 1
         faults += (f"pod {name}: {fault}" for fault in description.faults)
-    shown = [fault[:MAX_MESSAGE] for fault in faults[:MAX_FAULTS]]
+    shown = [clean(fault, MAX_MESSAGE) for fault in faults[:MAX_FAULTS]]
     if len(faults) > MAX_FAULTS:
         shown.append(f"and {len(faults) - MAX_FAULTS} more")
     if faults:

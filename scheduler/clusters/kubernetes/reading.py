@@ -6,16 +6,19 @@ beside it, and is told as a fault.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.resources import Manifest
-from hosting.kubernetes.scaling import ScalingPolicy, scaling_of
+from hosting.kubernetes.scaling import ScalingPolicy, pool_of, scaling_of
+from hosting.kubernetes.settled import Valid
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
 from scheduler.core.model import Migration, NodeSpec, PodSpec, VmSpec
+from scheduler.core.published import serves
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What reading an object raises that is not as the API says."""
@@ -44,26 +47,41 @@ Found: TypeAlias = FoundVm | FoundPod
 class Description:
     """What a pod is, what is wrong with it, as texts for a person, and the ScalingPolicy and the VirtualMachine that count for it.
 
-    `is_old` says that the pod cannot be read now, and that this is what it was before."""
+    `vm_pod` is the pod that this VirtualMachine is in, where that is another one. `is_old` says that the pod cannot be read now, and that
+    this is what it was before. `valid` is what of the pod's annotations counts, for the next look."""
 
     found: Found
     faults: tuple[str, ...] = ()
     policy: str | None = None
     machine: str | None = None
     is_old: bool = False
+    vm_pod: str | None = None
+    valid: Valid | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the description of a pod rests on beside the pod itself. `room` is its node's allocatable, None where the node is not
-    known; `policies` are those of its namespace. `machine` is the VirtualMachine that its label names (`machine_name`), None where
-    there is none; `machine_fault` says why that cannot be read."""
+    known; `policies` are those of its namespace; `last` is what was valid of its annotations before. `machine` is the VirtualMachine that its label names (`machine_name`), None where
+    there is none; `machine_fault` says why that cannot be read, `machine_holds` what it keeps all the same, where that can be told.
+    `is_served` is a VirtualMachine that a published agent may serve."""
 
     room: Resources | None
     policies: Sequence[ScalingPolicy] = ()
     machine_name: str | None = None
     machine: VirtualMachine | None = None
     machine_fault: str = ""
+    machine_holds: Resources | None = None
+    is_served: bool = False
+    last: Valid | None = None
+
+
+def is_served_by_published(
+    globs: tuple[str, ...], scheduler_name: str | None, machine: VirtualMachine, node: str
+) -> bool:
+    """Whether a published agent may serve a VirtualMachine: on the nodes of `globs`, and by its scheduler's name, which is any where
+    ours has none. Published agents know no label for that."""
+    return serves(globs, node) and scheduler_name in (None, machine.scheduler_name)
 
 
 def node_of(manifest: Manifest) -> NodeSpec:
@@ -83,14 +101,15 @@ def describe(pod: Manifest, around: Surroundings) -> Description:
     if around.machine_fault:
         raise ValueError(around.machine_fault)
     if around.machine_name is not None:
-        return _in_machine(pod, around.machine_name, around.machine)
+        return _in_machine(pod, around.machine_name, around.machine, is_served=around.is_served)
     room = around.room if around.room is not None else pods.holds(pod)
-    scaling = scaling_of(pod, around.policies, room) if room.is_positive() else None
+    scaling = scaling_of(pod, around.policies, room, around.last) if room.is_positive() else None
+    pool = pool_of(pod, around.policies)
     if scaling is None:
-        return Description(_other(pod))
+        return Description(_other(pod, pool=pool))
     faults = (*scaling.obstacles, *scaling.faults)
     if scaling.obstacles:
-        return Description(_other(pod), faults, scaling.policy)
+        return Description(_other(pod, pool=pool), faults, scaling.policy, valid=scaling.valid)
     spec = VmSpec(
         _name(pod),
         objects.uid(pod),
@@ -99,27 +118,35 @@ def describe(pod: Manifest, around: Surroundings) -> Description:
         scaling.step.memory_bytes,
         scaling.step,
         Migration.NEVER,
-        scaling.pool,
+        pool,
         pods.is_terminal(pod),
         _labels(pod),
         is_tied=bool(scaling.is_tied),
         reservation=_reservation(pod),
+        unknown_settings=scaling.unknown,
     )
-    return Description(FoundVm(spec, pods.size(pod), pods.target(pod)), faults, scaling.policy)
+    found = FoundVm(spec, pods.size(pod), pods.target(pod))
+    return Description(found, faults, scaling.policy, valid=scaling.valid)
 
 
-def unreadable(pod: Manifest, room: Resources | None) -> FoundPod:
-    """A pod with a node of which nothing more can be told: it counts as all that the node has."""
+def unreadable(pod: Manifest, room: Resources | None, in_machine: Resources | None = None) -> FoundPod:
+    """A pod with a node of which nothing more can be told: it counts as all that the node has; as what its VirtualMachine keeps, where
+    that is known."""
+    if in_machine is not None:
+        with suppress(*MALFORMED):
+            return _other(pod, in_machine)
     return FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), room if room is not None else ZERO))
 
 
-def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Description:
+def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None, *, is_served: bool) -> Description:
     """A pod that a NeonVM is in, moves to, or has left."""
     if machine is None:
         faults = (f"there is no VirtualMachine {name}",)
         return Description(_other(pod), faults, machine=name)
-    if not machine.is_enabled or machine.pod_name != objects.name(pod):
-        return Description(_other(pod, machine.holds), machine=name)
+    if machine.pod_name != objects.name(pod):  # its pool counts the pod that has the VM
+        return Description(_other(pod, machine.holds), machine=name, vm_pod=machine.pod_name or None)
+    if not (machine.is_enabled or (is_served and not machine.is_disabled)):
+        return Description(_other(pod, machine.holds, machine.pool), machine=name)
     spec = VmSpec(
         _name(pod),
         objects.uid(pod),
@@ -133,15 +160,16 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
         tuple(sorted(machine.labels.items())),
         is_tied=True,
         reservation=_reservation(pod),
+        unknown_settings=machine.unknown,
     )
     size = machine.size if machine.size is not None else machine.target
     return Description(FoundVm(spec, size, machine.target), machine.faults, machine=name)
 
 
-def _other(pod: Manifest, at_least: Resources = ZERO) -> FoundPod:
+def _other(pod: Manifest, at_least: Resources = ZERO, pool: str | None = None) -> FoundPod:
     has_ended = pods.is_terminal(pod)
     held = pods.target(pod) if has_ended else pods.holds(pod).max(at_least)
-    spec = PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended, _reservation(pod))
+    spec = PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended, _reservation(pod), pool)
     return FoundPod(spec)
 
 

@@ -12,6 +12,7 @@ from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.core.known import Key, key_of
 from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.logs import Logger
+from protocol.texts import clean
 
 INTERVAL_S: Final = 5.0
 """Between two writes to one object."""
@@ -46,7 +47,7 @@ def conditions_of(
                 "type": each.type,
                 "status": status,
                 "reason": each.reason,
-                "message": each.message[:MAX_MESSAGE],
+                "message": clean(each.message, MAX_MESSAGE),
                 "observedGeneration": manifest["metadata"].get("generation", 0),
                 "lastTransitionTime": since,
             }

@@ -4,13 +4,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, cast
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import asdict
 
 from protocol.explaining import (
-    AmountShown,
     DecisionOutcome,
     GrowthShown,
     NodeInFull,
@@ -216,7 +215,8 @@ def vm_shown(view: ExplainView, record: VmRecord) -> VmShown:
         outcome=latest_outcome(view, record, trail),
         limit=explaining.first_limit(view, record, trail),
         asked_seconds_ago=explaining.asked_ago_s(record, view.now_s),
-        recent=_recent(trail) if trail is not None else (),
+        recent=_encoded(trail.permits) if trail is not None else (),
+        recent_loads=_encoded(view.memory.loads_of(record.spec.pod, record.spec.uid)),
     )
 
 
@@ -236,9 +236,9 @@ def latest_outcome(view: ExplainView, record: VmRecord, trail: Trail | None) -> 
     return DecisionOutcome.PERMITTED if trail.decided.latest is not None else None
 
 
-def _recent(trail: Trail) -> tuple[tuple[float, AmountShown], ...]:
-    """Encoded already, because a page has thousands of them: msgspec writes them into the page as they are."""
-    return cast("tuple[tuple[float, AmountShown], ...]", msgspec.Raw(b"[%b]" % trail.permits[:-1]))
+def _encoded(items: bytes) -> Any:
+    """Items of an array, each with a comma behind it, that are encoded already, because a page has thousands of them: msgspec writes them into the page as they are."""
+    return msgspec.Raw(b"[%b]" % items[:-1])
 
 
 def other_shown(row: Row) -> PodShown:
@@ -296,7 +296,6 @@ def row_shown(view: ExplainView, row: Row) -> RowShown:
     record = core.vms.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
     spec = record.spec if record is not None else None
     reply = record.reply if record is not None else None
-    pool = spec.pool if spec is not None else None
     return RowShown(
         kind=row.holder.kind.value,
         uid=row.holder.uid,
@@ -309,8 +308,8 @@ def row_shown(view: ExplainView, row: Row) -> RowShown:
         is_settled=record.settled if record is not None else None,
         maximum=shown_amount(spec.bounds.max) if spec is not None else None,
         is_recommend_only=_is_recommend_only(core, spec) if spec is not None else None,
-        pool=pool,
-        pool_units=row.units if pool is not None else None,
+        pool=row.pool,
+        pool_units=row.units if row.pool is not None else None,
         last_request=shown_amount(reply.request) if reply is not None else None,
         last_reasons=tuple(map(records.shown_reason, reply.reasons)) if reply is not None else None,
     )

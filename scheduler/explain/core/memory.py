@@ -5,6 +5,7 @@ on tracks of its own: waits, refused requests and migrations stand beside what w
 denial, and an agent that is refused again and again, while another one is served, is refused once.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,10 @@ MIGRATION_S: Final = 120.0
 """For how long the latest that became of a migration is news: one that fails is tried again within 60 s."""
 PERMITS: Final = 16
 """Permits of a VM that are remembered with their times."""
+LOADS: Final = 16
+"""Load averages of a VM that are remembered with their times."""
+LOAD_EVERY_S: Final = 4.0
+"""Between two of them: an agent that asks more often is not noted each time, so that they reach back for a minute at least."""
 
 
 class DecisionTrack(msgspec.Struct, gc=False):
@@ -110,6 +115,16 @@ class Trail:
         return latest if latest is not None and now_s - latest.last_s <= MIGRATION_S else None
 
 
+@dataclass(slots=True)
+class ReportedLoads:
+    """The load averages that the agent of one VM reported lately, `told` of them, as they are told: items of a JSON array, each with a comma behind it."""
+
+    uid: str
+    items: bytes = b""
+    told: int = 0
+    last_s: float = -math.inf
+
+
 class DecisionMemory:
     """Takes decisions, and tells them again. Times are seconds of Unix time."""
 
@@ -125,6 +140,7 @@ class DecisionMemory:
         self._live: dict[PodName, Trail] = {}
         self._absent: dict[PodName, Trail] = {}
         self._unknown: dict[PodName, Trail] = {}
+        self._loads: dict[PodName, ReportedLoads] = {}
         self._unknown_left, self._unknown_at_s = float(UNKNOWN_BURST), 0.0
         self._latest: deque[RememberedDecision] = deque(maxlen=latest)
         self.number = 0
@@ -134,13 +150,29 @@ class DecisionMemory:
 
     # ------------------------------------------------------------ what happens
 
-    def decided(self, decided: events.Decided, uid: str, now_s: float) -> Happening | None:
+    def reported(self, pod: PodName, uid: str, load: float, at_s: float) -> None:
+        """The agent of a VM has reported its load with a request that was answered. The same report may come again."""
+        loads = self._loads.get(pod)
+        if loads is None or loads.uid != uid:
+            loads = self._loads[pod] = ReportedLoads(uid)
+        if at_s - loads.last_s < LOAD_EVERY_S:
+            return
+        loads.last_s = at_s
+        loads.items += records.load_item(at_s, load)
+        if loads.told < LOADS:
+            loads.told += 1
+        else:
+            loads.items = _without_first(loads.items, records.LOAD_END)
+
+    def decided(
+        self, decided: events.Decided, uid: str, now_s: float, load: float | None = None
+    ) -> Happening | None:
         """A permit was told that changes something, or is not all of its request. None where it repeats the decision before it. Any other
         permit is `satisfied`."""
         outcome = records.outcome_of(decided)
         if not decided.changed and self._repeats(decided, uid, outcome, now_s):
             return None
-        happening = records.of_decided(decided, uid)
+        happening = records.of_decided(decided, uid, load)
         trail = self._add(decided.pod, happening, now_s)
         if decided.changed:
             _note_permit(trail, now_s, decided.permit)
@@ -176,6 +208,7 @@ class DecisionMemory:
 
     def gone(self, pod: PodName, now_s: float) -> None:
         """A VM has gone; what it was told is remembered for a while."""
+        self._loads.pop(pod, None)
         trail = self._live.pop(pod, None)
         if trail is not None:
             self._keep_absent(pod, trail, now_s)
@@ -190,6 +223,11 @@ class DecisionMemory:
         """What is remembered of one VM; None where it is of another one that had the name before."""
         trail = self.trail(pod)
         return trail if trail is not None and trail.uid == uid else None
+
+    def loads_of(self, pod: PodName, uid: str) -> bytes:
+        """The load averages of a VM, as `ReportedLoads` has them; none of another one that had the name before."""
+        loads = self._loads.get(pod)
+        return loads.items if loads is not None and loads.uid == uid else b""
 
     def absent(self, pod: PodName, now_s: float) -> Trail | None:
         """What is remembered of a pod that is no VM, or none any more."""
@@ -289,4 +327,8 @@ def _note_permit(trail: Trail, now_s: float, permit: Resources) -> None:
     if trail.permits_told < PERMITS:
         trail.permits_told += 1
     else:
-        trail.permits = trail.permits[trail.permits.index(records.PERMIT_END) + len(records.PERMIT_END) :]
+        trail.permits = _without_first(trail.permits, records.PERMIT_END)
+
+
+def _without_first(items: bytes, end: bytes) -> bytes:
+    return items[items.index(end) + len(end) :]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from protocol.explaining import AmountShown, DecisionOutcome, DecisionShown, ProgressCode, ReasonShown
 from protocol.reasons import ErrorCode, Reason, ReasonCode
+from protocol.texts import clean
 from protocol.values import ComputeUnit, Resources, Value
 from scheduler.core import events
 
@@ -16,6 +17,8 @@ MAX_LIMITS: Final = 8
 """Limits of one decision that are kept; there are fewer kinds of them for each resource."""
 PERMIT_END: Final = b"}],"
 """The end of each `permit_item`."""
+LOAD_END: Final = b"],"
+"""The end of each `load_item`."""
 MAX_MESSAGE: Final = 512
 """Characters of a message that are kept: the memory of decisions is bounded in bytes, too."""
 _TOLD_BY_MESSAGE: Final = frozenset(
@@ -48,6 +51,7 @@ class Happening(Value, frozen=True):
     unit: ComputeUnit | None = None
     sequence_number: int | None = None
     limits: tuple[ReasonShown, ...] = ()
+    load: float | None = None
 
 
 class RememberedDecision(msgspec.Struct, gc=False):
@@ -76,8 +80,8 @@ class StandingDecision(Value, frozen=True):
     message: str = ""
 
 
-def of_decided(decided: events.Decided, uid: str) -> Happening:
-    """A permit, whole or not."""
+def of_decided(decided: events.Decided, uid: str, load: float | None) -> Happening:
+    """A permit, whole or not, with the load that was reported with its request."""
     pod = decided.pod
     return Happening(
         f"{pod.namespace}/{pod.name}",
@@ -90,6 +94,7 @@ def of_decided(decided: events.Decided, uid: str) -> Happening:
         decided.unit if decided.unit.step.is_positive() else None,
         decided.sequence_number,
         tuple(map(shown_reason, decided.reasons[:MAX_LIMITS])),
+        None if load is None else round(load, 2),
     )
 
 
@@ -128,7 +133,7 @@ def told(
     """A reason of any kind for people. A wait is told to milliseconds."""
     return ReasonShown(
         code=code.value,
-        message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+        message=clean(message, MAX_MESSAGE),
         resource=resource,
         retry_after_seconds=None if retry_after_s is None else round(retry_after_s, 3),
     )
@@ -150,6 +155,7 @@ def remember(number: int, happening: Happening, at_s: float) -> RememberedDecisi
         unit=amount_of(happening.unit.step) if happening.unit is not None else None,
         sequence_number=happening.sequence_number,
         limits=happening.limits,
+        load=happening.load,
     )
     body = _ENCODER.encode(shown)
     return RememberedDecision(number, happening.vm, happening.node, happening.outcome.value, body, at_s, at_s)
@@ -166,6 +172,11 @@ def permit_item(at_s: float, permit: Resources) -> bytes:
     """A permit with the time since which it holds, as an item of a JSON array. Quantities need no escapes."""
     amount = shown_amount(permit)
     return b'[%.3f,{"cpu":"%b","memory":"%b"}],' % (at_s, amount.cpu.encode(), amount.memory.encode())
+
+
+def load_item(at_s: float, load: float) -> bytes:
+    """A load average with the time at which it was reported, as an item of a JSON array."""
+    return b"[%.3f,%.2f]," % (at_s, load)
 
 
 def limits(remembered: RememberedDecision) -> tuple[ReasonShown, ...]:

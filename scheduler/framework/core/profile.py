@@ -4,7 +4,7 @@ Source: reference/kubernetes.md 1.9. The rules and their texts are those of the 
 it is and what would be right. A profile is laid over another one (the defaults), as the published configuration is.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -138,6 +138,7 @@ class Resolution:
 def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULTS) -> Resolution:
     """Apply the rules to a profile that is laid over `defaults`; they are taken to be right by themselves.
 
+    A profile that says nothing of plugins, over defaults that say nothing, has none, and nothing is wrong with that.
     Where the points of a plugin are not known yet, what depends on them is not judged; `multi_point` does not enable it then.
     """
     points = {point: _laid_over(defaults.at(point), profile.at(point)) for point in INTERFACES}
@@ -152,13 +153,14 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
     resolved = ResolvedProfile(
         profile.scheduler_name, expanded, weights, tuple(named_at), args, named_at, args_at
     )
+    has_plugins = any(each != NO_PLUGINS for each in (multi_point, *points.values()))
     is_whole = all(known.get(name, frozenset()) is not None for name in named_at)
     faults = [
         *_args_faults(profile),
         *_points_faults(profile, known),
-        *_multi_point_faults(profile, known),
+        *_multi_point_faults(profile, known, points),
         *_disabled_faults(profile, known),
-        *(_number_faults(profile, expanded, known) if is_whole else ()),
+        *(_number_faults(profile, expanded, known) if is_whole and has_plugins else ()),
         *_weight_faults(profile, weights),
         *_idle_args_faults(profile, named_at),
     ]
@@ -280,7 +282,7 @@ def _args_faults(profile: Profile) -> Iterator[ProfileFault]:
 def _points_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFault]:
     for point, interface in INTERFACES.items():
         path = f"{profile.path}.plugins.{point}.enabled"
-        yield from _list_faults(path, profile.at(point).enabled, known, {point})
+        yield from _list_faults(path, profile.at(point).enabled, known, _always(point))
         for index, entry in enumerate(profile.at(point).enabled):
             extended = known.get(entry.name)
             if extended is not None and point not in extended:
@@ -289,25 +291,48 @@ def _points_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFaul
                 yield ProfileFault(f"{path}[{index}].name", entry.name, rule, f"the plugin extends {has}")
 
 
-def _multi_point_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFault]:
+def _always(point: ExtensionPoint) -> Callable[[str], ExtensionPoint]:
+    return lambda _: point
+
+
+def _multi_point_faults(
+    profile: Profile, known: KnownPoints, points: Mapping[ExtensionPoint, PluginSet]
+) -> Iterator[ProfileFault]:
+    """A fault is that of the first point where the list counts: as published, it counts nowhere where the point disables every plugin,
+    and a plugin that is there twice counts twice where the point says nothing of the plugin itself."""
+
+    def meant(name: str) -> ExtensionPoint | None:
+        opened = [point for point in INTERFACES if ALL not in points[point].disabled]
+        if name not in known:
+            return opened[0] if opened else None
+        extended = known[name] or ()  # nothing is judged before the plugin is made
+        for point in opened:
+            own = points[point]
+            is_own = name in own.disabled or any(entry.name == name for entry in own.enabled)
+            if point in extended and not is_own:
+                return point
+        return None
+
     path = f"{profile.path}.plugins.multiPoint.enabled"
-    return _list_faults(path, profile.multi_point.enabled, known, INTERFACES.keys())
+    return _list_faults(path, profile.multi_point.enabled, known, meant)
 
 
 def _list_faults(
-    path: str, entries: Sequence[EnabledPlugin], known: KnownPoints, points: Collection[ExtensionPoint]
+    path: str,
+    entries: Sequence[EnabledPlugin],
+    known: KnownPoints,
+    meant: Callable[[str], ExtensionPoint | None],
 ) -> Iterator[ProfileFault]:
-    """Names in a list for these points that nobody registered, or that are there twice."""
+    """Names in a list that nobody registered, or that are there twice. `meant` says at which point that of a name is a fault."""
     seen: set[str] = set()
     for index, entry in enumerate(entries):
-        where, extended = f"{path}[{index}].name", known.get(entry.name)
-        meant = [point for point in INTERFACES if point in points and point in (extended or points)]
-        interface = INTERFACES[meant[0]] if meant else "Plugin"
+        where, point = f"{path}[{index}].name", meant(entry.name)
         if entry.name not in known:
+            interface = INTERFACES[point] if point is not None else "Plugin"
             rule = f'{interface} "{entry.name}" does not exist'
             yield ProfileFault(where, entry.name, rule, _known_names(known))
-        elif entry.name in seen:
-            rule = f'plugin "{entry.name}" already registered as "{interface}"'
+        elif entry.name in seen and point is not None:
+            rule = f'plugin "{entry.name}" already registered as "{INTERFACES[point]}"'
             yield ProfileFault(where, entry.name, rule, "enable each plugin once in a list")
         seen.add(entry.name)
 

@@ -110,6 +110,11 @@ def is_rejected(status: Status | None) -> bool:
     return status is not None and status.code in REJECTIONS
 
 
+def as_error_of(status: Status | None) -> Exception | None:
+    """The status as an exception; None for None, and where `Status.as_error` gives none. Source: seed 001, `AsError`."""
+    return status.as_error() if status is not None else None
+
+
 def message_of(status: Status | None) -> str:
     """The reasons in one text; empty for None."""
     return status.message if status is not None else ""

@@ -26,6 +26,10 @@ class DefaultBinder(ShippedPlugin):
         if failure is None:
             context.delete(MAY_BE_BOUND)
             return None
-        if not failure.may_be_bound:
-            context.delete(MAY_BE_BOUND)
+        if failure.may_be_bound:
+            text = (
+                f"it is not known yet whether pod {pod.name} was bound to node {node_name}: {failure.message}"
+            )
+            return error_status(text)
+        context.delete(MAY_BE_BOUND)
         return error_status(f"pod {pod.name} was not bound to node {node_name}: {failure.message}")

@@ -14,8 +14,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from hosting.settings import Settings, check
-from protocol.values import RESOURCE_NAMES, ZERO, Resources
-from scheduler.core.ledger import amount_of
+from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
 from scheduler.core.limits import amount_text
 from scheduler.core.model import Holder, Kind
 from scheduler.framework.core.extended import ExtendedHandle

@@ -22,7 +22,8 @@ from scheduler.framework.runtime.registry import Registry
 class EarlyPoint(enum.StrEnum):
     """The points of the early configuration, as its texts name them, in the order in which they are checked.
 
-    Unreserve was a point of its own until 1.19. The published checks ended with `QUEUE_SORT`.
+    Unreserve was a point of its own until 1.19, and so was the normalising of scores until 1.17; today a plugin that scores normalises
+    its own. The published checks ended with `QUEUE_SORT`.
     """
 
     RESERVE = "reserve"
@@ -35,6 +36,7 @@ class EarlyPoint(enum.StrEnum):
     FILTER = "filter"
     POSTFILTER = "postfilter"
     SCORE = "score"
+    NORMALIZE_SCORE = "normalizescore"
     BIND = "bind"
 
 
@@ -59,6 +61,7 @@ _METHODS: Final[Mapping[EarlyPoint, tuple[str, ...]]] = MappingProxyType(
         EarlyPoint.RESERVE: ("reserve",),
         EarlyPoint.UNRESERVE: ("unreserve",),
         EarlyPoint.PREBIND: ("prebind", "pre_bind"),
+        EarlyPoint.NORMALIZE_SCORE: ("normalize_score",),
     }
 )
 """What a plugin implements to be enabled at a point: one of these methods."""

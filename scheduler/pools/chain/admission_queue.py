@@ -62,12 +62,12 @@ class _Told:
 
 
 class ProbeBatch(Value, frozen=True):
-    """A batch that is put to a chain. `grants` is how many grants any pool had been given by then."""
+    """A batch that is put to a chain. `moves` is how often any pool had moved, or was told a grant, by then."""
 
     batch: Batch
     manager: PluginManager
     ctx: Context
-    grants: int
+    moves: int
     steps: Steps[ProbeResult]
 
 
@@ -246,7 +246,7 @@ class PoolAdmissionQueue:
         ctx, pods = self._context(batch), queue.refresh(self._ledger, self._vms)
         bounds = batch.question.current, batch.question.candidate
         steps = probe_steps(self._manager, ctx, pool, pods, bounds, self._clock, batch.question.amount)
-        return ProbeBatch(batch, self._manager, ctx, self._grants, steps)
+        return ProbeBatch(batch, self._manager, ctx, self._grants + self._ledger.pool_moves, steps)
 
     def _end(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
         """A batch is over: its verdict is remembered and told; plugins that want to know hear what came of it."""
@@ -377,7 +377,7 @@ class PoolAdmissionQueue:
         queue.state = queue.state.with_refusals(kept)
 
     def _still_holds(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> bool:
-        """Whether a result counts: the same chain and pool, and for a grant, no other pool got what was left for both."""
+        """Whether a result counts: the same chain and pool, and for a grant, nobody got what was left meanwhile, by growth or by a placement."""
         batch = probe.batch
         if probe.manager is not self._manager or not batch.is_about(self._pools.find(queue.name)):
             return False
@@ -385,7 +385,7 @@ class PoolAdmissionQueue:
             ProbeResultKind.INTERNAL_ERROR,
             ProbeResultKind.INVALID_SPEC,
         )
-        if is_grant and self._grants != probe.grants:
+        if is_grant and self._grants + self._ledger.pool_moves != probe.moves:
             wanted = about(batch.pool, result.accepted, batches.granted_amount(result))
             pods = queue.refresh(self._ledger, self._vms)
             if not probe.manager.still_admits(probe.ctx, wanted, pods):

@@ -43,7 +43,7 @@ class PoolBirths:
     ) -> Reason | None:
         """None where the pool takes the pod, else why not; `pool-failed` where a plugin fails or does not answer in time."""
         now, manager = self._objects.pool(pool), self._manager()
-        holder = Holder(Kind.VM, births.uid_of(pod))
+        holder = self._holder(births.uid_of(pod))
         counted = self._counted(holder, pool)
         refused = pools.no_room_for(self._ledger, pool, amount, counted)
         if refused is not None or now is None or not manager:
@@ -96,6 +96,11 @@ class PoolBirths:
         if manager.still_admits(context, asked, self._objects.members(pool)):
             return None
         return Reason(ReasonCode.POOL, f"pool {pool}: {_TAKEN}", retry_after_s=0.0)
+
+    def _holder(self, uid: str) -> Holder:
+        """Whose row the pod has already; that of a VM where it has none."""
+        as_pod = Holder(Kind.POD, uid)
+        return as_pod if self._ledger.row(as_pod) is not None else Holder(Kind.VM, uid)
 
     def _counted(self, holder: Holder, pool: str) -> Resources:
         """What the pool has of a pod already, because an earlier try has kept its room."""

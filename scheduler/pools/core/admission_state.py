@@ -12,18 +12,18 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
+from protocol.texts import clean
 from protocol.values import Resources, Value
 from scheduler.core.events import PoolVerdict
 from scheduler.core.model import VmSpec
-from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
+from scheduler.pools.core.errors import MAX_MESSAGE, AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
 from scheduler.pools.core.values import resource_text
 
 COOLDOWN_S: Final = 60.0
 """How long a pool that is full is not asked for more, unless its plugin names a longer time."""
-MAX_MESSAGE: Final = 512
-"""Characters of a plugin's message; agents refuse a reply whose reasons have more than 1024."""
 
 _DEFAULT_MESSAGES: Final = {
     PluginErrorKind.UNKNOWN: "the plugin failed",
@@ -58,7 +58,7 @@ class CachedRefusal(Value, frozen=True):
     def at(self) -> str:
         """The total for people."""
         if self.resource is None:
-            return f"{self.total} units"
+            return counted(self.total, "unit")
         return resource_text(self.resource, self.total)
 
 
@@ -177,10 +177,7 @@ def nothing(code: ReasonCode, message: str, retry_after_s: float | None) -> Pool
 
 
 def message_of(error: AppError | None) -> str:
-    """A plugin's message for people: bounded, something that JSON carries, and where it is empty that of its kind."""
+    """A plugin's message for people: one bounded line, and where it is empty that of its kind."""
     if error is None:
         return ""
-    text = str(error.message).encode("utf-8", "replace").decode()
-    if not text.strip():
-        text = _DEFAULT_MESSAGES[kind_from_app_error(error)]
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+    return clean(str(error.message), MAX_MESSAGE) or _DEFAULT_MESSAGES[kind_from_app_error(error)]

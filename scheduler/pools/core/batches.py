@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
+from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value
+from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value, amount_of
 from scheduler.core import limits
 from scheduler.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
-from scheduler.core.ledger import amount_of
 from scheduler.core.vms import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
     CachedRefusal,
@@ -436,7 +436,7 @@ def _insufficient(
     if result.is_complete:
         reason = Reason(ReasonCode.POOL, f"pool {pool}: {message}", retry_after_s=wait_s)
     else:
-        why = f"pool {pool} had admitted {result.accepted} units when the time for asking was over"
+        why = f"pool {pool} had admitted {counted(result.accepted, 'unit')} when the time for asking was over"
         reason = Reason(ReasonCode.PROBE_DEADLINE, why, retry_after_s=0.0)
     # The pool's present units were never asked about: where no more was admitted, nothing is said of them either.
     if result.accepted <= asked.current:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Resources, amount_of
 from protocol.wire import PodName
-from scheduler.core.ledger import amount_of
 from scheduler.pools.core.admission_state import PoolAdmissionState, message_of, saturated
 from scheduler.pools.core.errors import AppError, PluginErrorKind, detail_of, kind_from_app_error
 from scheduler.pools.core.values import Admission, PodAdmission, Pool, VmRequest, frozen_texts

@@ -8,6 +8,9 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
+MAX_MESSAGE: Final = 512
+"""Characters of a plugin's message that are kept; agents refuse a reply whose reasons have more than 1024."""
+
 
 class PluginErrorKind(enum.StrEnum):
     """What sort of refusal it is. The values are those of seed 000."""

@@ -10,8 +10,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from protocol.values import Resources
-from scheduler.core.ledger import amount_of
+from protocol.plurals import counted
+from protocol.values import Resources, amount_of
 from scheduler.pools.core.errors import AppError, Detail, Interrupt, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.values import Admission, AmountCap, resource_text, tightest
 
@@ -133,7 +133,8 @@ def _after(found: ProbeResult, asked: int, answer: Admission) -> tuple[ProbeResu
             refused = asked if cap is None else min(asked, cap + 1)
     elif cap is not None and cap < asked:
         message = (
-            answer.message or f"the plugin {answer.plugin or 'chain'} admits only {cap} of {asked} replicas"
+            answer.message
+            or f"the plugin {answer.plugin or 'chain'} admits only {cap} of {counted(asked, 'replica')}"
         )
         detail = Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, reason=answer.reason)
         error, kind = AppError(503, message, detail=detail), ProbeResultKind.INSUFFICIENT_RESOURCES

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from protocol.texts import clean
 from protocol.values import RESOURCE_NAMES, Resources
-from scheduler.pools.core.errors import AppError, detail_of, new_internal
+from scheduler.pools.core.errors import MAX_MESSAGE, AppError, detail_of, new_internal
 from scheduler.pools.core.values import (
     ADMITTED,
     Admission,
@@ -96,9 +97,22 @@ def sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
     problem = _answer_problem(answer)
     if problem:
         raise ValueError(problem)
-    if isinstance(answer, PodAdmission) or answer.pool is None:
+    if isinstance(answer, PodAdmission) or answer is ADMITTED:
         return answer
-    return _checked(answer, seen, hook)
+    told = _told(answer)
+    return told if told.pool is None else _checked(told, seen, hook)
+
+
+def _told(own: Admission) -> Admission:
+    """The answer with texts that can be shown; that of an error is read by `message_of`."""
+    if not (own.message or own.reason or own.amounts):
+        return own
+    amounts = tuple(replace(cap, message=_line(cap.message), reason=_line(cap.reason)) for cap in own.amounts)
+    return replace(own, message=_line(own.message), reason=_line(own.reason), amounts=amounts)
+
+
+def _line(text: str) -> str:
+    return clean(text, MAX_MESSAGE)
 
 
 def _checked(own: Admission, seen: Pool, hook: str) -> Admission:

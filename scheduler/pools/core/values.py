@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Resources, amount_of
 from protocol.wire import PodName
-from scheduler.core.ledger import amount_of
 from scheduler.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
 

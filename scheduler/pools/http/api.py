@@ -28,6 +28,7 @@ from protocol.pages import (
     SaturatedAmount,
     UnparkedPool,
 )
+from protocol.plurals import counted
 from protocol.reasons import ErrorCode
 from protocol.values import Resources
 from scheduler.core.core import Core
@@ -305,7 +306,7 @@ class PoolApi:
             found.append(_condition("Frozen", "True", "MaxUnitsZero", "nothing grows while maxUnits is 0"))
         account = self._ledger.pool(pool.name)
         if account is not None and account.excess_units and pool.limits.max_units:
-            message = f"{account.excess_units} units beyond maxUnits; nothing grows until it is at or below"
+            message = f"{counted(account.excess_units, 'unit')} beyond maxUnits; nothing grows until it is at or below"
             reason = "CameBeyond" if account.came_beyond else "LimitLowered"
             found.append(_condition("AboveLimit", "True", reason, message))
         if pool.is_deleting:
@@ -333,11 +334,16 @@ def _admitted(state: PoolAdmissionState) -> ConditionShown:
     if not last.is_complete:
         return _condition("Admitted", "Unknown", "ProbeDeadline", "the plugins did not answer in time")
     if last.kind is ProbeResultKind.INSUFFICIENT_RESOURCES:
-        message = f"more than {last.accepted} units were refused; the next request asks again: {last.message}"
+        message = f"more than {counted(last.accepted, 'unit')} {_was(last.accepted)} refused; the next request asks again: {last.message}"
         return _condition("Admitted", "Unknown", "CoolDownOver", message)
     if last.kind is ProbeResultKind.INVALID_SPEC:
         return _condition("Admitted", "Unknown", "NotAsked", "nothing has asked since it was parked")
-    return _condition("Admitted", "True", "AdmissionGranted", f"{last.accepted} units were admitted")
+    return _condition(
+        "Admitted",
+        "True",
+        "AdmissionGranted",
+        f"{counted(last.accepted, 'unit')} {_was(last.accepted)} admitted",
+    )
 
 
 def _plain(status: object) -> Any:
@@ -346,6 +352,10 @@ def _plain(status: object) -> Any:
         return msgspec.to_builtins(status)
     except Exception:  # noqa: BLE001 - anybody may write a plugin
         return repr(status)[:1024]
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> ConditionShown:

@@ -27,7 +27,7 @@ def pool_families(ledger: Ledger, queue: PoolAdmissionQueue, stats: PoolStats) -
     yield Family(
         "gauge",
         "parley_scheduler_pool_members",
-        "VMs that name the pool",
+        "VMs and pods that belong to the pool",
         ("pool",),
         tuple(((account.name,), len(account.rows)) for account, _ in pools),
     )

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hosting.client import Answered, Outcome, Unanswered
+from protocol.texts import clean
 from scheduler.pools.core.batches import MAX_WAIT_S
 from scheduler.pools.core.errors import KIND_OF_CODE, AppError, Detail, PluginErrorKind, Scope, new_internal
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Pods, Pool, ProbeEnd, VmRequest
@@ -292,9 +293,7 @@ def _unix_s(date: str) -> float | None:
 
 def shown(text: str) -> str:
     """A peer's text for clients: one line of printable characters, at most `MAX_MESSAGE`."""
-    words = "".join(character if character.isprintable() else " " for character in text).split()
-    line = " ".join(words)
-    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+    return clean(text, MAX_MESSAGE)
 
 
 def internal(message: str, *, wait_s: float | None = None, cause: Exception | None = None) -> AppError:

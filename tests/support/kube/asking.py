@@ -48,6 +48,7 @@ class PodAgent:
         self._holdings = holdings
         self._number = 0
         self._instance: str | None = None
+        self._token: str | None = None
         self._agent = str(uuid.uuid4())
         self.epoch = 0
         self.permits: list[tuple[int, int]] = []
@@ -71,6 +72,7 @@ class PodAgent:
         if answer["schedulerEpoch"] < self.epoch:
             return None
         self.epoch, self._instance = answer["schedulerEpoch"], answer["schedulerInstance"]
+        self._token = answer.get("token")
         self.permits.append((self._ports[0], self.epoch))
         permit = _milli(answer["raw"]["permit"]["cpu"])
         self._holdings.take(
@@ -95,6 +97,7 @@ class PodAgent:
             "sequenceNumber": self._number,
             "seenEpoch": self.epoch,
             "schedulerInstance": self._instance,
+            **({"token": self._token} if self._token is not None else {}),
             "raw": {
                 "resources": _amount(wanted),
                 "lastPermit": _amount(claim),

@@ -19,6 +19,7 @@ from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import Goal, Load, PluginAnswer, ResourceGoal, Sizing
 from agent.core.policies.zones import NO_ZONES
+from agent.core.resized import AskedSizeChange, SizeWatch
 from agent.core.state import PermitRequest, RunnerState
 from agent.core.step import RunnerCore, Transition
 from agent.core.timing import Timing
@@ -71,6 +72,7 @@ def grant(
     reasons: tuple[Reason, ...] = (),
     unit: Resources = UNIT,
     knows_apart: bool = True,
+    token: str | None = None,
 ) -> events.PermitGranted:
     """The answer to `request`; all of it unless told. A scheduler that `knows_apart` takes a VM so if it is asked to."""
     return events.PermitGranted(
@@ -83,6 +85,7 @@ def grant(
         instance,
         epoch,
         chance=CHANCE,
+        token=token,
     )
 
 
@@ -140,6 +143,8 @@ class Driver:
         self.plugins: Callable[[Load, Sizing], events.Event] = decreed(2)
         self._core = RunnerCore(timing, policy, self._new_id)
         self._inbox: list[events.Event] = []
+        self._sizes = SizeWatch()
+        self.size_changes: list[AskedSizeChange] = []
         self._busy_s = 0.0
         self.memory_gib: float | None = None
         """What the guest uses of its memory; None where it does not say."""
@@ -178,6 +183,8 @@ class Driver:
         inbox, self._inbox = self._inbox, []
         step = self._core.step(self.state, inbox, self.now_s)
         self.state = step.state
+        self._sizes, changes = self._sizes.after(step)
+        self.size_changes += changes
         self.transitions += ((self.now_s, each) for each in step.transitions)
         assert step.started or step.plan.wake_at_s > self.now_s, "a busy loop"
         for started in step.started:
@@ -221,9 +228,10 @@ class Driver:
         """Answer the request that is under way."""
         return self.finish(events.RequestPermit, event_of(self.request()))
 
-    def try_upscale(self, *, cpu: bool = False, memory: bool = False) -> "Driver":
+    def try_upscale(self, *, cpu: bool = False, memory: bool = False, why: str = "") -> "Driver":
         """The guest calls `/try-upscale`."""
-        return self.tell(events.TryUpscaleReceived(self.registrations[-1], MoreResources(cpu, memory)))
+        more = MoreResources(cpu, memory)
+        return self.tell(events.TryUpscaleReceived(self.registrations[-1], more, why))
 
     def hear(self, *happened: events.Event) -> None:
         """Put events into the inbox of the next step."""
@@ -266,8 +274,8 @@ class Driver:
         match action:
             case events.Fence():
                 return (events.Fenced(),)
-            case events.Observe():
-                return (events.Observed(self.observation()),)
+            case events.Observe(checks_fence):
+                return (events.Observed(self.observation(), is_fenced=checks_fence),)
             case events.RequestPermit(request):
                 return (self.scheduler(request),)
             case events.Resize(target, seen, not_after_s):

@@ -291,3 +291,12 @@ def test_a_policy_may_be_a_plugin_where_plugins_have_a_directory() -> None:
     assert build(read.policies, standard(has_plugins=True)).plugins == (
         PluginPolicy("acme.com-queue", {"depth": 9}),
     )
+
+
+def test_a_file_with_a_fault_in_an_annotation_is_not_taken_up_so_the_last_one_counts_on() -> None:
+    bounds = """'{"max": {"memory": "lots"}}'"""
+    entry = GOOD.replace(
+        "cpu: 1, memory: 1Gi}}", f"cpu: 1, memory: 1Gi}}, annotations: {{parley.dev/bounds: {bounds}}}}}"
+    )
+    (fault,) = _faults(entry)
+    assert fault.startswith("vms[0].annotations: parley.dev/bounds: max.memory: 'lots' is not a quantity")

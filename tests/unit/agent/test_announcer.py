@@ -7,6 +7,8 @@ import pytest
 
 from agent.core.condition import VM, Condition, Health
 from agent.core.eviction import APART_S
+from agent.core.per_resource import PerResource
+from agent.core.resized import AskedSizeChange
 from agent.daemon.announcer import Announcer
 from agent.daemon.conditions import AFTER_FAULT_S, Conditions
 from agent.daemon.controllers import AGAIN_S, Controllers
@@ -17,7 +19,8 @@ from hosting.kubernetes import objects
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.names import EVICT
 from hosting.kubernetes.resources import LIMIT_RANGES, PODS, VERTICAL_POD_AUTOSCALERS, Manifest
-from tests.support.amounts import cu
+from protocol.values import Resources
+from tests.support.amounts import GIB, cu
 from tests.support.kube_api import FakeApiServer, lists, writes
 from tests.support.kube_store import RefusalError
 from tests.support.manifests import pod_manifest
@@ -75,7 +78,7 @@ class World:
     async def write(self, at_s: float) -> list[Any]:
         """Write conditions; those of the pod `a` afterwards."""
         self.look(at_s)
-        await self.conditions_.write(self.announcer.denials(self.conditions), at_s)
+        await self.conditions_.write(self.announcer.told_in_status(self.conditions), at_s)
         self.pods = {name: self.server.get(PODS, *name.split("/")) for name in self.pods}
         told = self.pods["default/a"]["status"].get("conditions") or ()
         return [(each["type"], each["status"], each["message"]) for each in told]
@@ -121,6 +124,17 @@ def test_what_lasts_is_told_by_its_reasons(condition: Condition, reason: str | N
     assert [(each[2], each[3]) for each in events] == ([(reason, condition.reasons[0])] if reason else [])
     world.conditions = {}
     assert [each[1] for each in world.look(65)] == (["Normal"] if reason else [])
+
+
+def test_a_change_of_size_is_an_event_of_the_pod_and_no_warning() -> None:
+    world = World(pod_manifest("a"))
+    grown = AskedSizeChange(Resources(200, GIB), Resources(300, GIB), PerResource("throttled", ""))
+    told = []
+    for at_s in (0.0, 5.0, 310.0):
+        world.announcer.look(world.found(), {}, lambda _: [], at_s, {"default/a": [grown]})
+        told.append(world.recorded.taken())
+    event = ("a", "Normal", "Grown", "CPU 200m → 300m: throttled")
+    assert told == [[event], [], [(*event[:3], f"{event[3]} (2 times)")]]
 
 
 @virtually
@@ -214,6 +228,19 @@ async def test_a_denial_that_lasts_becomes_a_condition_of_the_pod_and_ends_there
     assert await world.write(40) == [("parley.dev/Denied", "True", FULL)], "nobody has judged"
     world.conditions = {"default/a": Condition(Health.OK)}
     assert await world.write(45) == [("parley.dev/Denied", "False", "")]
+
+
+@virtually
+async def test_control_groups_that_differ_become_an_event_and_a_condition_of_their_own() -> None:
+    world = World(pod_manifest("a"))
+    told = "the pod's control group allows 64 MiB of memory where 512 MiB is in force by its status"
+    world.conditions = {"default/a": Condition(Health.DENIED, (told,), mismatch=told)}
+    assert world.look(0) == []
+    assert world.look(5) == [("a", "Warning", "CgroupMismatch", told)]
+    assert await world.write(10) == [("parley.dev/CgroupMismatch", "True", told)]
+    world.conditions = {"default/a": Condition(Health.OK)}
+    assert world.look(15) == [("a", "Normal", "CgroupsMatch", "CgroupMismatch is over")]
+    assert await world.write(20) == [("parley.dev/CgroupMismatch", "False", "")]
 
 
 @virtually

@@ -3,12 +3,14 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from agent.daemon import plugin_page, qos_page
+from agent.daemon.asking import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
 from agent.node.qos.callbacks import CallbackStatus
@@ -93,6 +95,36 @@ def test_plugins_are_lines_with_state_figures_and_the_last_error() -> None:
     assert load == ["MetricsSource", "load", "registered", "62m", "v1", "9", "6", "/run/p/a.sock", "it lied"]
     assert other[2] == "failed"
     assert other[8] == "no answer (again in 8 s)"
+
+
+def test_a_terminal_obeys_nothing_that_an_agent_or_its_plugins_say() -> None:
+    nasty = "\x1b[2J\x1b]0;owned\x07\u202egpu"
+    status = replace(
+        PLUGINS[1],
+        socket_path=f"/p/{nasty}",
+        plugin_type=nasty,
+        name=nasty,
+        versions=(nasty,),
+        last_error=nasty,
+    )
+    for folder, statuses in ((f"/p/{nasty}", (status,)), (f"/p/{nasty}", ()), (None, ())):
+        with paged(200, plugin_page.document(f"n{nasty}", folder, statuses)) as page:
+            done = asked("plugins", "--address", page.url)
+        assert (done.exit_code, all(line.isprintable() for line in done.stdout.splitlines())) == (0, True)
+
+
+def test_of_very_many_sockets_those_in_use_are_listed_first_and_the_rest_are_counted() -> None:
+    dead = tuple(
+        PluginStatus(f"/p/{number:05}", PluginState.FAILED, 1.0, last_error="e" * 1000)
+        for number in range(25_000)
+    )
+    page_of_all = plugin_page.document("n1", "/p", (*dead, PLUGINS[0]))
+    assert len(page_of_all) < MAX_ANSWER_BYTES / 4
+    with paged(200, page_of_all) as page:
+        done = asked("plugins", "--address", page.url)
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[:2] == ["MetricsSource", "load"]
+    assert (len(lines), lines[-1]) == (1002, "and 24001 more sockets: failed=24001")
 
 
 def test_strategies_are_lines_with_gate_state_and_the_last_decision() -> None:

@@ -7,11 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from agent.core.events import TryUpscaleReceived
 from agent.core.state import RegistrationPhase
 from agent.daemon.callbacks import Callbacks
 from agent.runner.runner import Runner
 from hosting.server import Reply, Request
 from protocol.versions import InformantProtoVersion
+from protocol.wire import MoreResources
 from tests.unit.agent.peers import World
 
 REGISTRATION = UUID(int=9, version=4)
@@ -68,6 +70,15 @@ async def test_a_body_that_is_empty_or_broken_is_refused_and_changes_nothing(nam
         assert isinstance(answer, Reply)
         assert answer.status == 400
     assert runner._inbox.empty()
+
+
+async def test_a_wish_has_the_informants_words_fit_to_be_shown() -> None:
+    runner, callbacks = registered()
+    for said, taken in (("", ""), ("thr\x1b[2Jottled" + "d" * 400, "throttled" + "d" * 290 + "…")):
+        call: dict[str, Any] = {"cpu": True, "memory": False, "expectedID": str(REGISTRATION), "why": said}
+        assert (await _call(callbacks, "try-upscale", **call))[0] == 200
+        more = MoreResources(cpu=True, memory=False)
+        assert runner._inbox.get_nowait() == TryUpscaleReceived(REGISTRATION, more, taken)
 
 
 async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:

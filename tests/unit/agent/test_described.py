@@ -96,7 +96,7 @@ def test_an_informant_in_the_pod_is_asked_at_the_pods_address(address: str, host
     assert found.description is not None
     assert found.description.informant_url == f"http://{host}:10301"
     del pod["status"]["podIP"]
-    assert describe(pod, FACTS) == Found(pod, found.scaling)
+    assert describe(pod, FACTS) == Found(pod, found.scaling, valid=found.valid)
 
 
 def machine(**status: Any) -> Manifest:
@@ -182,3 +182,53 @@ def test_a_resource_that_no_container_may_change_keeps_its_amount_and_both_make_
     both = describe(pod, facts(cpu="x", memory="y"))
     assert both is not None
     assert (both.description, len(both.obstacles)) == (None, 2)
+
+
+TYPO = {"parley.dev/bounds": '{"max": {"memory": "lots"}}'}
+CAPPED = {"parley.dev/bounds": '{"max": {"memory": "2Gi"}}'}
+
+
+def test_a_pod_keeps_its_bounds_after_a_typo_and_its_size_where_they_are_not_known() -> None:
+    before = describe(pod_manifest("a", annotations=CAPPED), FACTS)
+    assert before is not None
+    after = describe(pod_manifest("a", annotations=TYPO), FACTS, before.valid)
+    assert after is not None
+    assert after.description == before.description
+    assert after.faults[0].startswith("parley.dev/bounds: max.memory")
+
+    started = describe(pod_manifest("a", annotations=TYPO), FACTS)
+    assert started is not None
+    assert started.description is None
+    assert started.obstacles == (
+        "no valid value of parley.dev/bounds is known: the size stays as it is until that is mended",
+    )
+    assert started.faults == after.faults, "what is wrong is told as well"
+
+
+def test_a_virtual_machine_keeps_its_bounds_after_a_typo_and_its_size_where_they_are_not_known() -> None:
+    def annotated(annotations: dict[str, str]) -> Manifest:
+        made = machine()
+        made["metadata"]["annotations"] = annotations
+        return made
+
+    before = describe_machine(annotated(CAPPED), "node-1", PODS)
+    assert before is not None
+    after = describe_machine(annotated(TYPO), "node-1", PODS, before.valid)
+    assert after is not None
+    assert (after.description, before.description is None) == (before.description, False)
+    started = describe_machine(annotated(TYPO), "node-1", PODS)
+    assert started is not None
+    assert (started.description, len(started.obstacles)) == (None, 1)
+
+
+def test_containers_and_their_states_are_described_so_that_a_change_is_noticed() -> None:
+    pod = pod_manifest("a")
+    state = {
+        "name": "main",
+        "containerID": "containerd://7",
+        "state": {"terminated": {"reason": "OOMKilled"}},
+    }
+    found = describe(pod | {"status": pod["status"] | {"containerStatuses": [state]}}, FACTS)
+    assert found is not None
+    assert found.description is not None
+    assert found.description.containers == ("main containerd://7 terminated",)

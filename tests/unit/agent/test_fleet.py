@@ -154,3 +154,14 @@ async def test_the_runner_of_a_vm_that_has_moved_looks_and_nobody_minds_a_vm_tha
     world.fleet.moved("default/gone")
     assert world.notes() == [["run"], ["run", "look"]]
     await world.fleet.close()
+
+
+@virtually
+async def test_a_container_that_ends_or_starts_is_a_reason_to_look_and_makes_no_other_vm() -> None:
+    world = World()
+    await world.fleet.apply((VmDescribed(spec("a", containers=("main 1 running",))),))
+    await asyncio.sleep(0.1)
+    (puppet,) = world.puppets
+    await world.fleet.apply((VmDescribed(spec("a", containers=("main 1 terminated",))),))
+    assert puppet.notes == ["run", "look"]
+    await world.fleet.close()

@@ -190,8 +190,8 @@ async def test_the_address_for_callbacks_names_the_registration(peer: Peer) -> N
 
 REASONS = [
     (Reply(400, b"the check of /id failed: no route\n", "text/plain"), "the check of /id failed: no route"),
-    (Reply(500, b"  two\n lines\r\n\x1b[31m \xff", "text/plain"), "two lines [31m \ufffd"),
-    (Reply(500, "\u00e9".encode() * 5000, "text/plain"), "\u00e9" * 300),
+    (Reply(500, b"  two\n lines\r\n\x1b[31m \xff", "text/plain"), "two lines \ufffd"),
+    (Reply(500, "\u00e9".encode() * 5000, "text/plain"), "\u00e9" * 299 + "…"),
     (problem(404, ErrorCode.NOT_FOUND, "there is nothing at /downscale"), "there is nothing at /downscale"),
     (Reply(400, b" \n"), None),
     (Reply(400), None),
@@ -221,8 +221,9 @@ async def test_a_useless_page_is_a_failure(peer: Peer, bad: Reply | HangUp) -> N
 
 
 async def test_a_page_becomes_a_sample(peer: Peer) -> None:
-    page = b"node_load1 0.5\nnode_load5 0.25\nnode_cpu_busy_seconds_total 7\n"
+    page = b"node_load1 0.5\nnode_load5 0.25\nnode_cpu_busy_seconds_total 7\nnode_cpus 1.5\n"
     peer.reply = [Reply(200, page, "text/plain")]
     event = await peer.exporter().read(VM, peer.port)
     assert isinstance(event, events.MetricsRead)
     assert (event.sample.load1, event.sample.load5, event.sample.cpu_busy_s) == (0.5, 0.25, 7.0)
+    assert event.sample.cpus == 1.5

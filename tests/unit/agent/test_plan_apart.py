@@ -15,7 +15,7 @@ from agent.core.shrink import shrink
 from agent.core.state import NO_DENIALS, InformantState, PermitRequest, RunnerState
 from agent.runner.stats import GrowthTimer, Latencies
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import ComputeUnit, Resources
+from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import APART, CHANCE, LIFE, OTHER_INSTANCE, TIMING, VM, Driver, grant, steady
 
@@ -108,9 +108,21 @@ def test_a_resource_that_is_not_named_any_more_is_called_off_by_itself() -> None
     wishes = driver.state.informant.wishes
     assert wishes.cpu is None, "it was not met"
     assert wishes.memory is not None
-    assert not wishes.memory.is_met
+    assert not wishes.memory.is_over
     driver.try_upscale()
     assert driver.plan().reason.memory == "the guest could not wait before"
+
+
+def test_a_shrink_to_what_the_guest_has_wished_for_says_why_it_shrinks() -> None:
+    driver = steady(cu(4), vm=APART, timing=replace(TIMING, metrics_s=1.0, down_window_s=2.0))
+    driver.try_upscale(memory=True)
+    driver.memory(8).wait(1.5)
+    assert driver.size == cu(4, 8), "the load has grown beyond the wish"
+    driver.by_hand = {events.AskDownscale}
+    driver.memory(2).wait(3.5)
+    planned = driver.plan()
+    assert planned.desired == cu(4, 6)
+    assert planned.reason.memory.endswith("75% is the target; what the guest could not wait for stays")
 
 
 def test_where_the_guest_keeps_its_memory_cpu_shrinks_and_memory_goes_as_far_as_it_can() -> None:
@@ -267,3 +279,21 @@ def test_as_long_as_anything_should_shrink_something_is_asked_for_or_waited_for(
     assert found.amount.fits_in(size)
     if size.exceeds(desired):
         assert size.exceeds(found.amount) or (found.until_s is not None and found.until_s > 1000.0)
+
+
+@pytest.mark.parametrize(("vm", "most"), [(APART, cu(4)), (VM, cu(4, 3))])
+@pytest.mark.parametrize("is_permit", [False, True])
+def test_what_a_capped_wish_has_brought_stays_for_the_down_window(
+    vm: Vm, most: Resources, is_permit: bool
+) -> None:
+    """The wish is for more than the VM's maximum, or than what was permitted."""
+    driver = steady(cu(3), vm=vm if is_permit else replace(vm, bounds=Bounds(cu(1), most)))
+    if is_permit:
+        with_room(driver, most)
+    driver.try_upscale(cpu=True, memory=True)
+    assert driver.size == most
+    driver.try_upscale()
+    driver.wait(driver.timing.down_window_s - 0.5)
+    assert driver.resizes() == [most]
+    assert driver.plan().reason.cpu == "the guest could not wait before"
+    assert driver.wait(6).size == cu(3)

@@ -1,10 +1,12 @@
 """A new life: fence, look, name the use, settle; nothing grows before that."""
 
+from functools import partial
 from uuid import UUID
 
 import pytest
 
 from agent.core import events
+from agent.core.state import PermitRequest
 from protocol.values import ZERO
 from tests.support.amounts import cu
 from tests.unit.agent.driver import CHANCE, INSTANCE, OTHER_INSTANCE, UNSETTLED, Driver, grant
@@ -47,6 +49,69 @@ def test_an_unsettled_scheduler_is_asked_again_at_once_by_its_name() -> None:
     first, second = driver.requests()
     assert (first.instance, second.instance) == (None, INSTANCE)
     assert (second.number, second.resources) == (2, cu(2))
+
+
+def restarted(driver: Driver, *, answers: int = 1) -> None:
+    """The next answers are those of another process, which does not know the VM yet."""
+    script = [
+        partial(grant, instance=OTHER_INSTANCE, reasons=UNSETTLED, token=f"t{number}")
+        for number in range(answers)
+    ]
+
+    def answered(request: PermitRequest) -> events.Event:
+        answer = script.pop(0) if script else partial(grant, instance=OTHER_INSTANCE)
+        return answer(request, sent_s=driver.now_s)
+
+    driver.scheduler = answered
+
+
+@pytest.mark.parametrize(("served_s", "token"), [(29.0, None), (61.0, "t0")])
+def test_a_life_proves_to_be_alone_once_the_leases_of_those_before_it_are_over(
+    served_s: float, token: str | None
+) -> None:
+    driver = Driver().settle().wait(served_s)
+    restarted(driver)
+    driver.wait(31)
+    first = next(request for request in driver.requests() if request.instance == OTHER_INSTANCE)
+    assert first.token == token
+
+
+def test_who_was_alone_once_stays_alone_over_every_restart() -> None:
+    driver = Driver().settle().wait(61)
+    restarted(driver, answers=2)
+    driver.wait(31)
+    assert "t1" in {request.token for request in driver.requests()}
+
+
+def test_a_token_is_named_only_after_a_look_that_has_found_the_fence_in_force() -> None:
+    driver = Driver().settle().wait(61)
+    restarted(driver)
+    driver.by_hand = {events.Observe}
+    driver.wait(31)
+    asked = len(driver.requests())
+    driver.finish(events.Observe, events.Observed(driver.observation(), is_fenced=False)).wait(1)
+    assert [request.token for request in driver.requests()[asked:]] == [None]
+
+
+def test_a_look_from_before_the_answer_is_followed_by_another_at_once() -> None:
+    driver = Driver(by_hand=[events.Observe, events.RequestPermit]).wait(1)
+    driver.finish(events.Observe, events.Observed(driver.observation())).wait(11)
+    early = driver.observation()
+    driver.wait(1)
+    driver.answer(lambda request: grant(request, sent_s=driver.now_s, reasons=UNSETTLED))
+    looks = len(driver.of(events.Observe))
+    driver.finish(events.Observe, events.Observed(early))
+    assert driver.of(events.Observe)[looks:] == [events.Observe(checks_fence=True)]
+
+
+def test_who_is_fenced_off_settles_nothing() -> None:
+    driver = Driver().settle().wait(61)
+    restarted(driver)
+    driver.by_hand = {events.Observe}
+    driver.wait(31)
+    asked = len(driver.requests())
+    driver.finish(events.Observe, events.FencedOff()).wait(31)
+    assert len(driver.requests()) == asked
 
 
 @pytest.mark.parametrize(

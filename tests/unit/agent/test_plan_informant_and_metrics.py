@@ -129,9 +129,18 @@ def test_a_try_upscale_that_cannot_be_met_expires() -> None:
     driver.scheduler = lambda request: events.PermitFailed(request.number, "down", CHANCE)
     driver.try_upscale(cpu=True)
     driver.wait(driver.timing.try_upscale_s - 0.5)
-    assert [wish and wish.amount for wish in driver.state.informant.wishes] == [*amounts(cu(3, 2))]
+    assert [wish and wish.amount for wish in driver.state.informant.wishes] == [*amounts(cu(3))], (
+        "a tied VM keeps its ratio"
+    )
     driver.wait(1)
     assert driver.state.informant.wishes == NO_WISHES
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory"])
+def test_a_tied_vm_whose_guest_wishes_for_one_resource_keeps_its_ratio(name: str) -> None:
+    driver = steady().try_upscale(cpu=name == "cpu", memory=name == "memory")
+    driver.try_upscale(cpu=name == "cpu", memory=name == "memory")
+    assert (driver.resizes(), driver.size) == ([cu(3), cu(4)], cu(4))
 
 
 def test_a_try_upscale_for_nothing_cancels() -> None:

@@ -57,3 +57,16 @@ def test_what_is_told_of_plugins(
         events.changed(change)
     assert found == told
     assert {result: count for (_, result), count in events.counts.items()} == counts
+
+
+def test_thousands_of_sockets_with_one_fault_are_told_as_a_number() -> None:
+    found: list[str] = []
+    events = PluginEvents(lambda _warning, _reason, _action, text: found.append(text))
+    for _ in range(3):
+        for number in range(5000):
+            events.changed(status(S.FAILED, "nobody answers", path=f"/p/{number}", name=""))
+    assert found[0] == "plugin at /p/0: nobody answers"
+    assert found[10:] == [
+        "plugin at /p/99 and 99 more: nobody answers",
+        "plugin at /p/999 and 999 more: nobody answers",
+    ]

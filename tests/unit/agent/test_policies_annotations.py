@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,11 +10,12 @@ from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import Zones
 from agent.core.ports import VmDescription
-from agent.daemon.annotations import Overrides, VmDefaults, read
+from agent.daemon.annotations import Overrides, VmDefaults, checks, read
 from agent.daemon.policies import build, standard
 from agent.daemon.runner_factory import vm_of
 from hosting.kubernetes.annotations import MAX_BYTES
 from hosting.kubernetes.names import BOUNDS, CONFIG, METRICS_PLUGIN, NEON_BOUNDS, NEON_CONFIG, UNIT
+from hosting.kubernetes.settled import settle
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, cu
 from tests.unit.agent.driver import VM
@@ -330,3 +332,25 @@ def test_a_vm_may_have_a_metrics_plugin_of_its_own(
     own, faults = read({METRICS_PLUGIN: name}, BASE, standard((), has_plugins=has_plugins))
     assert own == Overrides(metrics_plugin=found)
     assert [each.startswith(str(fault)) for each in faults] == ([] if fault is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (CONFIG, {"policies": ["pressure"]}, {"policies": ["presure"]}),
+        (CONFIG, {"tied": True}, {"tied": True, "colour": "red"}),
+        (NEON_CONFIG, {"memoryUsageFractionTarget": 0.5}, {"memoryUsageFractionTarget": 5}),
+    ],
+)
+def test_what_the_agent_alone_reads_keeps_its_last_valid_value(name: str, good: Any, bad: Any) -> None:
+    known = checks(REGISTRY, ("utilisation",))
+    before = settle({name: json.dumps(good)}, known, None)
+    after = settle({name: json.dumps(bad)}, known, before.valid)
+    assert (after.annotations, after.valid, bool(after.faults)) == (before.annotations, before.valid, True)
+    assert settle({name: json.dumps(bad)}, known, None).unknown == (name,)
+
+
+@pytest.mark.parametrize("key", ["enableLFCMetrics", "ofALaterRelease"])
+def test_published_settings_that_are_not_known_here_are_no_reason_to_stand_still(key: str) -> None:
+    found = settle({NEON_CONFIG: json.dumps({key: True})}, checks(REGISTRY, ("utilisation",)), None)
+    assert (found.unknown, found.faults) == ((), ())

@@ -91,3 +91,18 @@ def test_growth_and_shrinks_that_are_refused_are_left_alone_each_for_itself() ->
     assert sorted(kinds) == [False, True]
     driver.forget().wait(2.0)
     assert driver.resizes() == []
+
+
+def test_refusals_of_cpu_and_of_memory_stand_beside_each_other() -> None:
+    driver = steady(cu(2), vm=APART)
+    driver.by_hand = {events.Resize}
+    for growth in (driver.load, driver.memory):
+        growth(4)
+        driver.wait(TIMING.metrics_s)
+        driver.finish(events.Resize, events.ResizeRefused("exceeded quota", CHANCE))
+    assert driver.resizes() == [cu(4, 2), cu(2, 4)]
+    assert [str(each.target) for each in driver.state.refused_at(driver.now_s)] == [
+        str(cu(4, 2)),
+        str(cu(2, 4)),
+    ]
+    assert driver.forget().wait(1.0).resizes() == [], "they are not tried in turn"

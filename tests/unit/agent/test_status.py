@@ -1,8 +1,10 @@
 """What the agent's page tells of a VM."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+from agent.core.model import ContainersSeen, PodObservation
 from agent.daemon import status
 from protocol.reasons import Reason, ReasonCode
 from tests.support.amounts import cu
@@ -82,3 +84,29 @@ async def test_the_load_tells_how_much_of_the_last_period_tasks_waited() -> None
 def test_a_warning_is_added_to_those_of_a_vm() -> None:
     beside = status.Beside({"d/a": ("one",)}, {"d/c": ("why",)}).with_warnings({"d/a": "two", "d/b": "three"})
     assert beside == status.Beside({"d/a": ("one", "two"), "d/b": ("three",)}, {"d/c": ("why",)})
+
+
+@virtually
+async def test_containers_are_told_in_the_page_of_a_pod_and_in_the_metrics() -> None:
+    made = World()
+    async with running(made) as task:
+        await until(lambda: made.held.now() == cu(2), beside=task)
+        assert json.loads(status.details(made.runner))["containers"] is None, "it is no pod"
+        backend = made.runner.state.backend
+        found = ContainersSeen("main is dead", "it differs", ("memory",), 3, (), "main ended: OOMKilled")
+        seen = PodObservation(cu(2), cu(2), now_s(), None, found)
+        made.runner.state = replace(
+            made.runner.state, backend=replace(backend, observation=seen, judged=found)
+        )
+        assert json.loads(status.details(made.runner))["containers"] == {
+            "notRunning": "main is dead",
+            "mismatch": "it differs",
+            "mismatched": ["memory"],
+            "restarts": 3,
+            "lastEnd": "main ended: OOMKilled",
+        }
+        name = made.runner.vm.name
+        samples = {each.name: each.samples for each in status.families([made.runner], 0)}
+        assert samples["parley_agent_container_restarts"] == (((name,), 3.0),)
+        assert samples["parley_agent_containers_down"] == (((name,), 1.0),)
+        assert samples["parley_agent_cgroup_mismatch"] == (((name, "memory"), 1.0),)

@@ -191,6 +191,9 @@ def test_what_the_guest_cannot_wait_for_is_told_by_resource() -> None:
     told = parts(driver)["guest"]["urgent"]
     assert told.keys() == {"memory", "leftSeconds"}
     assert told["leftSeconds"] == TIMING.try_upscale_s
+    driver.scheduler = driver.grants
+    driver.wait(TIMING.denied_s)
+    assert parts(driver)["guest"]["urgent"] is None, "it has come"
 
 
 def test_whom_another_agent_has_superseded_asks_nobody() -> None:

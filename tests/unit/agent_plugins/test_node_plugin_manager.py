@@ -38,7 +38,7 @@ def plugin(path: Path, name: str = "gpu") -> Plugin:
 async def test_the_name_of_a_socket_means_nothing(tmp_path: Path) -> None:
     async with managed(tmp_path / "registry", RegistrationLimits(dial_s=5.0)) as folder:
         await until(folder.root.exists)
-        plugins = [plugin(folder.root / name, name) for name in NAMES]
+        plugins = [plugin(folder.root / name, f"gpu-{number}") for number, name in enumerate(NAMES)]
         for each in plugins:
             await each.start()
         await until(lambda: folder.states() == dict.fromkeys(NAMES, PluginState.REGISTERED))

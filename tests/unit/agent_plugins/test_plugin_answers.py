@@ -91,7 +91,7 @@ def test_a_goal_keeps_its_parts_and_unknown_units_stay_unknown() -> None:
     )
     assert goal_of(answer, VM, "p") == Goal(
         ResourceGoal(None, "no data", (GoalPart("p", None, "no data"),)),
-        ResourceGoal(0, "r" * 300, (GoalPart("p: tail", 0, "idle"),)),
+        ResourceGoal(0, "r" * 299 + "…", (GoalPart("p: tail", 0, "idle"),)),
     )
 
 
@@ -139,4 +139,4 @@ def test_a_policy_is_told_what_is_known_and_nothing_else() -> None:
 
 
 def test_texts_of_plugins_are_one_line_of_bounded_length() -> None:
-    assert plain("a\n\tb\r\n" + "c" * 5000) == "a b " + "c" * (1024 - 6)
+    assert plain("a\n\tb\r\n" + "c" * 5000) == "a b " + "c" * (1024 - 5) + "…"

@@ -10,8 +10,11 @@ from unittest import mock
 from structlog.testing import capture_logs
 
 from agent.node.plugins import registration
+from agent.node.plugins.core.operations import MAX_ERROR
+from agent.node.plugins.core.reconciling import RegisterPlugin
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
-from agent.node.plugins.reconciler import PluginReconciler
+from agent.node.plugins.plugin_connection import PluginTold
+from agent.node.plugins.reconciler import STARTS, PluginReconciler
 from agent.node.plugins.status import PluginState, PluginStatus
 from hosting import logs
 from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave
@@ -71,12 +74,25 @@ class Scene:
         self.heard.append(status.state)
         self.why[status.state] = status.last_error
 
-    def come(self, path: str, **moods: str) -> MadeUpServer:
+    def come(
+        self, path: str, *, is_silent: bool = False, told: PluginTold | None = None, **moods: str
+    ) -> MadeUpServer:
         """A plugin appears."""
         fine = {"get_info": "fine", "notify": "fine"}
-        server = self.servers[path] = MadeUpServer(path, "one", len(self.servers), fine | moods)
+        server = self.servers[path] = MadeUpServer(
+            path, "one", len(self.servers), fine | moods, told=told, is_silent=is_silent
+        )
         self.desired.add_or_update_plugin(path)
         return server
+
+    def leave(self, number: int) -> None:
+        """So many sockets appear whose servers have died."""
+        for each in range(number):
+            self.desired.add_or_update_plugin(f"/p/dead{each:04}")
+
+    def state(self, path: str) -> PluginState:
+        """The state of one socket."""
+        return next(each.state for each in self.reconciler.statuses() if each.socket_path == path)
 
     def status(self) -> PluginStatus:
         """The only socket."""
@@ -87,7 +103,7 @@ class Scene:
 @asynccontextmanager
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
-    MadeUpConnection.servers, MadeUpConnection.open = made.servers, 0
+    MadeUpConnection.servers, MadeUpConnection.open, MadeUpConnection.looks = made.servers, 0, 0
     with mock.patch.object(registration, "PluginConnection", MadeUpConnection):
         running = asyncio.create_task(made.reconciler.run())
         try:
@@ -204,3 +220,94 @@ async def test_forty_dead_sockets_do_not_keep_an_ending_plugin_waiting() -> None
         made.desired.remove_plugin("/p/a")
         await asyncio.sleep(0.1)
         assert made.handler.calls == ["validate", "register", "deregister"]
+
+
+@virtually
+async def test_hundreds_of_sockets_that_say_nothing_hold_up_nobody_who_is_new() -> None:
+    async with scene() as made:
+        for number in range(400):
+            made.come(f"/p/silent{number:03}", is_silent=True)
+        made.come("/p/late")
+        await asyncio.sleep(5.0)
+        assert made.state("/p/late") is PluginState.REGISTERED
+        await asyncio.sleep(120.0)
+        made.come("/p/later").name = "two"
+        await asyncio.sleep(3.0)
+        assert made.state("/p/later") is PluginState.REGISTERED
+
+
+@virtually
+async def test_a_server_that_takes_long_to_answer_has_the_published_time() -> None:
+    async with scene() as made:
+        server = made.come("/p/slow", is_silent=True)
+        await asyncio.sleep(9.0)
+        assert made.status().state is PluginState.CONNECTING
+        server.is_silent = False
+        await asyncio.sleep(2.0)
+        assert made.status().state is PluginState.REGISTERED
+
+
+@virtually
+async def test_sockets_that_were_left_behind_are_looked_at_less_and_less_often() -> None:
+    async with scene() as made:
+        made.leave(50)
+        looks = []
+        for _ in range(4):
+            before = MadeUpConnection.looks
+            await asyncio.sleep(150.0)
+            looks.append(MadeUpConnection.looks - before)
+        assert looks == sorted(looks, reverse=True)
+        assert looks[-1] <= 2 * 50
+        made.come("/p/dead0007")
+        await asyncio.sleep(1.0)
+        assert made.state("/p/dead0007") is PluginState.REGISTERED
+
+
+@virtually
+async def test_of_hundreds_of_dead_sockets_a_bounded_number_is_tried_at_once_and_the_new_ones_first() -> None:
+    async with scene() as made:
+        made.leave(600)
+        asked = [each.operation for each in made.reconciler.reconcile()]
+        assert len(asked) == STARTS
+        assert asked[-1].plugin.socket_path == "/p/dead0599"
+        made.come("/p/new")
+        again = [each.operation.plugin.socket_path for each in made.reconciler.reconcile()]
+        assert "/p/new" in again
+        assert all(isinstance(each, RegisterPlugin) for each in asked)
+        await asyncio.sleep(1.0)
+        assert made.state("/p/new") is PluginState.REGISTERED
+        await asyncio.sleep(30.0)
+        left = {each.state for each in made.reconciler.statuses() if "dead" in each.socket_path}
+        assert left <= {PluginState.FAILED, PluginState.CONNECTING}
+
+
+@virtually
+async def test_hundreds_of_dead_sockets_are_some_lines_in_the_log() -> None:
+    with capture_logs() as told:
+        async with scene() as made:
+            made.leave(600)
+            await asyncio.sleep(300.0)
+    assert [line.get("objects") for line in told] == [*[None] * 10, 100]
+
+
+@virtually
+async def test_what_a_refused_plugin_says_of_itself_is_not_kept_beyond_its_bounds() -> None:
+    much = PluginTold(TYPE * 9**5, "one", "/p/a" * 2000, ("v\x1b[2J",) * 9**5)
+    async with scene() as made:
+        made.come("/p/a", told=much)
+        await asyncio.sleep(1.0)
+        status = made.status()
+        assert (status.state, status.plugin_type, status.name, status.versions) == (
+            PluginState.FAILED,
+            "",
+            "",
+            (),
+        )
+        assert status.last_error.startswith(
+            "refused: type: must be at most 256 characters that can be printed, not 'MetricsSource"
+        )
+        assert "; endpoint: must have at most 4096 characters and has 8000, not '/p/a" in status.last_error
+        assert "; supported_versions: must have at most 16 versions, not 59049; " in status.last_error
+        assert status.last_error.isprintable()
+        assert len(status.last_error) <= MAX_ERROR
+        assert not made.handler.calls

@@ -98,6 +98,17 @@ async def test_a_change_that_nobody_told_of_is_seen_from_time_to_time(
     } == renewed
 
 
+async def test_a_link_to_a_folder_is_never_followed(registry: Registry) -> None:
+    """The published watcher follows one that is made while it runs: it finds the sockets that come there from then on, and only those."""
+    registry.mkdir("out")
+    registry.socket("out/before.sock")
+    registry.symlink("r/l", "out")
+    registry.socket("out/later.sock")
+    registry.socket("r/a.sock")
+    await registry.watched.changed("a.sock")
+    assert registry.desired() == ["a.sock"]
+
+
 async def test_a_link_whose_socket_is_gone_is_not_desired_any_more(registry: Registry) -> None:
     registry.mkdir("out")
     registry.socket("out/a.sock")

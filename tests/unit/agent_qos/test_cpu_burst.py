@@ -277,10 +277,18 @@ OURS, PUBLISHED = "parley.dev/cpu-burst", "koordinator.sh/cpuBurst"
         ({OURS: json.dumps({"policy": "none"})}, 100_000, ""),
         ({PUBLISHED: json.dumps({"cfsQuotaBurstPercent": 110})}, 110_000, ""),
         ({PUBLISHED: "nonsense", OURS: json.dumps({"cfsQuotaBurstPercent": 110})}, 110_000, ""),
-        ({OURS: "nonsense"}, 120_000, f"annotation {OURS} is ignored"),
-        ({PUBLISHED: json.dumps({"policy": "?"})}, 120_000, f"annotation {PUBLISHED} is ignored"),
-        ({OURS: json.dumps({"policy": ["none"]})}, 120_000, f"annotation {OURS} is ignored"),
-        ({OURS: 100_000 * "["}, 120_000, f"annotation {OURS} is ignored"),
+        ({OURS: "nonsense"}, 100_000, f"annotation {OURS} has faults, the pod does not burst"),
+        (
+            {PUBLISHED: json.dumps({"policy": "?"})},
+            100_000,
+            f"annotation {PUBLISHED} has faults, the pod does not burst",
+        ),
+        (
+            {OURS: json.dumps({"policy": ["none"]})},
+            100_000,
+            f"annotation {OURS} has faults, the pod does not burst",
+        ),
+        ({OURS: 100_000 * "["}, 100_000, f"annotation {OURS} has faults, the pod does not burst"),
     ],
 )
 def test_a_pod_may_have_its_own_rule_and_a_wrong_one_is_told_once(
@@ -293,6 +301,17 @@ def test_a_pod_may_have_its_own_rule_and_a_wrong_one_is_told_once(
     assert world.round()[1] == quota
     world.round()
     assert [message.partition(":")[0] for _, message in world.client.events] == ([told] if told else [])
+
+
+def test_a_rule_with_faults_leaves_the_one_before_it_in_force(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    found = world.states.pods[0]
+    world.see(1, 0.5)
+    quotas = []
+    for text in (json.dumps({"cfsQuotaBurstPercent": 110}), "{", json.dumps({"policy": "none"}), "{"):
+        world.states.pods = (pod(UID, "Burstable", found.containers, annotations={OURS: text}),)
+        quotas.append(world.round()[1])
+    assert quotas == [110_000, 110_000, 100_000, 100_000]
 
 
 def test_what_a_killed_agent_has_left_is_put_back_by_a_strategy_that_only_ends(tmp_path: Path) -> None:

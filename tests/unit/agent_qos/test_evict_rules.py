@@ -323,7 +323,7 @@ def test_latent_bugs_of_the_published_code_are_not_here(
             {"parley.dev/eviction-enabled": "false"},
             EvictionMarks(False),
         ),
-        ({"parley.dev/eviction-enabled": "yes"}, {}, EvictionMarks()),
+        ({"parley.dev/eviction-enabled": "yes"}, {}, EvictionMarks(False)),
         ({}, {"koordinator.sh/eviction-priority": "-3"}, EvictionMarks(order=-3)),
         ({}, {"parley.dev/eviction-priority": "5"}, EvictionMarks(order=5)),
         ({}, {"parley.dev/eviction-priority": "soon"}, EvictionMarks()),

@@ -142,3 +142,92 @@ def test_what_keeps_a_pod_from_being_resized_at_all(pod: Manifest, obstacle: str
 )
 def test_selectors(selector: Manifest, is_selected: bool) -> None:
     assert objects.selects(selector, {"app": "x"}) is is_selected
+
+
+GOOD: dict[str, Any] = {
+    names.BOUNDS: {"max": {"memory": "2Gi"}},
+    names.UNIT: {"cpu": "250m"},
+    names.SHARES: {"app": 1},
+    names.CONFIG: {"tied": True},
+    names.INFORMANT: "10301",
+    names.RESTART: "allowed",
+    names.EVICT: "true",
+}
+BAD: dict[str, Any] = {
+    names.BOUNDS: {"max": {"memory": "lots"}},
+    names.UNIT: {"cpu": "many"},
+    names.SHARES: {"web": 1},
+    names.CONFIG: {"tied": "perhaps"},
+    names.INFORMANT: "high",
+    names.RESTART: "yes",
+    names.EVICT: "yes",
+}
+
+
+def _what_counts(found: Scaling) -> tuple[Any, ...]:
+    return (
+        found.bounds,
+        found.step,
+        found.shares,
+        found.is_tied,
+        found.informant_port,
+        found.may_restart,
+        found.may_evict,
+    )
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_annotation_with_faults_keeps_its_last_valid_value(name: str) -> None:
+    before = _scaling(_pod(ON, GOOD))
+    found = scaling_of(_pod(ON, GOOD | {name: BAD[name]}), (), ROOM, before.valid)
+    assert found is not None
+    assert _what_counts(found) == _what_counts(before)
+    assert [text.partition(": ")[0] for text in found.faults] == [name]
+    assert (found.unknown, found.valid) == ((), before.valid)
+    again = scaling_of(_pod(ON, GOOD | {name: BAD[name]}), (), ROOM, found.valid)
+    assert again == found, "however often it is looked at"
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_without_a_valid_value_the_size_stays_and_what_needs_a_word_is_not_allowed(name: str) -> None:
+    found = _scaling(_pod(ON, GOOD | {name: BAD[name]}))
+    is_word = name in (names.RESTART, names.EVICT)
+    assert found.unknown == (() if is_word else (name,))
+    assert (found.valid is None) is not is_word
+    assert (found.may_restart, found.may_evict) == (name != names.RESTART, name != names.EVICT)
+
+
+def test_who_had_no_such_annotation_keeps_what_counts_without_it() -> None:
+    before = _scaling(_pod(ON))
+    found = scaling_of(_pod(ON, {names.BOUNDS: BAD[names.BOUNDS]}), (), ROOM, before.valid)
+    assert found is not None
+    assert (found.bounds, found.unknown) == (before.bounds, ())
+
+
+def test_an_annotation_that_is_taken_off_is_no_fault() -> None:
+    before = _scaling(_pod(ON, GOOD))
+    found = scaling_of(_pod(ON), (), ROOM, before.valid)
+    assert found is not None
+    assert (found.bounds, found.valid, found.faults) == (Bounds(DEFAULT_MIN, ROOM), {}, ())
+
+
+def test_a_typo_in_a_policy_keeps_each_pods_last_valid_value() -> None:
+    pod = _pod({"app": "x"})
+    before = _scaling(pod, _policy(bounds={"max": {"cpu": 2}}))
+    typo = _policy(bounds={"max": {"cpu": "two"}})
+    found = scaling_of(pod, (typo,), ROOM, before.valid)
+    assert found is not None
+    assert (found.bounds, found.unknown) == (before.bounds, ())
+    assert _scaling(pod, typo).unknown == (names.BOUNDS,)
+
+
+def test_a_value_that_was_valid_and_cannot_be_any_more_is_unknown() -> None:
+    pod = _pod(ON, {names.BOUNDS: {"min": {"cpu": 4}}})
+    before = _scaling(pod)
+    found = scaling_of(pod, (), Resources(2000, 16 * GIB), before.valid)
+    assert found is not None
+    assert found.unknown == (names.BOUNDS,)
+    typo = _pod(ON, {names.BOUNDS: '{"min": {"cpu": "lots"}}'})
+    again = scaling_of(typo, (), ROOM, found.valid)
+    assert again is not None
+    assert (again.bounds, again.unknown) == (before.bounds, ()), "it counts again where it can"

@@ -213,3 +213,23 @@ def test_a_runner_pod_names_its_vm() -> None:
 
 def test_cpus_are_written_as_all_releases_read_them() -> None:
     assert [as_cpus(each) for each in (1000, 250, 2500, 12000)] == [1, "250m", "2500m", 12]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ({names.BOUNDS: OURS}, {names.BOUNDS: '{"max": {"memory": "lots"}}'}),
+        ({names.NEON_BOUNDS: SMALL}, {names.NEON_BOUNDS: SMALL.replace("5Gi", "5G")}),
+        ({names.UNIT: '{"cpu": "250m"}'}, {names.UNIT: '{"memory": "512Mi"}'}),
+    ],
+    ids=["bounds", "published bounds", "steps"],
+)
+def test_an_annotation_with_faults_keeps_its_last_valid_value(
+    good: dict[str, str], bad: dict[str, str]
+) -> None:
+    before = VirtualMachine.read(machine(annotations=good))
+    found = VirtualMachine.read(machine(annotations=bad), before.valid)
+    assert (found.bounds, found.step) == (before.bounds, before.step)
+    assert (found.unknown, found.valid, before.valid) == ((), good, good)
+    assert found.faults
+    assert VirtualMachine.read(machine(annotations=bad)).unknown == tuple(bad)

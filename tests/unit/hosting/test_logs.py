@@ -87,6 +87,14 @@ def test_a_line_for_people_has_no_colour_without_a_terminal(written: Written) ->
     assert ("\x1b" in line, "permit" in line, "vm=a" in line) == (False, True, True)
 
 
+def test_a_terminal_obeys_nothing_that_is_in_a_line_for_people(written: Written) -> None:
+    logs.configure(style="console")
+    logs.logger("agent").info("plugin\x1b[2J", path="/p/a\x1b]0;owned\x07.sock", count=3)
+    (line,) = written.lines()
+    assert line.isprintable()
+    assert "path=/p/a.sock" in line
+
+
 # ---------------------------------------------------------------- whatever is in it
 
 

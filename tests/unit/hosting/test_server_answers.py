@@ -6,6 +6,7 @@ import re
 import pytest
 
 from hosting.server import Handler, HangUp, Reply, Request, Route, Server
+from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import Running, request_bytes, serving
 
 
@@ -318,3 +319,52 @@ async def test_a_hang_up_sends_no_byte_and_leaves_pipelined_requests_unanswered(
         assert await exchange(running, pipelined) == b""
         assert running.lines == []
         assert await running.is_alive()
+
+
+# ---------------------------------------------------------------- peers that end their side
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["at once", "while it is handled"])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_peer_that_ends_its_side_gets_every_answer_and_then_the_end(
+    count: int, is_held: bool
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def hold(request: Request) -> Reply:
+        begun.set()
+        await may_end.wait()
+        return Reply(200, request.body)
+
+    async with serving(Route("POST", "/hold", hold)) as running:
+        wire = await running.connect()
+        await wire.send(request_bytes("POST", "/hold", b"whole") * count)
+        if is_held:
+            await begun.wait()
+        wire.writer.write_eof()
+        if is_held:
+            (connection,) = running.server._open
+            await until(lambda: connection.has_ended)
+        may_end.set()
+        answers = await wire.rest()
+        assert [answers.count(b"HTTP/1.1 200 OK"), answers.count(b"\r\n\r\nwhole")] == [count, count]
+        await until(lambda: running.server.open_connections() == 0)
+        assert (running.lines, running.server.stats["aborted"]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"POST /echo HTTP/1.1\r\nHost: te",
+        b"POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\nhalf",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+async def test_a_peer_that_ends_its_side_with_nothing_whole_is_closed(content: bytes) -> None:
+    async with serving() as running:
+        wire = await running.connected()
+        await wire.send(content)
+        wire.writer.write_eof()
+        assert await wire.rest() == b""
+        assert (running.server.stats["aborted"], running.server.stats["faults"]) == (0, 0)

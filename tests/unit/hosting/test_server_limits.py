@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 from dataclasses import replace
 
 import pytest
@@ -176,10 +177,26 @@ async def test_the_handler_of_a_peer_that_leaves_is_cancelled() -> None:
     held = Held()
     async with serving(held.route) as running:
         wire = await _held_request(running, held)
+        connected = wire.writer.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         wire.writer.transport.abort()
         async with asyncio.timeout(PATIENCE_S):
             await held.left.wait()
         assert await running.is_alive()
+
+
+async def test_a_peer_that_closes_in_mid_request_is_one_that_ends_its_side_until_the_sweeper_comes() -> None:
+    before, held = asyncio.all_tasks(), Held()
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
+        wire = await _held_request(running, held)
+        await wire.close()
+        await until(lambda: all(each.has_ended for each in running.server._open))
+        assert not held.left.is_set()
+        running.pass_the_deadline()
+        async with asyncio.timeout(PATIENCE_S):
+            await held.left.wait()
+        assert await running.is_alive()
+    await until(lambda: asyncio.all_tasks() <= before)
 
 
 # ---------------------------------------------------------------- garbage

@@ -54,6 +54,7 @@ class Agent:
     number: int = 0
     step: int = 1
     wishes: list[dict[str, bool]] = field(default_factory=list)
+    whys: list[str] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -62,7 +63,9 @@ class Agent:
     async def serve(self, path: str, body: bytes) -> Reply:
         self.log.append(f"{self.name}{path}")
         if path == "/try-upscale":
-            self.wishes.append({key: value for key, value in json.loads(body).items() if key != "expectedID"})
+            message = json.loads(body)
+            self.wishes.append({key: message[key] for key in ("cpu", "memory")})
+            self.whys.append(message.get("why", ""))
         if path in self.held:
             self.waiting.append(path)
             await self.held[path].wait()

@@ -227,8 +227,11 @@ class FakeWishes:
     wished: list[MoreResources] = field(default_factory=list)
     arrivals: list[MoreResources] = field(default_factory=list)
 
-    def wish(self, resources: MoreResources) -> bool:
+    whys: list[str] = field(default_factory=list)
+
+    def wish(self, resources: MoreResources, why: str = "") -> bool:
         self.wished.append(resources)
+        self.whys.append(why)
         return True
 
     def arrived(self, resources: MoreResources) -> MoreResources:

@@ -100,6 +100,13 @@ class MadeGroup:
         self.write("memory", "memory.failcnt", f"{hits}\n")
         self.write("memory", "memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
 
+    def populated(self, *, is_so: bool) -> None:
+        """Whether a process is in the group."""
+        if self.is_v2:
+            self.write("", "cgroup.events", f"populated {int(is_so)}\nfrozen 0\n")
+        else:
+            self.write("memory", "cgroup.procs", "7\n" if is_so else "")
+
     def waited(self, resource: str, waited_s: float) -> None:
         """The time that tasks have waited for a resource (v2)."""
         self.write("", f"{resource}.pressure", _STALLS.format(round(waited_s * 1e6)))

@@ -27,10 +27,11 @@ async def test_every_pod_is_told_with_its_limits_and_its_use(is_v2: bool, tmp_pa
     assert told["uid"] == UID
     assert (told["memoryNeededBytes"], told["memoryCurrentBytes"]) == (100 * MIB, 150 * MIB)
     assert (told["limitHits"], told["kills"], told["throttledSeconds"]) == (3, 1, 2.0)
+    assert told["behind"] == []
     assert told["groups"] == {"pod": {"cpus": 0.5, "memoryBytes": 256 * MIB}}
     lines = list(diagnose_pods.as_text(seen))
     assert (
-        "  memory                   100 MiB needed, 150 MiB with page cache, 3 hits of the limit, 1 kills"
+        "  memory                   100 MiB needed, 150 MiB with page cache, 3 hits of the limit, 1 kill"
         in lines
     )
     assert "  limits of pod            0.5 CPUs, 256 MiB" in lines

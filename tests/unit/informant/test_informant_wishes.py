@@ -36,6 +36,17 @@ async def test_a_wish_is_delivered_and_ends_with_the_size_that_it_asked_for() ->
 
 
 @virtually
+async def test_a_wish_says_why_and_its_end_says_nothing() -> None:
+    async with running() as vm:
+        agent = await vm.in_use("a")
+        vm.informant.agents.wish(CPU, "throttled" + "d" * 400)
+        await until(lambda: agent.wishes == [WISHES_CPU])
+        await upscale(vm, b'{"cpu":"3","memory":"8Gi"}')
+        await until(lambda: agent.wishes[1:] == [NOTHING_WISHED])
+        assert agent.whys[-2:] == ["throttled" + "d" * 191, ""]
+
+
+@virtually
 async def test_an_agent_that_registers_is_told_that_nothing_is_wished_for() -> None:
     """The agent may keep a wish of an earlier life of the informant."""
     async with running() as vm:

@@ -85,7 +85,7 @@ def test_a_kernel_that_switches_no_cpus_is_lacking(tree: MachineTree) -> None:
 
 def test_a_finding_tells_of_the_machine(tree: MachineTree) -> None:
     (found,) = findings(MachineFiles(tree.root))
-    told = "2 of 4 CPUs are online; 4 memory blocks of 128 MiB"
+    told = "2 of 4 CPUs online; 4 memory blocks of 128 MiB"
     assert (found.name, found.is_had, found.told) == ("machine", True, told)
     (tree.root / "cpu" / "hotplug").rmdir()
     (found,) = findings(MachineFiles(tree.root))

@@ -149,5 +149,7 @@ def test_the_page_for_agents_is_small_and_holds_all_that_they_read() -> None:
     assert len(small) < min(2048, len(page(READING)))
     for prefix in ("node_", "host_"):
         assert exporter.read_metrics(small, prefix) == exporter.read_metrics(page(READING), prefix)
-        names = [f"{prefix}{name}" for name in ("cpu_busy_seconds_total", "memory_MemAvailable_bytes")]
+        names = [
+            f"{prefix}{name}" for name in ("cpu_busy_seconds_total", "cpus", "memory_MemAvailable_bytes")
+        ]
         assert exporter.samples(small, names) == exporter.samples(page(READING), names)

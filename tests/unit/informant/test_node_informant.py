@@ -13,9 +13,11 @@ import pytest
 
 from hosting.cgroups.tree import CgroupTree
 from hosting.server import Reply, Request
+from informant.core import report
 from informant.service.pods import NodeInformant
 from informant.settings import NodeSettings
-from protocol import exporter
+from protocol import codec, exporter
+from protocol.pod_cgroups import GroupAllowance, PodCgroups
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.informant.guests import NOTHING_WISHED, Agent, Network
@@ -121,6 +123,30 @@ async def test_the_page_is_what_agents_read(tmp_path: Path) -> None:
         assert tuple(found.values()) == (12.5, 256 * MIB, 156 * MIB)
 
 
+@virtually
+async def test_an_agent_is_told_the_groups_as_they_are_and_the_page_which_was_left_behind(
+    tmp_path: Path,
+) -> None:
+    pod = limited(tmp_path)
+    pod.inside("app").memory(100, limit=512)
+    pod.inside("app").populated(is_so=True)
+    async with on_node(tmp_path) as node:
+        status, body = await node.call("GET", UID, "cgroups")
+        told = codec.decode(PodCgroups, body.encode())
+        assert (status, told.behind) == (200, ("memory",))
+        assert told.containers == {"app": GroupAllowance(500, 512 * MIB)}
+        assert (
+            'node_pod_cgroup_behind{resource="memory"} 1'
+            in report.page(node.node.pods[UID].source.read()).decode()
+        )
+        figures = node.node.figures()
+        assert [
+            figures[f'parley_informant_pods_behind{{resource="{each}"}}'] for each in ("cpu", "memory")
+        ] == [0, 1]
+        pod.remove()
+        assert (await node.call("GET", UID, "cgroups"))[0] == 404
+
+
 @pytest.mark.parametrize("uid", [OTHER, "..", "app", "%2e%2e", ""])
 @virtually
 async def test_what_is_no_pod_here_is_404(uid: str, tmp_path: Path) -> None:
@@ -170,6 +196,9 @@ async def test_throttling_is_heard_at_once_and_ends_with_more_cpu(is_v2: bool, t
         assert (await node.size("upscale", 1000, 256))[0] == 200
         await asyncio.sleep(HEARD_S)
         assert agent.wishes == [CPU, NOTHING_WISHED]
+        told, nothing = agent.whys[-2:]
+        assert "was held back by its CPU limit of 0.5 in 40% of the periods" in told
+        assert nothing == ""
 
 
 @pytest.mark.parametrize("is_v2", [True, False], ids=["v2", "v1"])

@@ -9,6 +9,7 @@ import pytest
 from hosting.cgroups.tree import CgroupTree
 from informant.core.containers import POD
 from informant.guest.pod import PodSource, node_bytes
+from protocol.pod_cgroups import GroupAllowance, PodCgroups
 from protocol.values import Resources
 from protocol.wire import MoreResources
 from tests.unit.informant.pod_trees import MIB, UID, MadeGroup, made_pod
@@ -147,3 +148,44 @@ def test_a_node_that_tells_no_memory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("Nothing: 1 kB\n")
     with pytest.raises(ValueError, match="MemTotal"):
         node_bytes(tmp_path / "meminfo")
+
+
+ID: str = "ab" * 32
+
+
+@pytest.mark.parametrize("name", [ID, f"cri-containerd-{ID}.scope", f"crio-{ID}.scope"])
+def test_the_groups_of_containers_with_processes_are_told_by_their_ids(name: str, world: World) -> None:
+    limited(world)
+    container = world.pod.inside(name).make()
+    container.cpu(limit=0.25)
+    container.memory(1, limit=64)
+    for group, is_so in ((container, True), (world.app, False)):
+        group.populated(is_so=is_so)
+    told = world.source.cgroups()
+    assert told.containers == {ID: GroupAllowance(250, 64 * MIB)}
+    assert told.pod == GroupAllowance(500, 256 * MIB)
+
+
+def test_a_group_without_limits_allows_no_certain_amount(world: World) -> None:
+    world.app.populated(is_so=True)
+    assert world.source.cgroups() == PodCgroups(GroupAllowance(), {"app": GroupAllowance()})
+
+
+@pytest.mark.parametrize(
+    ("cpus", "mib", "names"), [(0.5, 256, ()), (0.5, 512, ("memory",)), (0.75, 256, ("cpu",))]
+)
+def test_a_pods_group_that_was_left_behind_is_told(
+    cpus: float, mib: int, names: tuple[str, ...], world: World
+) -> None:
+    limited(world)
+    world.app.cpu(limit=cpus)
+    world.app.memory(100, limit=mib)
+    world.app.populated(is_so=True)
+    assert world.source.cgroups().behind == names
+
+
+def test_a_pod_that_cannot_start_is_compared_with_the_size_that_was_announced(world: World) -> None:
+    limited(world)
+    world.app.remove()
+    world.source.resized(Resources(750, 256 * MIB))
+    assert world.source.cgroups().behind == ("cpu",)

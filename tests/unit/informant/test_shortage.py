@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Shortage, ShortageDetector
 from informant.core.thresholds import Spare, Thresholds
+from protocol.plurals import counted
 from protocol.wire import MoreResources
 
 MIB, GIB = 2**20, 2**30
@@ -72,7 +73,8 @@ def test_cpu_is_short_when_every_cpu_is_busy(cpus: int) -> None:
 
     at = Thresholds(cpu_busy_share=0.75)
     assert after(0.97 * 2 * cpus) == Shortage()
-    assert after(0.99 * 2 * cpus) == Shortage(cpu=f"all {cpus} CPUs were busy 99% of 2.0 s")
+    all_of_them = "1 CPU was" if cpus == 1 else f"all {cpus} CPUs were"
+    assert after(0.99 * 2 * cpus) == Shortage(cpu=f"{all_of_them} busy 99% of 2.0 s")
     for busy_s, is_short in ((1.5 * cpus, True), (1.5 * cpus - 0.015625, False)):
         found = why((10.0, calm(cpus=cpus)), (12.0, calm(busy_s=busy_s, cpus=cpus)), at=at)
         assert bool(found.cpu) == is_short
@@ -197,7 +199,7 @@ def test_memory_is_short_when_the_group_reached_its_limit_since_the_last_look(
     count: int, readings: list[Reading]
 ) -> None:
     found = why(*[(at / 10, reading) for at, reading in enumerate(readings)])
-    told = f"the cgroup reached its limit {count} times"
+    told = f"the cgroup reached its limit {counted(count, 'time')}"
     assert found == (Shortage(memory=told, is_hit=True) if count else Shortage())
 
 
@@ -248,7 +250,7 @@ def test_a_limit_is_hit_and_makes_no_wish_while_more_is_on_its_way() -> None:
     for coming in (COMING, 128 * MIB, 64 * MIB):  # enough beside what is needed, if with no margin
         assert announced.see(after, GIB, 0.1, coming)[1] == Shortage(is_hit=True)
     assert announced.see(after, GIB, 0.1, 32 * MIB)[1].memory.startswith("the cgroup needs")
-    assert announced.see(after, GIB, 0.1)[1].memory == "the cgroup reached its limit 1 times"
+    assert announced.see(after, GIB, 0.1)[1].memory == "the cgroup reached its limit 1 time"
 
 
 def test_what_was_waited_for_until_memory_came_tells_nothing_of_later() -> None:

@@ -1,7 +1,10 @@
 """The demo's programs: started again when they end, with their last line, which is shown for a while."""
 
 import asyncio
+import errno
+import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,19 @@ async def test_a_program_that_ends_is_told_with_its_last_line_and_again_when_it_
     await run(tmp_path, said, FAILING, 3)
     name = "a ended with code 3 (cannot go on: no disk)"
     assert said[:2] == [("a", f"{name}; it starts again in 0.0 s"), ("a", f"{name}; it runs again")]
+
+
+async def test_of_a_full_disk_no_program_can_tell_so_the_demo_does(
+    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    children = await run(tmp_path, said, "raise SystemExit(1)", 1)
+    fault = f"nothing can be written to {tmp_path}/logs: No space left on device"
+    assert said[0] == ("a", f"a ended with code 1 ({fault}); it starts again in 0.0 s")
+    assert children.write_fault() == fault
 
 
 async def test_a_program_that_is_killed_has_no_last_line(tmp_path: Path, said: list[tuple[str, str]]) -> None:

@@ -52,6 +52,13 @@ def test_sums_of_a_scheduler_are_read_and_nonsense_is_left_out() -> None:
     assert drawing.node_sums({"nodes": "x"}).nodes == {}
 
 
+def test_what_is_kept_until_the_agents_of_a_node_have_asked_is_not_taken_for_reserved() -> None:
+    node = {"node": "n1", "reserved": shown("8", "3Gi"), "reservable": shown("4", "1408Mi")}
+    assert drawing.node_sums({"nodes": [{**node, "overFullBecauseOf": ["settling"]}]}).nodes == {}
+    over = drawing.node_sums({"nodes": [{**node, "overFullBecauseOf": ["bounds"]}]})
+    assert over.nodes == {"n1": ((8, 3 * GIB), (4, 1408 * 2**20))}
+
+
 def test_a_node_is_filled_by_the_scheduler_s_word_or_else_by_permits() -> None:
     load = {"busyCPUs": 9.0, "load1": 1.0, "memoryUsed": GIB}
     made, _ = rows_of("a", document(vm("x", 2, load=load), vm("y", 1, load=None, permit=None), node="n1"))

@@ -6,8 +6,9 @@ from typing import Any
 from parley.demo import Tallies
 
 
-def told(agent_id: str, permits: int, **refusals: int) -> list[Mapping[str, Any]]:
-    counts = {"permits": permits, "resizes": 1, "refusals": refusals}
+def told(agent_id: str, permits: int, kills: int = 0, **refusals: int) -> list[Mapping[str, Any]]:
+    ends = {"OOMKilled": kills} if kills else {}
+    counts = {"permits": permits, "resizes": 1, "restarts": kills, "ends": ends, "refusals": refusals}
     return [{"vm": "demo/a", "agentID": agent_id, "counts": counts}]
 
 
@@ -15,9 +16,10 @@ def test_the_last_counts_of_every_life_of_agent_and_vm_are_added() -> None:
     tallies = Tallies()
     for daemon, vms in (
         ("d-1", told("first", 2)),
-        ("d-1", told("first", 5, denied=1)),
+        ("d-1", told("first", 5, 2, denied=1)),
         ("d-1", told("second", 1)),  # the VM died and came back
-        ("d-2", told("third", 3, denied=2)),  # and then the agent
+        ("d-2", told("third", 3, 1, denied=2)),  # and then the agent
     ):
         tallies.note(daemon, vms)
-    assert tallies.totals() == {"demo/a": {"permits": 9, "resizes": 3, "refusals": {"denied": 3}}}
+    counted = {"permits": 9, "resizes": 3, "restarts": 3, "ends": {"OOMKilled": 3}, "refusals": {"denied": 3}}
+    assert tallies.totals() == {"demo/a": counted}

@@ -41,6 +41,7 @@ def test_a_permit_that_is_not_held_any_more_has_lapsed(permit: str | None, held:
         ({"tied": None, "goalReasons": None, "reason": "older"}, "goal 2/2Gi, permit 2/2Gi, size 2/2Gi, seq 12, older"),
         ({"reasonCode": "node-headroom", "reason": FULL}, f"seq 12, {FULL}"),
         ({"faults": ["informant: gone"]}, "seq 12, informant: gone"),
+        ({"counts": {"restarts": 3, "ends": {"OOMKilled": 2, "Error": 1}}}, "seq 12, restarts 3 (OOM kills 2), as it should be"),
     ],
 )  # fmt: skip
 def test_a_line_says_tied_or_apart_and_the_reason_for_each_resource(other: dict[str, Any], told: str) -> None:
@@ -141,6 +142,20 @@ def test_what_is_told_beside_the_vms_is_read_without_trust(odd: object) -> None:
             assert told.isprintable()
 
 
+def test_the_summary_counts_restarts_and_what_ended_the_containers() -> None:
+    counts = {"permits": 3, "resizes": 2, "refusals": {}, "restarts": 3, "ends": {"Error": 1, "OOMKilled": 2}}
+    result = {
+        "seconds": 1.0,
+        "vms": {"demo/p": counts},
+        "load": None,
+        "nodes": {},
+        "restarts": {},
+        "sizes": {},
+    }
+    lines = view.summary(result | {"apart": Comparison(Resources(2000, 2), {}).figures()}).splitlines()
+    assert lines[3] == "    containers restarted 3 times; ended by: OOM kills 2, Error 1"
+
+
 def test_the_summary_says_how_each_vm_grew_and_shrank() -> None:
     moved = {
         "cpu": {"least": 1.0, "most": 3.0, "last": 1.0, "up": 2, "down": 1},
@@ -148,7 +163,7 @@ def test_the_summary_says_how_each_vm_grew_and_shrank() -> None:
     }
     lines = view.summary(
         {
-            "seconds": 1.0, "vms": {"demo/vm-0": {"permits": 3, "resizes": 2, "refusals": {}}}, "load": None, "nodes": {}, "restarts": {},
+            "seconds": 1.0, "vms": {"demo/vm-0": {"permits": 3, "resizes": 2, "refusals": {}, "restarts": 0, "ends": {}}}, "load": None, "nodes": {}, "restarts": {},
             "apart": Comparison(Resources(2000, 2), {}).figures(), "sizes": {"demo/vm-0": moved},
         }
     ).splitlines()  # fmt: skip

@@ -224,7 +224,7 @@ def test_an_error_code_of_a_later_version_is_other() -> None:
 def test_a_long_error_text_is_cut() -> None:
     read = codec.decode_error(json.dumps({"code": "internal", "error": "x" * 5000}).encode())
     assert read is not None
-    assert read.body.message == "x" * 1024
+    assert read.body.message == "x" * 1023 + "…"
 
 
 def test_an_error_whose_text_nests_deeply_is_read_or_none() -> None:

@@ -61,6 +61,7 @@ def machine(
     use: int = 2,
     *,
     is_enabled: bool = True,
+    labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
 ) -> Manifest:
     """A VirtualMachine of 1 to 4 units of one CPU and 1 GiB; it has one of them, and its spec asks for `use`."""
@@ -70,7 +71,7 @@ def machine(
             "name": name,
             "namespace": "default",
             "uid": f"uid-{name}",
-            "labels": {names.NEON_ENABLED: "true"} if is_enabled else {},
+            "labels": ({names.NEON_ENABLED: "true"} if is_enabled else {}) | (labels or {}),
             "annotations": annotations or {},
         },
         "spec": {"guest": {"cpus": limits, "memorySlots": limits, "memorySlotSize": "1Gi"}},

@@ -10,7 +10,7 @@ from hosting import logs
 from hosting.kubernetes.resources import Manifest, ResourceType
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.cluster import IsServed, KubernetesCluster
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Kind
@@ -23,7 +23,7 @@ from tests.support.virtual_time import now_s
 class World:
     """A fake API server with the node `n1` (4 CPUs, 16 GiB), the adapter, and a core that takes what the adapter tells."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_served: IsServed = lambda *_: False) -> None:
         self.server = FakeApiServer()
         self.core = Core(SchedulerConfig(UUID(int=1), is_first_start=True))
         self.told: list[tuple[str, str]] = []
@@ -34,6 +34,7 @@ class World:
             random.Random(1),
             logs.logger("test"),
             lambda type_, manifest, _: self.told.append((type_.kind, manifest["metadata"]["name"])),
+            is_served,
         )
 
     def put(self, type_: ResourceType, manifest: Manifest) -> None:

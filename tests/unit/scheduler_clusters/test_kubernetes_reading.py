@@ -1,5 +1,6 @@
 """What a pod is to the ledger: a VM, or another pod and how much that holds."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,59 @@ def test_other_pods_hold_what_kube_scheduler_counts(
 
     assert isinstance(found, FoundPod)
     assert (found.spec.requests, found.spec.terminal, found.spec.node) == (held, is_terminal, "n1")
+
+
+@pytest.mark.parametrize(
+    ("globs", "name", "is_served"),
+    [
+        ((), None, False),
+        (("m*",), None, False),
+        (("n*",), None, True),
+        (("*",), "x", True),
+        (("*",), "y", False),
+    ],
+)
+def test_published_agents_serve_the_vms_of_their_schedulers_name(
+    globs: tuple[str, ...], name: str | None, is_served: bool
+) -> None:
+    made = machine()
+    vm = VirtualMachine.read({**made, "spec": made["spec"] | {"schedulerName": "x"}})
+    assert reading.is_served_by_published(globs, name, vm, "n1") is is_served
+
+
+@pytest.mark.parametrize(("word", "is_vm"), [("", True), ("false", False)])
+def test_a_vm_that_says_no_is_served_by_nobody(word: str, is_vm: bool) -> None:
+    made = machine(is_enabled=False, labels={names.NEON_ENABLED: word} if word else {})
+    around = replace(_around(made, "vm"), is_served=True)
+    found = reading.describe(pod(labels=_IN_VM), around).found
+    assert isinstance(found, FoundPod) is not is_vm
+
+
+_CI = {names.POOL: "ci"}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "around", "pool"),
+    [
+        (pod(labels=_CI), _around(), "ci"),
+        (pod(labels={**_CI, names.ENABLED: "false"}), _around(None, None, policy(pool="web")), "ci"),
+        (pod(labels={names.ENABLED: "false"}), _around(None, None, policy(pool="web")), "web"),
+        (pod(), _around(None, None, policy(pool="web", enabled=False)), None),
+        (pod(scaled=True, labels=_CI, os={"name": "windows"}), _around(), "ci"),
+        (pod(), _around(), None),
+        (pod(labels=_IN_VM), _around(machine(is_enabled=False, labels=_CI), "vm"), "ci"),
+        (pod(labels={**_IN_VM, **_CI}), _around(machine(pod_name="b", labels=_CI), "vm"), None),
+    ],
+    ids=["label", "label, not scaled", "policy, not scaled", "policy that is off", "not scalable", "none",
+         "VM that is not scaled", "where a VM arrives"],
+)  # fmt: skip
+def test_a_pod_that_is_not_scaled_belongs_to_its_pool_all_the_same(
+    manifest: Manifest, around: Surroundings, pool: str | None
+) -> None:
+    found = reading.describe(manifest, around).found
+
+    assert isinstance(found, FoundPod)
+    assert found.spec.pool == pool
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from hosting.supervisor import Supervisor
 from protocol.wire import PodName
 from scheduler.clusters.migrator import CREATED_BY, PENDING_S, RETRY, US, Choose, KubernetesMigrator
 from scheduler.core import events
-from scheduler.ports import MigratorError
+from scheduler.ports import LeadershipGuard, MigratorError, NotLeadingError
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_store import Selector
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import Guard
 
 POD: Final = PodName("vm-a-x", "default")
 Report = events.MigrationStarted | events.MigrationEnded
@@ -34,11 +35,20 @@ class House:
     told: list[Report] = field(default_factory=list)
 
     @asynccontextmanager
-    async def migrator(self, choose: Choose | None = None) -> AsyncIterator[KubernetesMigrator]:
+    async def migrator(
+        self, choose: Choose | None = None, guard: LeadershipGuard | None = None
+    ) -> AsyncIterator[KubernetesMigrator]:
         log, rng = logger("migrator"), random.Random(1)
         async with self.server.api() as api:
             found = KubernetesMigrator(
-                api, self.told.append, self.uids.get, clock=now_s, rng=rng, log=log, choose=choose
+                api,
+                self.told.append,
+                self.uids.get,
+                clock=now_s,
+                rng=rng,
+                log=log,
+                choose=choose,
+                guard=guard,
             )
             supervisor = Supervisor(log, rng)
             for name, child in found.children().items():
@@ -103,6 +113,21 @@ async def test_a_move_names_the_node_that_was_chosen() -> None:
     (term,) = found["spec"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["preference"]["matchFields"][0]["values"] == ["node-c"]
     assert asked == [house.wanted()]
+
+
+@virtually
+async def test_a_leadership_that_ends_while_a_target_is_chosen_begins_no_move() -> None:
+    house, guard = _house(), Guard()
+
+    async def choose(wanted: events.MigrationWanted) -> tuple[str, ...]:
+        del wanted
+        guard.leads = False
+        return ("node-c",)
+
+    async with house.migrator(choose, guard) as migrator:
+        with pytest.raises(NotLeadingError):
+            await migrator.start(house.wanted())
+    assert house.migrations() == []
 
 
 @virtually

@@ -72,6 +72,7 @@ _INIT = [{"name": "init", "resources": {"requests": {"cpu": "2"}}}]
     [
         (pod(), Resources(500, GIB), None, None, 0),
         (pod(initContainers=_INIT), Resources(2000, GIB), None, None, 0),
+        (pod(labels={names.POOL: "web"}), Resources(500, GIB), None, "web", 0),
         (pod(priority=7, overhead={"cpu": "100m"}), Resources(600, GIB), None, None, 7),
         (
             pod(scaled=True, annotations=BOUNDS, labels={names.POOL: "web"}),
@@ -93,7 +94,7 @@ _INIT = [{"name": "init", "resources": {"requests": {"cpu": "2"}}}]
         # The VM has left for another pod, or is on its way to this one.
         (pod("b", labels={names.NEON_VM_NAME: "vm"}), Resources(2000, 2 * GIB), None, None, 0),
     ],
-    ids=["plain", "init container", "priority and overhead", "scaled", "scaled without bounds", "VM", "VM elsewhere"],
+    ids=["plain", "init container", "not scaled, of a pool", "priority and overhead", "scaled", "scaled without bounds", "VM", "VM elsewhere"],
 )  # fmt: skip
 def test_a_pod_without_a_node_is_told_as_it_will_count(
     manifest: Manifest, amount: Resources, limits: Bounds | None, pool: str | None, priority: int

@@ -143,6 +143,7 @@ class World:
         metrics: Metrics | None = METRICS,
         version: int = 2,
         apart: bool = False,
+        token: str | None = None,
     ) -> AgentRequest:
         """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
         self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
@@ -154,6 +155,7 @@ class World:
             0,
             names,
             RawRequest(want, claim, unit, True if apart else None),
+            token,
         )
         return AgentRequest(PluginProtoVersion(version), pod(name), SlotResources(1, 1), metrics, extension)
 

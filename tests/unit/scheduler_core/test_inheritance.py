@@ -12,16 +12,10 @@ from scheduler.core.ledger import Cause
 from scheduler.core.model import PoolSpec
 from scheduler.core.state import SchedulerConfig
 from tests.support.amounts import UNIT, cu
-from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World
+from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World, pod
 
-UNIX_S = 1_790_000_000.0
-CONFIG = SchedulerConfig(HERE, unix_offset_s=UNIX_S)
-"""A process that may have had one before it; its clock begins at `UNIX_S`."""
-
-
-def started_ms(at: float) -> int:
-    """The start of a life that began at `at`, as its agent writes it."""
-    return round((UNIX_S + at) * 1000)
+CONFIG = SchedulerConfig(HERE)
+"""A process that may have had one before it."""
 
 
 def started(config: SchedulerConfig = CONFIG) -> World:
@@ -32,39 +26,65 @@ def started(config: SchedulerConfig = CONFIG) -> World:
     return world
 
 
-def settled(world: World, *, began: float, knew: UUID | None, at: float = 101.0) -> World:
-    """An agent whose life began at `began`, and that an earlier process answered or not, claims 2 units."""
-    for names in (knew, HERE):
-        first = world.request("vm", cu(2), names=names, claim=cu(2), started=started_ms(began))
-        world.permit(first, at=at)
-    assert world.record().settled
+def settled(world: World, name: str = "vm", *, proves: bool, at: float = 101.0) -> World:
+    """An agent claims what its VM uses, 2 units, and may prove that nobody else holds anything."""
+    first = world.decide(world.request(name, cu(2), names=ELSEWHERE, claim=cu(2)), at=at)
+    assert first.echo is not None
+    token = first.echo.token if proves else None
+    world.permit(world.request(name, cu(2), claim=cu(2), token=token), at=at)
+    assert world.record(name).settled
     return world
 
 
-# ------------------------------------------------------------ a life that nobody here has heard
+# ------------------------------------------------------------ lives that nobody here has heard
 
 
-@pytest.mark.parametrize(
-    ("began", "knew", "reserved"),
-    [
-        (90.0, None, cu(8)),
-        (90.0, ELSEWHERE, cu(8)),
-        (41.5, ELSEWHERE, cu(8)),
-        (41.0, ELSEWHERE, cu(2)),
-        (0.0, ELSEWHERE, cu(2)),
-        (0.0, None, cu(8)),
-    ],
-)
-def test_a_row_settled_by_a_young_life_keeps_what_the_one_before_it_may_hold(
-    began: float, knew: UUID | None, reserved: Resources
+@pytest.mark.parametrize(("proves", "reserved"), [(False, cu(8)), (True, cu(2))])
+def test_a_row_keeps_what_another_life_may_hold_unless_the_life_that_settles_it_proves_that_there_is_none(
+    proves: bool, reserved: Resources
 ) -> None:
-    world = settled(started(), began=began, knew=knew)
+    world = settled(started(), proves=proves)
     assert world.state().current == cu(2)
     assert world.state().reserved == reserved
 
 
+@pytest.mark.parametrize("token", ["", "2", "another"])
+def test_a_token_that_is_not_the_last_answers_proves_nothing(token: str) -> None:
+    world = started()
+    world.permit(world.request("vm", cu(2), names=ELSEWHERE, claim=cu(2)), at=101.0)
+    world.permit(world.request("vm", cu(2), claim=cu(2), token=token or None), at=101.0)
+    assert world.floors() == [(Cause.HANDOVER, cu(8))]
+
+
+def test_a_token_of_an_earlier_answer_proves_nothing() -> None:
+    """Another life may have been answered since."""
+    world = started()
+    old = world.decide(world.request("vm", cu(2), names=ELSEWHERE, claim=cu(2)), at=101.0)
+    world.permit(world.request("vm", cu(2), names=ELSEWHERE, claim=cu(2)), at=102.0)
+    assert old.echo is not None
+    world.permit(world.request("vm", cu(2), claim=cu(2), token=old.echo.token), at=103.0)
+    assert world.floors() == [(Cause.HANDOVER, cu(8))]
+
+
+def test_a_token_of_a_vm_that_has_gone_proves_nothing_where_it_is_back() -> None:
+    world = started()
+    first = world.decide(world.request("vm", cu(2), names=ELSEWHERE, claim=cu(2)), at=101.0)
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 102.0))
+    world.vm("vm", cu(2), at=103.0)
+    assert first.echo is not None
+    world.permit(world.request("vm", cu(2), claim=cu(2), token=first.echo.token), at=104.0)
+    assert world.floors() == [(Cause.HANDOVER, cu(8))]
+
+
+def test_the_answers_of_a_settled_row_have_no_token() -> None:
+    world = settled(started(), proves=True)
+    answer = world.decide(world.request("vm", cu(2), claim=cu(2)), at=102.0)
+    assert answer.echo is not None
+    assert answer.echo.token is None
+
+
 def test_that_ends_with_the_time_in_which_an_earlier_process_can_have_permitted_anything() -> None:
-    world = settled(started(), began=90.0, knew=None)
+    world = settled(started(), proves=False)
     world.tick(159.9)
     assert world.floors() == [(Cause.HANDOVER, cu(8))]
     world.tick(160.0)
@@ -72,31 +92,30 @@ def test_that_ends_with_the_time_in_which_an_earlier_process_can_have_permitted_
 
 
 def test_it_lets_the_vm_itself_grow_and_nobody_else() -> None:
-    world = settled(started(), began=90.0, knew=None)
+    world = settled(started(), proves=False)
     world.vm("other", UNIT, is_new=False, at=99.0, most=cu(3))
-    for want, names, permit in ((UNIT, ELSEWHERE, UNIT), (cu(3), HERE, cu(2))):
-        facts = world.request(
-            "other", want, names=names, claim=UNIT, agent=UUID(int=20), started=started_ms(0.0)
-        )
-        assert world.permit(facts, at=103.0) == permit
-    assert world.permit(world.request("vm", cu(6), claim=cu(2), started=started_ms(90.0)), at=103.0) == cu(6)
+    first = world.decide(world.request("other", UNIT, names=ELSEWHERE, claim=UNIT), at=103.0)
+    assert first.echo is not None
+    growth = world.request("other", cu(3), claim=UNIT, token=first.echo.token)
+    assert world.permit(growth, at=103.0) == cu(2)
+    assert world.permit(world.request("vm", cu(6), claim=cu(2)), at=103.0) == cu(6)
 
 
 def test_a_row_that_is_settled_later_keeps_nothing_more() -> None:
-    world = settled(started(), began=150.0, knew=None, at=161.0)
+    world = settled(started(), proves=False, at=161.0)
     assert world.floors() == []
 
 
 def test_a_life_that_this_process_heard_needs_no_such_floor() -> None:
     """What the one before it had is known, and has a floor of its own."""
-    world = settled(started(), began=0.0, knew=ELSEWHERE)
-    later = world.request("vm", cu(2), claim=cu(2), agent=UUID(int=21), started=started_ms(105.0), names=None)
+    world = settled(started(), proves=True)
+    later = world.request("vm", cu(2), claim=cu(2), agent=UUID(int=21), started=105_000, names=None)
     world.permit(later, at=106.0)
     assert world.floors() == [(Cause.HANDOVER, cu(2))]
 
 
 def test_where_nothing_ran_before_nothing_is_inherited() -> None:
-    world = settled(started(replace(CONFIG, is_first_start=True)), began=90.0, knew=None)
+    world = settled(started(replace(CONFIG, is_first_start=True)), proves=False)
     assert world.floors() == []
 
 
@@ -122,8 +141,8 @@ def test_none_is_new_before_everything_was_listed() -> None:
 
 
 def test_a_repeated_request_that_gets_less_by_now_says_why() -> None:
-    world = settled(started(), began=0.0, knew=ELSEWHERE)
-    growth = world.request("vm", cu(6), claim=cu(2), started=started_ms(0.0))
+    world = settled(started(), proves=True)
+    growth = world.request("vm", cu(6), claim=cu(2))
     assert world.permit(growth, at=110.0) == cu(6)
     world.read("vm", cu(2), at=171.0)  # its agent was silent for a hand-over
     answer = world.decide(growth, at=172.0)
@@ -134,7 +153,7 @@ def test_a_repeated_request_that_gets_less_by_now_says_why() -> None:
 
 
 def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_room() -> None:
-    world = settled(started(), began=90.0, knew=None)
+    world = settled(started(), proves=False)
     world.vm("other", UNIT, is_new=False, at=99.0, most=cu(3))
     first = world.request("other", UNIT, names=ELSEWHERE, claim=UNIT, agent=UUID(int=20), started=1)
     world.send(first, at=110.0)
@@ -150,9 +169,9 @@ def test_a_refusal_of_the_pool_says_how_much_of_it_is_kept(at: float, says: str)
     world.vm("vm", cu(2), is_new=False, at=99.0)
     world.see("vm", None, at=99.0, pool="blue")
     world.tick(100.0)
-    settled(world, began=90.0, knew=None)
+    settled(world, proves=False)
     world.tick(at)
-    growth = world.request("vm", cu(3), claim=cu(2), started=started_ms(90.0))
+    growth = world.request("vm", cu(3), claim=cu(2))
     answer = world.decide(growth, at=at)
     assert answer.permit == cu(2)
     assert says in answer.reasons[0].message

@@ -141,6 +141,9 @@ INPUTS: list[events.Input] = [
     events.RequestArrived(1, vm.request("vm", cu(2), names=None, metrics=None), 2.0, events.Look(False)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 2.0, events.Look(True, READING)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 3.0, events.Look(True, READING), 1.5),
+    events.RequestArrived(
+        1, vm.request("vm", cu(2)), 3.0, events.Look(True, arrival=events.Arrival(pod("a"), "n2"))
+    ),
     events.ClusterRead(12.5),
 ]
 
@@ -269,13 +272,18 @@ def retired_gates(world: RecordingWorld) -> Callable[[], None]:
 
 
 def over_full(world: RecordingWorld) -> Callable[[], None]:
-    """Three causes stand; later they are cleared together."""
+    """Four causes stand; later they are cleared together."""
     world.vm("a", cu(2), is_new=False)
     world.other_pod("filler", cu(14))
-    world.other_pod("filler", cu(15))
+    world.other_pod("filler", cu(19))
     world.read("a", cu(9), at=1.0)
     world.configure(rules(system=UNIT))
-    assert world.over() == {OverCause.BYPASSED, OverCause.OBSERVED, OverCause.CONFIGURATION}
+    assert world.over() == {
+        OverCause.SETTLING,
+        OverCause.BYPASSED,
+        OverCause.OBSERVED,
+        OverCause.CONFIGURATION,
+    }
 
     def after() -> None:
         world.other_pod("filler", UNIT)

@@ -15,7 +15,16 @@ from scheduler.core.model import Holder, Kind
 from scheduler.core.refusals import Obstacle, obstacles
 from scheduler.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
-from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, World, codes, pod, rules
+from tests.unit.scheduler_core.core_worlds import (
+    ELSEWHERE,
+    EVERYWHERE,
+    HERE,
+    NEXT_AGENT,
+    World,
+    codes,
+    pod,
+    rules,
+)
 
 
 def full(others: Resources | None = None, *, config: SchedulerConfig | None = None) -> World:
@@ -77,6 +86,12 @@ def _published_uses_4(world: World) -> None:
     assert world.state().current == cu(4)
 
 
+def _superseded(world: World) -> None:
+    """A later life has 1 where the one before had 2."""
+    world.permit(world.request("vm", UNIT, agent=NEXT_AGENT, started=2000, claim=UNIT))
+    assert world.floors() == [(Cause.HANDOVER, cu(2))]
+
+
 HAPPENINGS: dict[str, tuple[list[Step], set[OverCause], list[Step]]] = {
     "nothing": ([_pod(cu(10)), _pod(cu(10, 9))], set(), []),
     "a pod that bypassed us, in CPU": ([_pod(cu(10.001, 1), "more")], {BYPASSED}, []),
@@ -88,7 +103,37 @@ HAPPENINGS: dict[str, tuple[list[Step], set[OverCause], list[Step]]] = {
         {BYPASSED},
         [],
     ),
-    "start-up": ([_unsettled()], {OverCause.START_UP}, [_claims(cu(2))]),
+    "a start": ([_unsettled()], {OverCause.SETTLING}, [_claims(cu(2))]),
+    "a pod that fits as soon as the VMs are settled": (
+        [_unsettled(), _pod(UNIT, "of a daemon set")],
+        {OverCause.SETTLING},
+        [_claims(UNIT)],
+    ),
+    "a pod that would not fit then, either": (
+        [_unsettled(), _pod(cu(2), "of a daemon set")],
+        {OverCause.SETTLING, BYPASSED},
+        [],
+    ),
+    "a VM that settles at what does not fit": (
+        [_unsettled(), _pod(UNIT, "of a daemon set"), _claims(cu(4))],
+        {OverCause.SETTLING, OverCause.CLAIM},
+        [],
+    ),
+    "uses that do not fit, after a restart": (
+        [_unsettled(), _pod(cu(10))],
+        {OverCause.SETTLING, BYPASSED},
+        [],
+    ),
+    "a node that is heard of after its VMs": (
+        [_node_goes, _unsettled(), _shown_node(cu(10))],
+        {OverCause.SETTLING},
+        [_claims(UNIT)],
+    ),
+    "a pod that comes while an earlier life may hold something": (
+        [_born(UNIT), _claims(cu(2)), _superseded, _pod(UNIT, "of a daemon set")],
+        {OverCause.SETTLING},
+        [lambda world: world.tick(60.0)],
+    ),
     "a claim above the start-up floor": (
         [_unsettled(most=cu(2)), _claims(cu(5), ELSEWHERE)],
         {OverCause.CLAIM},
@@ -137,9 +182,9 @@ def over_by_start_up() -> World:
 def test_two_causes_stand_beside_each_other_until_the_node_is_within_its_bounds() -> None:
     world = over_by_start_up()
     world.other_pod("filler", cu(9))
-    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED}
+    assert world.over() == {OverCause.SETTLING, OverCause.BYPASSED}
     world.permit(world.request("vm", cu(2), claim=cu(2)))
-    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED}
+    assert world.over() == {OverCause.SETTLING, OverCause.BYPASSED}
     world.permit(world.request("vm", UNIT))
     world.read("vm", UNIT, at=1.0)
     assert world.over() == set()
@@ -157,7 +202,7 @@ def test_words_that_add_nothing_add_no_cause() -> None:
     world.vm("vm", cu(2), is_new=False)
     world.read("vm", cu(2), at=1.0)
     world.vm("vm", cu(2), most=cu(7), is_new=False)
-    assert world.over() == {OverCause.START_UP}
+    assert world.over() == {OverCause.SETTLING}
 
 
 def test_a_cause_is_one_only_in_the_resource_that_is_over_full() -> None:
@@ -167,15 +212,15 @@ def test_a_cause_is_one_only_in_the_resource_that_is_over_full() -> None:
     world.other_pod("memory", cu(0, 3))
     world.read("vm", cu(2, 4), at=1.0)
     world.configure(rules(system=cu(0, 1)))
-    assert world.over() == {OverCause.START_UP}
+    assert world.over() == {OverCause.SETTLING}
 
 
 def test_a_lower_node_that_was_over_full_already_adds_its_cause() -> None:
     world = over_by_start_up()
     world.node("n1", cu(9))
-    assert world.over() == {OverCause.START_UP, OverCause.CONFIGURATION}
+    assert world.over() == {OverCause.SETTLING, OverCause.CONFIGURATION}
     world.other_pod("more", UNIT)
-    assert world.over() == {OverCause.START_UP, OverCause.CONFIGURATION, OverCause.BYPASSED}
+    assert world.over() == {OverCause.SETTLING, OverCause.CONFIGURATION, OverCause.BYPASSED}
 
 
 def test_the_audit_finds_an_over_full_node_without_a_cause() -> None:

@@ -295,3 +295,15 @@ def test_a_vms_own_unit_may_come_and_go() -> None:
     world.vm("vm", cu(4))
     assert asked(world, cu(8), cu(4)).permit == cu(5)
     assert world.core.vms.find(pod("vm")) is not None
+
+
+def test_a_vm_keeps_its_size_while_no_valid_value_of_a_setting_is_known() -> None:
+    world = world_of()
+    world.vm("vm", cu(2))
+    world.see("vm", None, at=0.0, unknown_settings=("parley.dev/bounds",))
+    answer = asked(world, cu(3), cu(2))
+    assert (answer.permit, codes(answer)) == (cu(2), [ReasonCode.VM_BOUNDS])
+    assert "no valid value of parley.dev/bounds is known" in answer.reasons[0].message
+    assert asked(world, cu(1)).permit == cu(1), "a decrease passes"
+    world.see("vm", None, at=0.0, unknown_settings=())
+    assert asked(world, cu(3)).permit == cu(3)

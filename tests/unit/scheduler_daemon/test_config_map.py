@@ -72,6 +72,8 @@ async def test_faults_are_told_until_the_text_changes(text: str, key: str, fault
         for _ in range(2):
             with pytest.raises(SettingsError, match=fault):
                 await source.refresh()
+        assert source.manifest is not None
+        assert source.manifest["metadata"]["name"] == "rules", "faults are told about it"
         _write(server, "")
         await asyncio.sleep(0.1)
         assert await source.refresh() is not None

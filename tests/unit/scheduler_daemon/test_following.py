@@ -1,5 +1,6 @@
 """A scheduler that does not lead names the one that does, on every page and to every agent that would understand it."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ import pytest
 from hosting import openapi, problems
 from hosting.operation import HEALTHZ
 from hosting.server import HangUp, Reply, Request, Route
-from scheduler.daemon.following import led_routes, refuse
+from scheduler.daemon.following import AWAITED_S, HeldRequests, led_routes, refuse
 from scheduler.daemon.serving import Serving, Sources, description
 from tests.support.openapi import document_faults
-from tests.support.virtual_time import virtually
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import hello, serving
 from tests.unit.scheduler_clusters.kube_worlds import World
 from tests.unit.scheduler_daemon.test_live_scheduling import FIRST, live
@@ -125,3 +126,32 @@ async def test_what_is_made_for_the_description_touches_no_journal(tmp_path: Pat
     journal = tmp_path / "journal"
     led_routes({**OPTIONS, "journal": journal}, World().cluster, has_scheduling=False)
     assert not journal.exists()
+
+
+# ---------------------------------------------------------------- published agents that ask before this process leads
+
+
+async def _told(request: Request) -> Reply:
+    return Reply(200, f"{len(request.body)} {request.is_cut} {request.waited_s:g}".encode())
+
+
+@virtually
+async def test_a_request_that_comes_before_this_process_leads_waits_for_that() -> None:
+    held = HeldRequests()
+    asked = asyncio.create_task(held.serve(Request("POST", "/", b"x" * 2000)))
+    await asyncio.sleep(AWAITED_S - 0.5)
+    assert not asked.done()
+    held.answer_by(_told)
+
+    assert await asked == Reply(200, b"1024 True 2.5")
+    assert await held.serve(Request("POST", "/", b"xy")) == Reply(200, b"2 False 0")
+
+
+@virtually
+async def test_a_request_that_has_waited_for_so_long_as_its_caller_is_patient_is_closed() -> None:
+    held = HeldRequests()
+    held.answer_by(_told)
+    held.answer_by(None)  # led, and leads no more
+
+    assert await held.serve(Request("POST", "/")) == HangUp()
+    assert now_s() == AWAITED_S

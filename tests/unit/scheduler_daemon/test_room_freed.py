@@ -142,7 +142,7 @@ def test_an_api_server_that_fails_is_asked_again_after_a_back_off(kind: str, sta
         world.server.fail(kind, writes, times=3, status=status)  # type: ignore[arg-type]  # by the table
         world.refuse("a", "b")
         await world.frees()
-        await asyncio.sleep(60)
+        await asyncio.sleep(25)
         assert all(map(world.when_told, "ab"))
         assert (len(_patches(world)), len(world.refused), world.refused.told_total) == (5, 0, 2)
 

@@ -1,11 +1,14 @@
 """What is read before a core decides anything."""
 
+import asyncio
+import json
 from pathlib import Path
 
+from hosting.server import Reply, Request
 from hosting.settings import FaultsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
-from scheduler.daemon.serving import Serving, ServingOptions, Sources
+from scheduler.daemon.serving import REFRESH_S, Serving, ServingOptions, Sources
 from scheduler.framework.core.profile import Profile
 from scheduler.permits.config_file import Configuration, model_of, read_configuration
 from tests.support.virtual_time import virtually
@@ -36,6 +39,22 @@ class Described:
         return read_configuration(self.path, text, model_of(migrator_present=False)) if text else None
 
 
+class Rewritten(Described):
+    """One whose `text` may be written anew. Its faults are told each time, as those of files and ConfigMaps."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+        self.text = b""
+        self._read: bytes | None = None
+
+    async def refresh(self) -> Configuration | None:
+        if self.text == self._read:
+            return None
+        found = read_configuration(self.path, self.text, model_of(migrator_present=False))
+        self._read = self.text
+        return found
+
+
 @virtually
 async def test_a_configuration_that_cannot_be_taken_up_is_a_fault_of_each_load() -> None:
     described = Described(b"pools: {plugins: [{name: ghost}]}")
@@ -62,4 +81,34 @@ async def test_profiles_that_cannot_be_used_keep_a_configuration_from_being_take
     (fault,) = await serving.load()
     assert fault.splitlines() == ["rules.yaml: 1 fault", "  scheduling.profiles[0]: there is no such plugin"]
     assert not serving.core.state.rules.growth.recommend_only
+    await serving.close()
+
+
+@virtually
+async def test_a_configuration_with_faults_is_told_once_and_shown_until_it_is_mended() -> None:
+    described, told = Rewritten(), list[str]()
+    cluster = FakeCluster(Core(SchedulerConfig(INSTANCE)))
+    serving = Serving(OPTIONS, Sources(cluster, described, dict, refused=told.append))
+    (page,) = [each for each in serving.routes() if each.path == "/v1/nodes"]
+
+    async def shown() -> str:
+        answer = await page.handler(Request("GET", "/v1/nodes"))
+        assert isinstance(answer, Reply)
+        return str(json.loads(answer.body)["configurationFault"])
+
+    async def refreshed(text: bytes) -> str:
+        described.text = text
+        await asyncio.sleep(2 * REFRESH_S)
+        return await shown()
+
+    assert await serving.load() == []
+    serving.start()
+    assert await refreshed(b"") == ""
+    fault = await refreshed(b"growth: {stop: flase}")
+    assert fault.startswith("rules.yaml: 1 fault; growth.stop: must be true or false")
+    assert told == [fault]
+    assert await refreshed(b"growth: {stop: flase}") == fault
+    assert told == [fault], "the same text is no news"
+    assert await refreshed(b"growth: {stop: true}") == ""
+    await serving.end()
     await serving.close()

@@ -11,7 +11,15 @@ from protocol.explaining import DecisionOutcome, DecisionShown, ProgressCode
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from scheduler.core import events
 from scheduler.explain.core import memory, records
-from scheduler.explain.core.memory import ABSENT_S, LEAST_OF_A_VM, OF_A_VM, REFUSAL_S, DecisionMemory
+from scheduler.explain.core.memory import (
+    ABSENT_S,
+    LEAST_OF_A_VM,
+    LOAD_EVERY_S,
+    LOADS,
+    OF_A_VM,
+    REFUSAL_S,
+    DecisionMemory,
+)
 from scheduler.explain.core.records import Happening
 from tests.support.amounts import cu
 from tests.unit.scheduler_explain.decisions import denial, permit, pod, refusal, wait
@@ -393,6 +401,26 @@ def test_permits_are_remembered_with_their_times() -> None:
     trail = found.trail(pod())
     assert trail is not None
     assert trail.permits == b'[1.250,{"cpu":"3","memory":"3Gi"}],'
+
+
+def test_loads_are_remembered_with_their_times_and_none_is_told_twice() -> None:
+    found = DecisionMemory()
+    for at_s in (1.25, 1.25, 1.25 + LOAD_EVERY_S - 0.01, 1.25 + LOAD_EVERY_S):
+        found.reported(pod(), "u", 2.718, at_s)
+    assert found.loads_of(pod(), "u") == b"[1.250,2.72],[5.250,2.72],"
+    assert found.loads_of(pod(), "another") == found.loads_of(pod("b"), "u") == b""
+
+
+def test_the_latest_loads_are_kept_the_oldest_first_as_long_as_there_is_the_vm() -> None:
+    found = DecisionMemory()
+    for which in range(30):
+        found.reported(pod(), "u", float(which), which * LOAD_EVERY_S)
+    told_loads = msgspec.json.decode(b"[%b]" % found.loads_of(pod(), "u")[:-1])
+    assert told_loads == [[which * LOAD_EVERY_S, float(which)] for which in range(30 - LOADS, 30)]
+    found.reported(pod(), "new", 1.0, 0.0)
+    assert (found.loads_of(pod(), "new"), found.loads_of(pod(), "u")) == (b"[0.000,1.00],", b"")
+    found.gone(pod(), 1.0)
+    assert found.loads_of(pod(), "new") == b""
 
 
 def test_the_latest_permits_are_kept_the_oldest_first() -> None:

@@ -23,6 +23,7 @@ from scheduler.explain.core import listing
 from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import MAX_MESSAGE
 from scheduler.explain.pages import ExplainPages, moment
+from scheduler.explain.recording import LOAD_IS_NEWS_S
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.ports import ClusterUnreachableError, MigratorError
 from tests.support.amounts import UNIT, cu
@@ -675,6 +676,36 @@ async def test_a_vm_in_short_has_its_permits_and_its_latest_limit() -> None:
     assert (vm.outcome, vm.permit.cpu, vm.wanted and vm.wanted.cpu) == ("partial", "5", "12")
     assert vm.limit is not None
     assert vm.limit.code == "node-headroom"
+
+
+@virtually
+async def test_a_load_is_told_with_the_vm_and_with_the_permit_that_it_came_with() -> None:
+    """Also where all that is asked for is permitted, as before. A load that came long before an answer is not told with it."""
+    world = ServiceWorld("a", pool=None)
+    reader = Reader(world)
+    await world.reply(ask("a", 1, metrics=_load(0.25)))
+    await _pass(5.0)
+    await world.reply(ask("a", 3, 2, metrics=_load(2.718)))
+    await _pass(LOAD_IS_NEWS_S)
+    await world.reply(ask("a", 4, 3, claim=3))
+    await _pass(1.0)
+    await world.reply(ask("a", 2, 4, claim=2))
+    (vm,) = (await reader.state(kind="vm")).vms
+    assert vm.recent_loads == ((0.0, 0.25), (5.0, 2.72))
+    assert [each.load for each in (await reader.decisions()).decisions] == [2.72, 2.72, None]
+
+
+@virtually
+async def test_a_vm_whose_agent_reports_no_load_has_none() -> None:
+    world = ServiceWorld("a", pool=None)
+    await world.reply(ask("a", 3))
+    (vm,) = (await Reader(world).state(kind="vm")).vms
+    (decision,) = (await Reader(world).decisions()).decisions
+    assert (vm.recent_loads, decision.load) == ((), None)
+
+
+def _load(value: float) -> dict[str, float]:
+    return {"loadAvg1M": value, "loadAvg5M": value}
 
 
 @virtually

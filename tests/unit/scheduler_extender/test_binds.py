@@ -233,7 +233,11 @@ async def test_room_is_kept_while_nobody_knows_whether_the_pod_was_bound() -> No
 
     world.api.when_bound = binds_and_is_lost
     asked = world.create("p", 4)
-    assert LOST.message in await world.bind(asked, "a")
+    await world.filter(asked, "a", "b")
+    assert await world.bind(asked, "a") == (
+        'running Bind plugin "DefaultBinder": it is not known yet whether pod default/p was bound to node a: '
+        f"{LOST.message}"
+    )
     assert (world.node_of("p"), world.forgotten) == ("a", [])
     assert await world.bind(asked, "b") == "the pod is on node a already"
     assert (await world.filter(world.create("q"), "a"))["NodeNames"] == []
@@ -241,6 +245,28 @@ async def test_room_is_kept_while_nobody_knows_whether_the_pod_was_bound() -> No
     await asyncio.sleep(100)
     world.see("p")
     assert world.node_of("p") == "a"
+
+
+@virtually
+async def test_after_a_lost_answer_the_next_call_says_what_the_pod_shows() -> None:
+    """Not what kube-scheduler showed before it, and nothing is sent a second time to a pod that is bound."""
+    world = World()
+
+    async def binds_and_is_lost(pod: PodName, node: str) -> NotBound | None:
+        await world.api.binds(pod, node)
+        return LOST
+
+    world.api.when_bound = binds_and_is_lost
+    asked = world.create("p")
+    await world.filter(asked, "a")
+    assert "not known yet" in await world.bind(asked, "a")
+    world.api.is_reachable = False
+    assert await world.bind(asked, "a") == (
+        "it is not known yet whether the pod was bound to node a; the pod cannot be read: connection refused"
+    )
+    world.api.is_reachable = True
+    assert await world.bind(asked, "a") == ""
+    assert world.api.sent == [("p", "a")]
 
 
 @virtually
@@ -298,6 +324,7 @@ async def test_a_time_out_of_the_api_server_leaves_the_pod_in_doubt() -> None:
 
     world.api.when_bound = fails
     assert await world.bind(world.create("p"), "a") == (
+        "it is not known yet whether the pod was bound to node a; "
         'internal error: plugin "DefaultBinder" failed at bind: TimeoutError()'
     )
     assert world.node_of("p") == "a"

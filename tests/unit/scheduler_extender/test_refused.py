@@ -48,7 +48,7 @@ class Story:
 
     def tell(self, *names: str) -> None:
         for name in names:
-            self.pods.told(f"uid-{name}")
+            self.pods.told(f"uid-{name}", self.now_s)
 
 
 Happens = Callable[[Story], object]
@@ -127,6 +127,45 @@ def test_a_pod_that_is_refused_before_its_telling_was_confirmed_stays_remembered
     assert story.due(2.0) == ["a"], "the second back-off"
 
 
+def test_a_pod_that_kube_scheduler_does_not_try_is_told_of_again_until_five_minutes_are_over() -> None:
+    story = Story()
+    story.refuse("a")
+    story.happens(ROOM)
+    told_at_s = []
+    while story.now_s < 500.0:
+        if story.due():
+            story.tell("a")
+            told_at_s.append(story.now_s)
+    assert told_at_s == [101.0 + 30.0 * number for number in range(10)]
+    assert not story.pods.is_waiting
+
+
+def test_who_waits_for_victims_is_told_of_again_though_there_is_no_room() -> None:
+    story = Story()
+    story.refuse("a", VICTIMS, cpus=9)
+    story.happens(ROOM)
+    assert story.due() == ["a"]
+    story.tell("a")
+    assert (story.due(29.0), story.due(1.0)) == ([], ["a"])
+
+
+@pytest.mark.parametrize("what", ["has a node", "is refused again", "finds no room"])
+def test_a_pod_is_not_told_of_again_that_was_tried_or_whose_room_is_gone(what: str) -> None:
+    story = Story()
+    story.refuse("a")
+    story.happens(ROOM)
+    assert story.due() == ["a"]
+    story.tell("a")
+    match what:
+        case "has a node":
+            story.goes("a")
+        case "is refused again":
+            story.refuse("a")
+        case _:
+            story.happens(largest=cu(1))
+    assert [story.due() for _ in range(60)] == [[]] * 60
+
+
 def test_those_of_high_priority_come_first_and_then_who_was_refused_first() -> None:
     story = Story(max_pods=4)
     for number, (name, priority) in enumerate([("c", 0), ("d", 0), ("b", 7), ("a", 9), ("too-many", 99)]):
@@ -145,6 +184,7 @@ def test_a_pod_of_which_nobody_could_be_told_is_due_after_a_back_off_until_five_
     story.pods.recover(story.now_s)
     assert (story.due(1.9), story.due(0.1)) == ([], ["a"])
     story.tell("a")
+    story.goes("a")
     story.now_s = 400.0
     assert len(story.pods) == 1
     story.happens(ROOM, largest=cu(4))

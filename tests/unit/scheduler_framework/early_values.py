@@ -5,12 +5,13 @@ A player does what a case says, through the seed's own calls, and returns what w
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from hosting.registry import RegistryError
 from scheduler.framework.core.status import (
     Code,
     Status,
+    as_error_of,
     code_of,
     is_success,
     message_of,
@@ -85,10 +86,18 @@ def _getters(status: Status) -> Outcome:
     }
 
 
+_OF_NULL: Final[dict[str, Callable[[None], object]]] = {
+    "code": code_of,
+    "is_success": is_success,
+    "message": message_of,
+    "as_error": as_error_of,
+}
+
+
 async def play_status_null(given: Script) -> Outcome:
     if given["receiver"] == "zero_value":
         return _getters(Status(Code.SUCCESS))
-    return {"result": {"code": code_of, "is_success": is_success}[given["call"]](None)}
+    return {"result": _OF_NULL[given["call"]](None)}
 
 
 async def play_constants(_: Script) -> Outcome:

@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from scheduler.framework.core.plugin import ExtensionPoint, PostFilterResult
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.framework.core.status import Code, Status, code_of, is_rejected, is_success, message_of
+from scheduler.framework.core.status import (
+    Code,
+    Status,
+    as_error_of,
+    code_of,
+    is_rejected,
+    is_success,
+    message_of,
+)
 from scheduler.framework.runtime.assembly import ProfileError, of_profile
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.framework import SchedulingFramework
@@ -52,7 +60,7 @@ async def play_status(given: Script) -> Outcome:
 
 
 def _getters(status: Status | None) -> Outcome:
-    error = status.as_error() if status is not None else None
+    error = as_error_of(status)
     return {
         "as_error": None if error is None else str(error),
         "code": str(code_of(status)),

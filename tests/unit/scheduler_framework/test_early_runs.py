@@ -222,3 +222,18 @@ async def test_unreserve_has_an_order_of_its_own() -> None:
     sets = {point: PluginSet(tuple(map(EnabledPlugin, names))) for point, names in enabled.items()}
     await new_framework(registry, sets).run_unreserve_plugins(PluginContext(), POD, "node")
     assert called == ["b", "a"]
+
+
+async def test_normalising_is_a_point_of_its_own_whose_names_and_methods_are_checked() -> None:
+    registry = Registry()
+    registry.register("a", giving(Named("a", normalize_score=answering(None))))
+    registry.register("b", giving(Named("b", score=answering(None))))
+
+    def built(name: str) -> EarlyFramework:
+        return new_framework(registry, {EarlyPoint.NORMALIZE_SCORE: PluginSet((EnabledPlugin(name),))})
+
+    assert list(built("a").plugins) == ["a"]
+    with pytest.raises(EarlyConfigError, match=r"^plugin b does not extend normalizescore plugin$"):
+        built("b")
+    with pytest.raises(EarlyConfigError, match=r"^normalizescore plugin zzz does not exist$"):
+        built("zzz")

@@ -9,7 +9,15 @@ import pytest
 from hosting.metrics import HistogramFamily
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import CycleContext, QueuedPod
-from scheduler.framework.core.status import Code, Status, code_of, error_status, message_of, new_status
+from scheduler.framework.core.status import (
+    Code,
+    Status,
+    as_error_of,
+    code_of,
+    error_status,
+    message_of,
+    new_status,
+)
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.framework import UNRESERVE_S, SchedulingFramework
 from scheduler.framework.runtime.timing import SAMPLED_EACH
@@ -123,6 +131,11 @@ async def test_a_failure_keeps_what_the_plugin_failed_with() -> None:
     assert str(error) == 'running Bind plugin "Failing": no answer'
     assert error is not None
     assert error.__cause__ is cause
+
+
+def test_no_status_is_no_error() -> None:
+    assert as_error_of(None) is as_error_of(new_status(Code.WAIT)) is None
+    assert str(as_error_of(new_status(Code.UNSCHEDULABLE, "no"))) == "no"
 
 
 @virtually

@@ -227,6 +227,24 @@ def test_plugins_are_in_the_order_in_which_they_are_first_named() -> None:
             ),
         ),
         (
+            profile({ExtensionPoint.PRE_FILTER: enabled(disabled=("*",))}, enabled("sort", "bind", "fitt")),
+            ProfileFault(
+                "profiles[0].plugins.multiPoint.enabled[2].name",
+                "fitt",
+                'FilterPlugin "fitt" does not exist',
+                OURS,
+            ),
+        ),
+        (
+            profile({FILTER: enabled("fit")}, enabled("sort", "bind", "fit", "fit")),
+            ProfileFault(
+                "profiles[0].plugins.multiPoint.enabled[3].name",
+                "fit",
+                'plugin "fit" already registered as "ScorePlugin"',
+                "enable each plugin once in a list",
+            ),
+        ),
+        (
             profile({SCORE: enabled(disabled=("*", "raet"))}),
             ProfileFault(
                 "profiles[0].plugins.score.disabled[1].name",
@@ -293,6 +311,27 @@ def test_plugins_are_in_the_order_in_which_they_are_first_named() -> None:
 )
 def test_a_fault_says_where_it_is_and_what_would_be_right(given: Profile, fault: ProfileFault) -> None:
     assert resolve(given, KNOWN).faults == (fault,)
+
+
+def test_a_name_that_is_there_twice_is_judged_once_its_points_are_known() -> None:
+    given = profile(multi_point=enabled("sort", "bind", "late", "late"))
+    assert resolve(given, KNOWN).faults == ()
+    (fault,) = resolve(given, {**KNOWN, "late": frozenset({FILTER})}).faults
+    assert fault.rule == 'plugin "late" already registered as "FilterPlugin"'
+
+
+def test_a_name_that_is_there_twice_and_counts_at_no_point_twice_is_no_fault() -> None:
+    given = profile(
+        {FILTER: enabled("fit"), SCORE: enabled(disabled=("fit",))}, enabled("sort", "bind", "fit", "fit")
+    )
+    assert resolved(given).points[FILTER] == ("fit",)
+
+
+def test_a_profile_that_says_nothing_of_plugins_has_none() -> None:
+    found = resolved(Profile("p"))
+    assert (found.plugins, set(found.points.values())) == ((), {()})
+    over = Profile("", multi_point=enabled("sort"))
+    assert [fault.path for fault in resolve(Profile("p"), KNOWN, over).faults] == ["profile.plugins.bind"]
 
 
 @pytest.mark.parametrize(("more", "faults"), [(0, 0), (1, 1)])

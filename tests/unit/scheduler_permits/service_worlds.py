@@ -23,7 +23,7 @@ from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
 from scheduler.permits.batch import BatchService
 from scheduler.permits.service import PermitService
-from scheduler.ports import Journal, LeadershipGuard, Migrator
+from scheduler.ports import Journal, LeadershipGuard, Migrator, NotLeadingError
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns
 from tests.unit.hosting.raw_peers import recorded
@@ -109,6 +109,7 @@ class FakeCluster:
         self._core = core
         self.changes: tuple[events.Input, ...] = ()
         self.reads = 0
+        self.is_watched = False
         self.before: Callable[[], Awaitable[None]] | None = None
 
     def fails(self, fault: Exception | None) -> None:
@@ -136,7 +137,25 @@ class FakeCluster:
     def look(self, pod: PodName) -> events.Look:
         """The port: what the core knows by now."""
         record = self._core.vms.find(pod)
-        return events.Look(record is not None, record.reading if record is not None else None)
+        reading = record.reading if record is not None else None
+        return events.Look(record is not None, reading, is_watched=self.is_watched)
+
+
+LEADER = "http://10.0.0.9:10299"
+
+
+class Guard:
+    """Lets decisions be made until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.seen: list[int] = []
+
+    def check(self, seen_epoch: int) -> None:
+        """The port."""
+        self.seen.append(seen_epoch)
+        if not self.leads:
+            raise NotLeadingError(LEADER)
 
 
 class ServiceWorld:

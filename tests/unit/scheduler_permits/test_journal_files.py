@@ -41,7 +41,7 @@ def test_what_was_recorded_is_replayed(tmp_path: Path, capsys: pytest.CaptureFix
     _record(writer, core, 5)
     writer.close()
     assert replay.run(tmp_path, "text") == 0
-    assert capsys.readouterr().out == "5 inputs in 1 files: the same decisions\n"
+    assert capsys.readouterr().out == "5 inputs in 1 file: the same decisions\n"
 
 
 def test_each_file_begins_with_a_snapshot_and_old_ones_go(
@@ -82,7 +82,7 @@ def test_a_line_that_a_dying_process_left_half_written_is_no_line(
     assert len(list(lines(path))) == 3
     assert replay.run(tmp_path, "text") == 3
     told = capsys.readouterr().out
-    assert "2 inputs in 1 files: no decision differs, but this is not all" in told
+    assert "2 inputs in 1 file: no decision differs, but this is not all" in told
     assert "journal-000001.jsonl:4: the last line is only half written" in told
     assert "the same decisions" not in told
 
@@ -99,7 +99,7 @@ def test_what_holds_no_decision_is_not_called_the_same(
     path.write_bytes(path.read_bytes()[:kept])
     assert replay.run(tmp_path, "text") == 3
     told = capsys.readouterr().out
-    assert "0 inputs in 1 files: nothing to replay" in told
+    assert "0 inputs in 1 file: nothing to replay" in told
     assert word in told
 
 
@@ -149,7 +149,7 @@ def test_an_overflow_is_counted_and_said(
     assert replay.run(tmp_path, "json") == 3
     found = json.loads(capsys.readouterr().out)
     assert (found["gaps"], found["difference"]) == (1, None)
-    assert "4 lines were lost here" in found["missing"][0]
+    assert "4 lines lost here" in found["missing"][0]
 
 
 def test_a_journal_that_was_tampered_with_is_told_from_one_that_differs(

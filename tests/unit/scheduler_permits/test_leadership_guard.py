@@ -11,22 +11,7 @@ from scheduler.permits.placements import CorePlacements
 from scheduler.ports import NotLeadingError
 from tests.support.amounts import cu
 from tests.support.virtual_time import turns, virtually
-from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain
-
-LEADER = "http://10.0.0.9:10299"
-
-
-class Guard:
-    """Lets decisions be made until it is told otherwise."""
-
-    def __init__(self) -> None:
-        self.leads = True
-        self.seen: list[int] = []
-
-    def check(self, seen_epoch: int) -> None:
-        self.seen.append(seen_epoch)
-        if not self.leads:
-            raise NotLeadingError(LEADER)
+from tests.unit.scheduler_permits.service_worlds import LEADER, Guard, ServiceWorld, ask, plain
 
 
 def _is_refused(answer: object) -> bool:

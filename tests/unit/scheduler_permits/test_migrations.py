@@ -12,10 +12,10 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import Migration
 from scheduler.core.rules import DEFAULT_RULES
-from scheduler.ports import MigratorError
+from scheduler.ports import LeadershipGuard, MigratorError
 from tests.support.amounts import UNIT
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, permit, seen
+from tests.unit.scheduler_permits.service_worlds import Guard, ServiceWorld, ask, permit, seen
 
 
 class FakeMigrator:
@@ -46,9 +46,9 @@ def _fails(error: BaseException) -> Callable[[events.MigrationWanted], Awaitable
     return fail
 
 
-def crowded(migrator: FakeMigrator | None, *names: str) -> ServiceWorld:
+def crowded(migrator: FakeMigrator | None, *names: str, guard: LeadershipGuard | None = None) -> ServiceWorld:
     """A node whose VMs `names` may leave at once, and migration switched on."""
-    world = ServiceWorld(migrator=migrator)
+    world = ServiceWorld(migrator=migrator, guard=guard)
     for name in names:
         event = seen(name, pool=None)
         world.core.apply(replace(event, vm=replace(event.vm, migration=Migration.ALWAYS)))
@@ -203,4 +203,18 @@ async def test_close_ends_a_migration_that_is_being_started() -> None:
     await ticks(world, 1)
     await world.service.close()
     assert world.service.stats.migrations == {}
+    assert await world.is_clean()
+
+
+@virtually
+async def test_a_leader_whose_lease_is_over_migrates_nobody() -> None:
+    migrator, guard = FakeMigrator(_starts), Guard()
+    world = crowded(migrator, "a", guard=guard)
+    guard.leads = False
+    await ticks(world, 5)
+    assert migrator.wanted == []
+    assert not world.record().row.state.migrating
+    guard.leads = True
+    await ticks(world, 70)
+    assert [name for name, _ in migrator.wanted] == ["a"]
     assert await world.is_clean()

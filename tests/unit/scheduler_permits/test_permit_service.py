@@ -1,5 +1,6 @@
 """The permit service, bytes to status and bytes: whose fault it is decides between an answer and a hang-up."""
 
+import asyncio
 import json
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +15,7 @@ from scheduler.core.core import Core
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import UNIT
-from tests.support.virtual_time import virtually
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, refusal
 
 OURS = {"parley-agent": str(UUID(int=1))}
@@ -188,3 +189,21 @@ async def test_a_read_that_was_not_taken_whole_ends_no_placement() -> None:
         world.cluster.changes = changes
         await world.service.refresh()
         assert (world.core.ledger.row(holder) is not None) is is_kept
+
+
+@virtually
+async def test_requests_of_one_pod_share_the_look_of_the_first_where_the_cluster_is_watched() -> None:
+    """Each took a look of its own, one after the other: two calls of the API server for each, and who came last was closed."""
+    world = ServiceWorld("a", pool=None)
+    world.cluster.is_watched = True
+
+    async def slowly() -> None:
+        await asyncio.sleep(1.0)
+
+    world.cluster.before = slowly
+    got = await asyncio.gather(*(world.post(plain("a", 1)) for _ in range(64)))
+    assert {each.status for each in got if isinstance(each, Reply)} == {200}
+    assert (len(got), world.cluster.reads, now_s()) == (64, 1, 1.0)
+    world.cluster.is_watched = False
+    await world.reply(plain("a", 1))
+    assert world.cluster.reads == 2

@@ -336,9 +336,9 @@ def test_causes_of_an_over_full_node_come_and_go() -> None:
     world = ServiceWorld(room=5)
     assert "parley_scheduler_node_over_full" not in page(world)
     world.core.apply(seen("old", pool=None, is_new=False, most=8))
-    world.core.apply(events.PodSeen(PodSpec(PodName("web", "d"), "uid-web", "n1", cu(1))))
+    world.core.apply(events.PodSeen(PodSpec(PodName("web", "d"), "uid-web", "n1", cu(5))))
     assert page(world)["parley_scheduler_node_over_full"] == {
-        (("cause", cause.value), ("node", "n1")): 1 for cause in (OverCause.START_UP, OverCause.BYPASSED)
+        (("cause", cause.value), ("node", "n1")): 1 for cause in (OverCause.SETTLING, OverCause.BYPASSED)
     }
     world.core.apply(events.VmGone(PodName("old", "d"), "uid-old", 0.0))
     assert "parley_scheduler_node_over_full" not in page(world)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hosting.server import HangUp, Reply
+from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.core import events
@@ -311,12 +311,16 @@ async def test_looks_that_do_not_help_for_a_while_hold_the_request_once() -> Non
     assert _told(world) == [("held", "cluster-look"), ("refused", "unknown-pod")]
 
 
+@pytest.mark.parametrize("waited_s", [0.0, 2.5], ids=["by us", "for us to lead, too"])
 @virtually
-async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_caller_gives_up() -> None:
+async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_caller_gives_up(
+    waited_s: float,
+) -> None:
     world = ServiceWorld()
-    reply = await world.reply(plain("nobody", 2))
+    reply = await world.service.serve(Request("POST", "/", plain("nobody", 2), waited_s=waited_s))
+    assert isinstance(reply, Reply)
     assert (reply.status, reply.content_type) == (404, "text/plain; charset=utf-8")
-    assert 3.0 <= now_s() < service.FIRST_DEADLINE_S
+    assert 3.0 <= now_s() + waited_s < service.FIRST_DEADLINE_S
     assert await world.is_clean()
 
 

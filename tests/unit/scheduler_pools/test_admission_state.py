@@ -7,7 +7,13 @@ from protocol.reasons import ReasonCode
 from scheduler.core.model import VmSpec
 from scheduler.pools.core import admission_state
 from scheduler.pools.core.admission_state import CachedRefusal, Outcome, Parking, PoolAdmissionState
-from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_internal, new_invalid_spec
+from scheduler.pools.core.errors import (
+    MAX_MESSAGE,
+    AppError,
+    new_insufficient_resources,
+    new_internal,
+    new_invalid_spec,
+)
 from scheduler.pools.core.probe import ProbeResultKind
 from tests.unit.scheduler_permits.service_worlds import seen
 
@@ -67,8 +73,8 @@ def test_a_parked_vm_is_free_when_it_is_described_otherwise() -> None:
 
 def test_a_message_is_bounded_and_can_be_written() -> None:
     long = admission_state.message_of(AppError(503, "x" * 5000))
-    assert (len(long), long[-1]) == (admission_state.MAX_MESSAGE, "…")
-    assert admission_state.message_of(AppError(503, "\ud800!")).encode() == b"?!"
+    assert (len(long), long[-1]) == (MAX_MESSAGE, "…")
+    assert admission_state.message_of(AppError(503, "\ud800!\x1b[2J\nso")).encode() == b"! so"
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,15 @@ from scheduler.pools.core.values import (
 )
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises
+from tests.unit.scheduler_permits.service_worlds import permit
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
 
 POD: Mapping[str, Any] = {
     "metadata": {"name": "new", "namespace": "d", "uid": "uid-new", "labels": {"tier": "gold"}},
     "spec": {"containers": [{"name": "main"}]},
 }
 NEW = Holder(Kind.VM, "uid-new")
+NEW_POD = Holder(Kind.POD, "uid-new")
 DEADLINE_S = 2.0
 Answers = Callable[[dict[str, Any], Pool], Any]
 
@@ -254,13 +256,39 @@ async def test_two_that_were_admitted_do_not_both_get_what_is_left() -> None:
     assert world.assume(2, Holder(Kind.VM, "uid-other")) is None
 
 
+@pytest.mark.parametrize("growth_at_s", [0.0, 0.1])
+@virtually
+async def test_a_placement_and_a_growth_elsewhere_never_both_get_what_is_left_of_one_quota(
+    growth_at_s: float,
+) -> None:
+    """A plain hook counts over both pools, a later one is waited for: a placement counts like a grant."""
+    quota, slow = PodDoorman(label="quota"), PodDoorman(delay_s=0.2, label="slow")
+    world = await BirthWorld.opened(quota, slow)
+    await world.objects.create(Pool("other", UNIT))
+    world.born("there", pool="other")
+    quota.says = lambda _, pool: Admission(
+        admitted=4 - world.units("other" if pool.name == "bank" else "bank")
+    )
+    admitting = asyncio.create_task(world.admit())
+    await until(growth_at_s)
+    growing = await world.growing("there", 2)
+    assert await admitting is None
+    placed = world.assume()
+    granted = permit(await growing)[0]
+    assert world.units("bank") + world.units("other") == 4
+    assert (placed is None) is (granted == 1)
+
+
+@pytest.mark.parametrize("holder", [NEW, NEW_POD], ids=["scaled", "not scaled"])
 @pytest.mark.parametrize("plugins", [(), (PodDoorman(most=4),)], ids=["without plugins", "with plugins"])
 @virtually
-async def test_a_pod_that_is_tried_again_does_not_stand_in_its_own_way(plugins: tuple[Doorman, ...]) -> None:
+async def test_a_pod_that_is_tried_again_does_not_stand_in_its_own_way(
+    plugins: tuple[Doorman, ...], holder: Holder
+) -> None:
     """Its first binding is in doubt, so its room is still kept."""
     world = await BirthWorld.opened(*plugins, max_units=4)
     assert await world.admit(cu(2)) is None
-    assert world.assume(2) is None
+    assert world.assume(2, holder) is None
     assert await world.admit(cu(2)) is None
     assert await world.admit(cu(3)) is not None
 

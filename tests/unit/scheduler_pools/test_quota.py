@@ -345,7 +345,7 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
     world.claimed = {"p": 9}
     answer = asked(plugin(world, text), pool("r", "a1"), 9)
     assert answer.message == (
-        "tenant a1 has 1 unit left of the 6 that are a's guarantee and fair share; 1 of 9 replicas fit"
+        "tenant a1 has 1 unit left of the 6 that are a's guarantee and fair share; 1 of 9 replicas fits"
     )
     assert (answer.admitted, answer.retry_after_s) == (1, None)
 

@@ -23,6 +23,7 @@ from agent.backends.qemu.core.steps import (
     UnplugCpu,
 )
 from protocol.machine import GuestMachine
+from protocol.plurals import counted
 from protocol.values import Resources
 
 
@@ -131,7 +132,7 @@ def ordered(
     if isinstance(step, Acknowledge):
         return replace(vm, cpu=StepTrack())
     if answer.online_cpus != min(step.count, answer.present_cpus):
-        fault = f"the guest has {answer.online_cpus} vCPUs online after it was ordered to have {step.count}"
+        fault = f"the guest has {counted(answer.online_cpus, 'vCPU')} online after it was ordered to have {step.count}"
         return _failed(vm, step, fault, now_s, chance)
     return replace(vm, cpu=StepTrack(), guest=replace(vm.guest, ordered_cpus=0))
 

@@ -9,6 +9,7 @@ from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
 from agent.backends.qemu.core.steps import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem
 from protocol import quantities
 from protocol.machine import GuestMachine
+from protocol.plurals import counted
 from protocol.values import Observation, Resources
 
 
@@ -59,7 +60,7 @@ def unreachable(vm: QemuGuest, target: Resources) -> str | None:
     if target.vcpu_milli % MILLI:
         return f"a guest has whole vCPUs: {_cpu(target.vcpu_milli)} cannot be had"
     if target.vcpu_milli > most * MILLI:
-        return f"QEMU was started with room for {most} vCPUs (maxcpus)"
+        return f"QEMU was started with room for {counted(most, 'vCPU')} (maxcpus)"
     others = sum(dimm.size_bytes for dimm in vm.look.dimms if not dimm.is_ours)
     fixed = vm.facts.base_bytes + others
     if target.memory_bytes < fixed:
@@ -110,7 +111,7 @@ def _unused(vm: QemuGuest, now_s: float) -> str | None:
         usable, plugged = _memory(guest.memory_online_bytes), _memory(staying_bytes(vm))
         told.append(f"the guest uses {usable} of the {plugged} that are plugged in")
     if _is_over(vm, vm.cpus_short_s, now_s):
-        told.append(f"the guest has {guest.online_cpus} of {vm.look.plugged_cpus} vCPUs online")
+        told.append(f"the guest has {guest.online_cpus} of {counted(vm.look.plugged_cpus, 'vCPU')} online")
     return "; ".join(told) or None
 
 
@@ -170,7 +171,7 @@ def pending(vm: QemuGuest, now_s: float) -> str | None:
         why = f": {vm.guest.fault}" if vm.guest.fault else ""
         told.append(f"its informant is silent{why}; all plugged vCPUs count")
     elif guest.online_cpus != vm.wanted_cpus:
-        told.append(f"{guest.online_cpus} vCPUs online, {vm.wanted_cpus} wanted")
+        told.append(f"{counted(guest.online_cpus, 'vCPU')} online, {vm.wanted_cpus} wanted")
     if vm.plugged_bytes != vm.target.memory_bytes:
         told.append(f"{_memory(vm.plugged_bytes)} plugged in, {_memory(vm.target.memory_bytes)} wanted")
     told += [f"{eject.id} is being ejected" for eject in vm.pending_ejects()]

@@ -16,6 +16,8 @@ from agent.node.plugins.core.quoting import instant, quoted
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 122.0
+MAX_ERROR: Final = 1000
+"""Characters of an error that are kept."""
 JITTER: Final = 0.1
 """The share of a wait that chance may add, so that plugins which failed together are not tried together for ever."""
 
@@ -108,9 +110,17 @@ class Operations:
             del self._records[socket_path]
             return
         record = self._records[socket_path]
-        record.is_pending, record.failed_at_s, record.last_error = False, now_s, error
+        record.is_pending, record.failed_at_s, record.last_error = False, now_s, error[:MAX_ERROR]
         record.nominal_s = min(LONGEST_WAIT_S, 2 * record.nominal_s or FIRST_WAIT_S)
         record.wait_s = record.nominal_s * (1 + JITTER * self.rng.random())
+
+    def is_due(self, socket_path: str, identity: str, now_s: float) -> bool:
+        """Whether an operation may begin now."""
+        record = self._records.get(socket_path)
+        if record is None:
+            return True
+        wait_s = record.wait_s if record.identity == identity else min(record.wait_s, FIRST_WAIT_S)
+        return not record.is_pending and now_s > record.failed_at_s + wait_s
 
     def is_pending(self, socket_path: str) -> bool:
         """Whether an operation on this path is under way."""

@@ -29,6 +29,8 @@ class Registration:
     key: PluginKey = ("", "")
     versions: tuple[str, ...] = ()
     last_error: str = ""
+    tries: int = 0
+    """How often the plugin was dialled since the last time that it was registered."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,11 @@ class Registrations:
     def get(self, socket_path: str) -> Registration | None:
         """The registration of the socket at the path."""
         return self._sockets.get(socket_path)
+
+    def tries(self, plugin: PluginInfo) -> int:
+        """How often this very socket was dialled since it was registered last."""
+        registration = self._sockets.get(plugin.socket_path)
+        return 0 if registration is None or registration.plugin.uuid != plugin.uuid else registration.tries
 
     def follow(self, desired: Sequence[PluginInfo], now_s: float) -> list[Registration]:
         """Enter the sockets that are new, the oldest first, and drop those that are gone and for which nothing is left to be done.
@@ -72,6 +79,7 @@ class Registrations:
         if registration is None or registration.plugin.uuid != plugin.uuid:
             registration = self._enter(plugin, now_s)
         self.happened(registration, RegistrationEvent.DIALLED, now_s)
+        registration.tries += 1
         return registration
 
     def happened(
@@ -86,7 +94,7 @@ class Registrations:
             return
         registration.state, registration.since_s = after, now_s
         if after is PluginState.REGISTERED:
-            registration.last_error = ""
+            registration.last_error, registration.tries = "", 0
 
     def is_outdated(self, registration: Registration) -> bool:
         """Whether the handler knows a newer socket of this name."""

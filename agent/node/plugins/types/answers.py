@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from protocol.texts import clean
+
 MAX_TEXT: Final = 1024
 """Characters of a text that a plugin may send."""
 MAX_FAULTS: Final = 8
@@ -33,8 +35,8 @@ def shown(value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """What a plugin says of an error, as one line of bounded length."""
-    return " ".join(text[:MAX_TEXT].split())
+    """What a plugin says, as one line of bounded length."""
+    return clean(text, MAX_TEXT)
 
 
 class AnswerCheck:
@@ -73,6 +75,11 @@ class AnswerCheck:
         """The name of a plugin."""
         if not is_plugin_name(value):
             self.fault(path, value, NAME_RULE)
+
+    def label(self, path: str, value: str, most: int) -> None:
+        """A text that is kept and shown as it is, such as a name; it may be empty."""
+        if len(value) > most or not value.isprintable():
+            self.fault(path, value, f"must be at most {most} characters that can be printed")
 
     def same(self, path: str, value: str, asked: str) -> None:
         """What repeats a value of the request."""

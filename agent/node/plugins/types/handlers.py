@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES
 from agent.node.plugins.ports import PluginError
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.types.answers import AnswerCheck, AnswerError
@@ -15,9 +16,6 @@ from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.unix_channel import UnixChannel
 
 VERSION: Final = "v1"
-MAX_VERSIONS: Final = 16
-MAX_ENDPOINT_BYTES: Final = 4096
-"""The longest path of a file on Linux. That of a socket is shorter, but may be longer as the agent sees it."""
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
 S = TypeVar("S")
 
@@ -70,12 +68,10 @@ class TypeHandler(Generic[C, S, D]):
         check = AnswerCheck()
         check.name("name", plugin_name)
         _check_endpoint(check, endpoint)
-        if len(versions) > MAX_VERSIONS:
-            check.fault("supported_versions", len(versions), f"must have at most {MAX_VERSIONS} versions")
-        for index, version in enumerate(versions[:MAX_VERSIONS]):
+        for index, version in enumerate(versions):
             if _VERSION.fullmatch(version) is None:
                 check.fault(f"supported_versions[{index}]", version, "must be such as 'v1' or 'v2beta1'")
-        check.one_of("supported_versions", versions[:MAX_VERSIONS], VERSION)
+        check.one_of("supported_versions", versions, VERSION)
         try:
             check.end()
         except AnswerError as error:

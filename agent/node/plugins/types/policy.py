@@ -20,11 +20,14 @@ from agent.node.plugins.proto import policy_v1_pb2 as messages
 from agent.node.plugins.types.answers import AnswerCheck
 from agent.node.plugins.types.calls import PluginCalls
 from agent.node.plugins.types.messages import amount_message, vm_message
+from protocol.texts import clean
 
 if TYPE_CHECKING:  # the stub of asyncio is a type only
     from agent.node.plugins.proto.policy_v1_pb2_grpc import PolicyAsyncStub
 
 MAX_PARTS: Final = 16
+MAX_NAME: Final = 128
+"""Characters of the name of a part."""
 
 
 class PolicyClient:
@@ -109,9 +112,13 @@ def _resource_goal(
         check.text(f"{where}.name", part.name)
         check.text(f"{where}.reason", part.reason)
         parts.append(
-            GoalPart(f"{plugin}: {part.name}", _units(check, f"{where}.units", part), part.reason[:MAX_TEXT])
+            GoalPart(
+                f"{plugin}: {clean(part.name, MAX_NAME)}",
+                _units(check, f"{where}.units", part),
+                clean(part.reason, MAX_TEXT),
+            )
         )
-    reason = message.reason[:MAX_TEXT]
+    reason = clean(message.reason, MAX_TEXT)
     return ResourceGoal(units, reason, tuple(parts) or (GoalPart(plugin, units, reason),))
 
 

@@ -130,6 +130,8 @@ class CPUBurst:
         self._bursts: dict[str, int | str] = {}
         self._checked_s = self._clock()
         self._told: dict[str, str] = {}
+        self._valid: dict[str, BurstRule] = {}
+        """The last rule without faults that each pod has had, by its UID."""
 
     def run(self, stop: StopSignal) -> None:
         """One round after the other."""
@@ -164,6 +166,7 @@ class CPUBurst:
                 updates += self._updates(pod, _OFF, pool, None)
         self._touched = eligible
         self._told = {uid: fault for uid, fault in self._told.items() if uid in eligible}
+        self._valid = {uid: rule for uid, rule in self._valid.items() if uid in eligible}
         outcomes = self._client.write(updates)
         self._remember(outcomes)
         inputs = {"pods": len(pods), "shared_milli": used or 0, "capacity_milli": node.capacity.vcpu_milli}
@@ -257,19 +260,22 @@ class CPUBurst:
         return found if isinstance(found, int) else None
 
     def _pod_rule(self, pod: PodState) -> BurstRule:
-        """The rule of a pod. Where its annotation is wrong, the node's rule holds, and an Event says so once."""
+        """The rule of a pod. Where its annotation is wrong, its last rule without faults holds, else it does not burst; an Event says so once."""
         name = names.CPU_BURST if names.CPU_BURST in pod.annotations else names.PUBLISHED_CPU_BURST
         text = pod.annotations.get(name)
-        if text is None:
-            return self._rule
         try:
-            return rule_of(json.loads(text), self._rule)
+            rule = self._rule if text is None else rule_of(json.loads(text), self._rule)
         except (ValueError, RecursionError) as error:
-            fault = f"annotation {name} is ignored: {error}"
+            kept = self._valid.get(pod.uid)
+            holds = "the rule before it holds" if kept is not None else "the pod does not burst"
+            fault = f"annotation {name} has faults, {holds}: {error}"
+        else:
+            self._valid[pod.uid] = rule
+            return rule
         if self._told.get(pod.uid) != fault:
             self._told[pod.uid] = fault
             self._client.record(pod, "WrongAnnotation", fault, is_warning=True)
-        return self._rule
+        return kept if kept is not None else _OFF
 
     # ------------------------------------------------------------ the node
 

@@ -221,6 +221,29 @@ async def test_who_hears_of_a_higher_epoch_leads_no_more_until_its_own_is_higher
 
 
 @virtually
+async def test_a_process_is_near_leading_once_a_leader_that_renews_no_more_has_given_up() -> None:
+    async with election() as it:
+        first, second = it.elector("a"), it.elector("b")
+        assert first.is_near(3.0), "nothing is known of any other"
+        leadership = await it.acquire(first)
+        assert first.is_near(0.0)
+        waiting = asyncio.create_task(second.acquire())
+        for _ in range(40):
+            await asyncio.sleep(0.7)
+            assert not second.is_near(3.0)
+        it.server.fail("hang", writes, times=100)  # the leader is cut off
+        await leadership.lost.wait()
+        lost_s = now_s()
+        assert not second.is_near(1.0), "the Lease is not free for so long"
+        it.server.heal()
+        while not second.is_near(3.0):
+            assert not waiting.done()
+            await asyncio.sleep(0.1)
+        it.leaderships.append(await waiting)
+        assert now_s() - lost_s <= LeaseTimes().duration_s
+
+
+@virtually
 async def test_a_lease_that_somebody_edited_ends_the_leadership() -> None:
     async with election() as it:
         first = await it.acquire(it.elector("a"))

@@ -337,6 +337,31 @@ def by_cause() -> dict[CauseCode, Evidence]:
                 },
             )
         ),
+        code.CGROUP_MISMATCH: both(
+            document(
+                state="denied",
+                containers={
+                    "notRunning": None,
+                    "mismatch": "the pod's control group allows 64 MiB of memory where 512 MiB is in force by its status",
+                    "mismatched": ["memory"],
+                    "restarts": 1,
+                    "lastEnd": "container main ended: Error, exit code 1",
+                },
+            )
+        ),
+        code.CONTAINER_DOWN: both(
+            document(
+                wants=5,
+                containers={
+                    "notRunning": "container main does not run (CrashLoopBackOff)",
+                    "mismatch": None,
+                    "mismatched": [],
+                    "restarts": 3,
+                    "lastEnd": "container main ended: OOMKilled, exit code 137",
+                },
+                counts={"ends": {"OOMKilled": 3}},
+            )
+        ),
         code.RESIZE_FAILS: both(
             document(
                 wants=5,

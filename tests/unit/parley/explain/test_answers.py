@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
@@ -17,6 +18,7 @@ from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
 from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
+from scheduler.core.ledger import OverCause
 from tests.unit.parley.explain.cases import (
     GOLDEN,
     NO_AGENT,
@@ -148,6 +150,29 @@ def test_a_refusal_that_has_healed_does_not_come_before_the_limit_that_binds(
     assert cause_of(Evidence(VM, NO_AGENT, healed)).code == (limits[0].code if limits else "permitted")
     stands = explanation(refusal=refusal, limits=(refusal,))
     assert cause_of(Evidence(VM, NO_AGENT, stands)).code == "overloaded"
+
+
+def test_a_node_that_is_over_full_only_until_its_vms_are_settled_says_so() -> None:
+    room = explanation().room
+    assert room is not None
+    full = ReasonShown(code="node-headroom", resource="cpu", message="no room")
+    for causes, head, why in (
+        (
+            (OverCause.SETTLING.value,),
+            "its node n1 is over-full while VMs settle (node-headroom).",
+            "because of settling (what its VMs may hold is kept until their agents have asked)",
+        ),
+        (
+            (OverCause.CLAIM.value, OverCause.SETTLING.value),
+            "its node n1 is over-full (node-headroom).",
+            "because of claim, settling (what its VMs may hold is kept until their agents have asked)",
+        ),
+    ):
+        found = replace(room, over_full_because_of=causes)
+        told = answer(Evidence(VM, NO_AGENT, explanation(room=found, limits=(full,))))
+        assert told.lines[0].endswith(head)
+        assert why in told.lines[1]
+        assert any(line.startswith("node ") and why in line for line in told.lines)
 
 
 def test_a_vm_that_runs_and_that_the_scheduler_has_no_more_is_not_gone() -> None:

@@ -10,7 +10,7 @@ from parley.explain.core.evidence import CauseCode
 from parley.reach.ports import NoAnswer
 from protocol.explaining import AmountShown, DecisionOutcome, DecisionShown, StatePage, VmShown
 from tests.unit.parley.explain.cases import document, explanation
-from tests.unit.parley.fake_reach import FakeReach, called
+from tests.unit.parley.fake_reach import FakeReach, called, unknown
 
 VM = "shop/web"
 EXPLAIN = "/v1/explain/shop/web"
@@ -128,6 +128,34 @@ def test_one_program_is_enough() -> None:
         done = called(reach, "explain", VM)
         assert done.exit_code == 0
         assert silent in done.stdout
+
+
+def test_a_program_that_was_not_meant_claims_nothing_about_the_vm() -> None:
+    """Only Parley's own words say that a VM is not known; another page's 404 is told as what it is, also beside them."""
+    foreign = NoAnswer("this is no program of Parley", 404)
+    other = NoAnswer("it is another program of Parley", 404, "not-found")
+    for scheduler, agent, code in (
+        (foreign, foreign, CauseCode.NOBODY_ANSWERS),
+        (other, other, CauseCode.NOBODY_ANSWERS),
+        (unknown("the scheduler"), foreign, CauseCode.UNKNOWN_VM),
+        (foreign, unknown("the agent"), CauseCode.UNKNOWN_VM),
+    ):
+        done = called(FakeReach({EXPLAIN: scheduler}, {"a": {PAGE: agent}}), "explain", VM)
+        assert done.exit_code == 1
+        assert f"({code.value})" in done.stderr.splitlines()[0]
+        assert all(each.fault in done.stderr for each in (scheduler, agent))
+
+
+def test_of_agents_at_wrong_addresses_the_fault_is_told() -> None:
+    foreign = NoAnswer("this is no program of Parley", 404)
+    done = called(FakeReach({}, {"a": {}, "b": {PAGE: foreign}}), "explain", VM)
+    assert foreign.fault in done.stderr
+
+
+def test_a_document_about_something_else_is_no_agents() -> None:
+    done = called(FakeReach({EXPLAIN: explanation()}, {"a": {PAGE: {"ok": True}}}), "explain", VM)
+    assert done.exit_code == 0
+    assert "this is no agent of Parley: its answer is not about shop/web" in done.stdout
 
 
 def test_nobody_is_an_error() -> None:

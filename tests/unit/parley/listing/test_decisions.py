@@ -14,7 +14,15 @@ from parley.listing.core.decisions import DecisionFilter, is_named, line, of_eve
 from parley.listing.core.follow import Follow
 from parley.listing.moments import ago, instant
 from parley.reach.ports import NoAnswer
-from protocol.explaining import AmountShown, DecisionOutcome, Decisions, DecisionShown, ReasonShown
+from protocol.explaining import (
+    AmountShown,
+    DecisionOutcome,
+    Decisions,
+    DecisionShown,
+    ReasonShown,
+    StatePage,
+    VmShown,
+)
 from tests.unit.parley.explain.cases import document, explanation
 from tests.unit.parley.fake_reach import REFUSED, FakeReach, called
 from tests.unit.parley.top_documents import NASTY
@@ -372,6 +380,33 @@ def test_a_watch_is_wide_where_it_is_asked_for(output: str, end: str) -> None:
     assert done.exit_code == 0
     (told,) = done.stdout.splitlines()
     assert told.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"namespace": "default"}, "namespace default has no VMs; VMs in other namespaces: 3 (all: -A)"),
+        (
+            {"namespace": "shop", "names": ("x*",)},
+            "namespace shop has 2 VMs, none of which is asked for; VMs in other namespaces: 1 (all: -A)",
+        ),
+        ({"nodes": ("n9",)}, "none of 3 VMs is asked for"),
+        ({"namespace": "shop"}, ""),
+        ({"namespace": "default", "names": ("shop/web",)}, ""),
+        ({}, ""),
+    ],
+)
+async def test_a_watch_of_nobody_says_how_many_vms_are_elsewhere(
+    options: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("shop/web", "shop/db", "bank/db")
+    told: dict[str, Any] = {"node": "n1", "permit": amount(1), "reserved": amount(1), "maximum": amount(1)}
+    vms = tuple(VmShown(vm=each, uid=each, is_settled=True, is_migrating=False, **told) for each in names)
+    state = StatePage(instance="i", epoch=0, at="2026-03-01T12:00:00Z", vms=vms)
+    reach = FakeReach({"/v1/decisions": heard("i", 3), "/v1/state": state})
+    watch = watching.DecisionWatch(watching.WatchOptions(**options), Waits(2))
+    assert await watch.run(reach) == 0
+    assert capsys.readouterr().err == (f"nobody to watch yet: {said}\n" if said else "")
 
 
 async def test_a_watch_ends_at_once_when_the_end_is_requested() -> None:

@@ -135,6 +135,17 @@ def test_a_table_of_vms_is_stable_and_aligned() -> None:
     )
 
 
+def test_a_configuration_that_is_not_taken_up_is_a_line_beside_the_nodes() -> None:
+    fault = "configmap/ns/rules/config.yaml: 1 fault; growth.stop: must be true or false"
+    asked = reach(**{"/v1/nodes": Nodes(nodes=(node("n1"),), configuration_fault=fault)})
+    done = called(asked, "nodes")
+    assert done.stderr == f"the configuration is not taken up: {fault}\n"
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["NODE", "n1"]
+    document = json.loads(called(asked, "nodes", "--output", "json").stdout)
+    assert document["configurationFault"] == fault
+    assert called(reach(), "nodes").stderr == ""
+
+
 def test_the_namespace_is_a_column_where_there_are_several() -> None:
     assert rows("vms")[0] == HEADS[1:]
     assert [cells[0] for cells in rows("vms")[1:]] == ["web-2", "web-10"]
@@ -186,7 +197,7 @@ def test_json_is_one_document_with_what_passes() -> None:
 def test_an_empty_table_says_why_beside_the_output() -> None:
     done = called(reach(), "vms", "-n", "prod")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "none of 4 VMs is asked for in namespace prod (all: -A)\n"
+    assert done.stderr == "namespace prod has no VMs; VMs in other namespaces: 4 (all: -A)\n"
     none = called(FakeReach({"/v1/state": page()}), "vms", "-A")
     assert none.stderr == "the scheduler knows no VMs\n"
 

@@ -133,6 +133,8 @@ async def test_silence_is_a_fault_with_its_reason() -> None:
         (401, b"{}", "wants the token that it was started with (with --token-file)", ""),
         (403, b"with TLS only\n", "status 403: with TLS only", ""),
         (404, b"", "of an earlier version", ""),
+        (404, b"<!DOCTYPE html><h1>404</h1>", "the agent: this is no program of Parley, or one of", ""),
+        (404, b'{"status": 404, "code": "not-found"}', "it is another program of Parley", "not-found"),
         (400, b'{"error": "no", "code": "malformed"}', "status 400: no", "malformed"),
         (400, b'{"detail": "d", "faults": ["n: too large", 7], "code": 9}', "d (n: too large)", ""),
         (500, b'["x"]', "status 500", ""),

@@ -1,0 +1,121 @@
+"""What a pod's object and its control groups say of its containers: which of them run, how they ended, and what they may really use. Pure."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.core.model import ContainersSeen
+from hosting.kubernetes import pods
+from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName
+from hosting.kubernetes.resources import Manifest
+from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.values import Observation, Resources
+
+DEAD: Final = ("waiting", "terminated")
+MIB: Final = 2**20
+ROUNDING_BYTES: Final = 2**16
+"""The kernel counts memory in whole pages."""
+ROUNDING_SHARE: Final = 100
+"""A CPU limit is a whole number of microseconds in each period: less than this part of it is rounded."""
+
+
+def seen(pod: Manifest, scaled: Collection[str]) -> ContainersSeen:
+    """What the pod's status tells; `scaled` are the names of the containers that are resized."""
+    dead, ends, last, restarts = [], [], "", 0
+    for name, status in pods.container_statuses(pod):
+        restarts += int(status.get("restartCount") or 0)
+        found = list(_ends(status))
+        ends += [(str(each.get("containerID") or ""), str(each.get("reason") or "unknown")) for each in found]
+        if found and not last:
+            last = f"container {name} ended: {_told(found[0])}"
+        state = status.get("state") or {}
+        kind = next((each for each in DEAD if state.get(each) is not None), None)
+        if kind is not None and name in scaled and not _is_over(pod, name, status):
+            dead.append(f"container {name} does not run ({_told(state[kind])})")
+    return ContainersSeen(waits="; ".join(dead), restarts=restarts, ends=tuple(ends), last_end=last)
+
+
+def why_dead(pod: Manifest, scaled: Collection[str], cgroups: PodCgroups) -> str:
+    """Which scaled container has no process any more although the pod's status says that it runs; empty where all have one.
+
+    The status is up to some seconds older than the kernel's groups.
+    """
+    return "; ".join(
+        f"container {name} does not run: {identity[:12]} has no process any more, which the pod's status does not tell yet"
+        for name, status in pods.container_statuses(pod)
+        if name in scaled
+        and not _is_over(pod, name, status)
+        and (identity := str(status.get("containerID") or "").rpartition("/")[2])
+        and identity not in cgroups.containers
+    )
+
+
+def _is_over(pod: Manifest, name: str, status: Mapping[str, Any]) -> bool:
+    """Whether a container has ended and is not started again: nobody waits for it, and its pod goes on without it."""
+    ended = (status.get("state") or {}).get("terminated")
+    if ended is None:
+        return False
+    spec = pod.get("spec") or {}
+    own: Mapping[str, Any] = next(
+        (each for each in spec.get("containers") or () if each.get("name") == name), {}
+    )
+    policy = own.get("restartPolicy") or spec.get("restartPolicy") or "Always"
+    return policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the pod may really use, and how its control groups differ from its status: the resources, and a text for a person."""
+
+    size: Resources
+    mismatched: tuple[str, ...] = ()
+    text: str = ""
+
+
+def judged(pod: Manifest, look: Observation, cgroups: PodCgroups) -> Judged:
+    """Compare the groups with the limits that are in force by the pod's status. A pod that is being resized is not judged."""
+    if not look.is_at_rest or look.refusal is not None or not pods.is_known_to_node(pod):
+        return Judged(look.size)
+    limits, amounts, texts = pods.limits(pod), dict(look.size.named()), {}
+    for name in RESOURCE_NAMES:
+        limit, allowed = limits.get(name), _of(cgroups.pod, name)
+        if not limit or allowed is None or abs(allowed - limit) <= _rounding(name, limit):
+            continue
+        if allowed > limit and (name == "cpu" or _parts(name, cgroups) <= limit + _rounding(name, limit)):
+            continue  # strategies lend CPU time; and the containers' own limits hold as well
+        amounts[name] = amounts[name] * allowed // limit
+        texts[name] = f"{_amount(name, allowed)} of {name} where {_amount(name, limit)} is in force"
+    told = " and ".join(texts.values())
+    text = f"the pod's control group allows {told} by its status" if told else ""
+    return Judged(Resources(amounts["cpu"], amounts["memory"]), tuple(texts), text)
+
+
+def _parts(name: ResourceName, cgroups: PodCgroups) -> int:
+    """What the containers that run may use together, as far as they have limits."""
+    return sum(_of(each, name) or 0 for each in cgroups.containers.values())
+
+
+def _of(group: GroupAllowance, name: ResourceName) -> int | None:
+    return group.vcpu_milli if name == "cpu" else group.memory_bytes
+
+
+def _rounding(name: ResourceName, limit: int) -> int:
+    return max(10, limit // ROUNDING_SHARE) if name == "cpu" else ROUNDING_BYTES
+
+
+def _amount(name: ResourceName, amount: int) -> str:
+    return f"{amount}m" if name == "cpu" else f"{amount // MIB} MiB"
+
+
+def _ends(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The ends of a container that its status still tells, the latest first."""
+    for state in (status.get("state"), status.get("lastState")):
+        ended = (state or {}).get("terminated")
+        if ended is not None:
+            yield ended
+
+
+def _told(state: Mapping[str, Any]) -> str:
+    code = state.get("exitCode")
+    reason = str(state.get("reason") or "no reason told")
+    return reason if code is None else f"{reason}, exit code {code}"

@@ -1,0 +1,262 @@
+"""One time that a process leads: a core of its own, what that learns from, and what is written about it."""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from hosting import logs, metrics, server
+from hosting.addresses import Advertised
+from hosting.kubernetes import names
+from hosting.kubernetes.api import KubernetesApi
+from hosting.kubernetes.lease import Leadership, LeaseElector
+from hosting.kubernetes.recorder import EventRecorder
+from hosting.kubernetes.resources import CONFIG_MAPS, Manifest, ResourceType
+from hosting.supervisor import Child
+from protocol.wire import PodName
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
+from scheduler.clusters.kubernetes.policies import PolicyStatus
+from scheduler.clusters.kubernetes.pools import KubernetesPools
+from scheduler.clusters.kubernetes.reading import is_served_by_published
+from scheduler.clusters.kubernetes.reservations import KubernetesReservations
+from scheduler.clusters.migrator import KubernetesMigrator
+from scheduler.core import events
+from scheduler.daemon.config_map import ConfigMapSource
+from scheduler.daemon.extender import ExtenderOptions
+from scheduler.daemon.scheduling import LiveScheduling
+from scheduler.daemon.serving import (
+    ConfigurationSource,
+    Serving,
+    ServingOptions,
+    Sources,
+)
+from scheduler.extender.listener import ListenerSettings
+from scheduler.extender.service import ExtenderService
+from scheduler.framework.core.profile import Profile
+from scheduler.permits.config_file import ConfigFile
+from scheduler.ports import ClusterUnreachableError, NotLeadingError
+
+REPORTER: Final = f"{names.GROUP}/scheduler"
+
+
+class KubernetesOptions(ServingOptions, ExtenderOptions):
+    """The command line of a scheduler on Kubernetes, checked. Places are namespace and name.
+
+    `listener` says where kube-scheduler calls; None where nobody is answered there.
+    """
+
+    listener: ListenerSettings | None
+
+    host: str
+    port: int
+    advertised: Advertised
+    kubeconfig: Path | None
+    context: str | None
+    lease: tuple[str, str]
+    lease_duration_s: float
+    config: Path | None
+    config_map: tuple[str, str] | None
+    scheduler_name: str | None
+    pod: tuple[str, str] | None
+    page_routes: tuple[server.Route, ...]
+
+
+class LeaseGuard:
+    """Lets decisions be made while the Lease holds."""
+
+    def __init__(self, leadership: Leadership, elector: LeaseElector) -> None:
+        self._leadership = leadership
+        self._elector = elector
+
+    def check(self, seen_epoch: int) -> None:
+        """Raises `NotLeadingError`. A caller that has met a later leader has the Lease read again."""
+        if seen_epoch > self._leadership.epoch:
+            self._leadership.saw(seen_epoch)
+        if not self._leadership.is_valid(time.monotonic()):
+            raise NotLeadingError(self._elector.leader)
+
+
+class LeadershipTerm:
+    """One time that this process leads: a core, what it learns from, and what is written about it."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        options: KubernetesOptions,
+        rng: random.Random,
+        leadership: Leadership,
+        guard: LeaseGuard,
+        *,
+        is_first: bool,
+    ) -> None:
+        pod = options["pod"]
+        self._recorder = EventRecorder(
+            api,
+            REPORTER,
+            instance=pod[1] if pod is not None else "",
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("events"),
+        )
+        self._cluster = cluster_of(api, options, rng, self._tell_fault)
+        self._configuration = configuration_of(api, options, rng)
+        self._pools = KubernetesPools(
+            api, time.monotonic, rng, logs.logger("pools"), tell_fault=self._tell_fault
+        )
+        self._reservations = KubernetesReservations(
+            api, time.monotonic, rng, logs.logger("reservations"), tell_fault=self._tell_fault
+        )
+        self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
+        self._migrator = KubernetesMigrator(
+            api,
+            self._report,
+            self._uid_of,
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("migrator"),
+            choose=self._migration_targets,
+            guard=guard,
+        )
+        sources = Sources(
+            self._cluster,
+            self._configuration,
+            self._pools.described,
+            are_pools_objects=True,
+            migrator=self._migrator,
+            guard=guard,
+            use_profiles=self._use_profiles,
+            refreshed=self._refreshed,
+            refused=self._tell_refused,
+        )
+        options = options.copy()
+        options["first_start"] = options["first_start"] and is_first
+        self.serving = Serving(options, sources, epoch=leadership.epoch)
+        self.changed: Callable[[], object] = lambda: None
+        """Called when there are other routes."""
+        self._scheduling: LiveScheduling | None = None
+        if options["mode"] != "permits":
+            self._scheduling = LiveScheduling(
+                api,
+                self._cluster,
+                self.serving,
+                recorder=self._recorder,
+                guard=guard,
+                rng=rng,
+                is_full=options["mode"] == "full",
+            )
+        self.extender = self._extender(options["listener"], guard)
+
+    def _extender(self, listener: ListenerSettings | None, guard: LeaseGuard) -> ExtenderService | None:
+        if listener is None or self._scheduling is None:
+            return None
+        log = logs.logger("extender")
+        return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
+
+    async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
+        """Where a VM could go, the best node first. Nobody is asked while pods are not our matter (mode `permits`)."""
+        return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
+
+    def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
+        if self._scheduling is not None:
+            self._scheduling.use(profiles)
+            self.changed()
+
+    def _refreshed(self) -> None:
+        if self._scheduling is not None:
+            self._scheduling.refreshed()
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """What is answered from the core, apart from kube-scheduler's calls."""
+        pages = self._scheduling.routes() if self._scheduling is not None else ()
+        return (*self.serving.routes(), *pages)
+
+    def families(self, http: server.Server) -> list[metrics.AnyFamily]:
+        """The metrics of the core, and of what is around it."""
+        return [
+            *self.serving.families(http),
+            *(self._scheduling.families() if self._scheduling is not None else ()),
+            *(self.extender.families() if self.extender is not None else ()),
+        ]
+
+    def _tell_fault(self, type_: ResourceType, manifest: Manifest, text: str) -> None:
+        regarding = {"apiVersion": type_.api_version, "kind": type_.kind, **manifest}
+        self._recorder.record(regarding, "Warning", "Faulty", "Read", text)
+
+    def _tell_refused(self, fault: str) -> None:
+        """Tell of a configuration with faults at the ConfigMap that it is in."""
+        source = self._configuration
+        manifest = source.manifest if isinstance(source, ConfigMapSource) else None
+        if manifest is not None:
+            self._tell_fault(CONFIG_MAPS, manifest, f"not taken up, the one before stays in force: {fault}")
+
+    def _report(self, event: events.Input) -> None:
+        self.serving.service.take(event)
+
+    def _uid_of(self, pod: PodName) -> str | None:
+        record = self.serving.core.vms.find(pod)
+        return record.spec.uid if record is not None else None
+
+    def watch(self) -> None:
+        """Begin to keep what the core learns from up to date."""
+        watches: dict[str, Child] = dict(self._cluster.children())
+        watches["watch of pools"] = self._pools.run_watch
+        watches["watch of reservations"] = self._reservations.run_watch
+        watches["Events"] = self._recorder.run  # of faults that keep us from starting, too
+        if isinstance(self._configuration, ConfigMapSource):
+            watches["watch of the configuration"] = self._configuration.run
+        for name, child in watches.items():
+            self.serving.supervisor.start(name, child)
+
+    async def load(self) -> list[str]:
+        """Read everything; the faults."""
+        try:
+            await self._pools.load()
+            await self._reservations.load()
+        except ClusterUnreachableError as error:
+            return [str(error)]
+        faults = await self.serving.load()
+        if not faults:
+            self._reservations.tell(self._report)
+            if self._scheduling is not None:
+                self._scheduling.prepare()
+        return faults
+
+    def start(self, others: Mapping[str, Child]) -> None:
+        """Go on with what was loaded."""
+        own: dict[str, Child] = {
+            "status of policies": self._policies.run,
+            "status of pools": lambda: self._pools.run(self.serving.pools),
+            "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
+        }
+        if self._scheduling is not None and self.extender is not None:
+            own["room for refused pods"] = self._scheduling.tell_of_room(self.extender.refused)
+        self.serving.start({**own, **self._migrator.children(), **others})
+        if self._scheduling is not None:
+            self._scheduling.start()
+
+    async def end(self) -> None:
+        """End everything; binds under way first."""
+        if self.extender is not None:
+            await self.extender.close()
+        await self.serving.end()
+        await self.serving.close()
+
+
+def cluster_of(
+    api: KubernetesApi, options: KubernetesOptions, rng: random.Random, tell_fault: TellFault | None = None
+) -> KubernetesCluster:
+    is_served = partial(is_served_by_published, options["published_agents"], options["scheduler_name"])
+    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"), tell_fault, is_served)
+
+
+def configuration_of(
+    api: KubernetesApi, options: KubernetesOptions, rng: random.Random
+) -> ConfigurationSource | None:
+    if options["config_map"] is not None:
+        log = logs.logger("configuration")
+        return ConfigMapSource(api, options["config_map"], time.monotonic, rng, log, migrator_present=True)
+    if options["config"] is not None:
+        return ConfigFile(options["config"], migrator_present=True)
+    return None

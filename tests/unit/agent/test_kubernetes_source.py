@@ -1,0 +1,71 @@
+"""What a source over stores remembers of the VMs that it has told."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent.core.ports import VmDescribed, VmRemoved
+from agent.daemon import annotations, policies
+from agent.sources.described import AgentChecks
+from agent.sources.kubernetes import KubernetesSource, Stores
+from hosting.kubernetes.names import BOUNDS, CONFIG
+from hosting.kubernetes.resources import Manifest
+from tests.support.manifests import node_manifest, pod_manifest
+from tests.support.virtual_time import virtually
+
+GOOD = {BOUNDS: '{"max": {"memory": "2Gi"}}', CONFIG: '{"policies": ["pressure"]}'}
+
+
+@dataclass
+class Kept:
+    """A store as a reflector keeps it."""
+
+    kept: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    fault: str = ""
+
+    def objects(self) -> dict[tuple[str, str], Manifest]:
+        return self.kept
+
+    async def synced(self) -> None:
+        """It is full from the start."""
+
+
+def source_of(pods: Kept) -> KubernetesSource:
+    node = Kept({("", "node-1"): node_manifest("node-1", "16", "64Gi")})
+    known = AgentChecks(of_pods=annotations.checks(policies.standard(()), ("utilisation",)))
+    return KubernetesSource("node-1", Stores(pods, node, Kept()), "http://127.0.0.1:1", lambda *_: {}, known)
+
+
+@pytest.mark.parametrize(
+    "typo",
+    [{BOUNDS: '{"max": {"memory": "lots"}}'}, {CONFIG: '{"policies": ["presure"]}'}],
+    ids=["bounds", "policies"],
+)
+def test_a_typo_changes_nothing_of_a_vm_until_the_agent_starts_anew(typo: dict[str, str]) -> None:
+    @virtually
+    async def story() -> None:
+        pods = Kept({("default", "a"): pod_manifest("a", annotations=GOOD)})
+        source = source_of(pods)
+        (first,) = await source.changes()
+        assert isinstance(first, VmDescribed)
+
+        pods.kept[("default", "a")] = pod_manifest("a", annotations=GOOD | typo)
+        pods.kept[("default", "b")] = pod_manifest("b")
+        source.note_change()
+        assert [each.spec.vm.name for each in await source.changes() if isinstance(each, VmDescribed)] == [
+            "default/b"
+        ]
+        (name,) = typo
+        assert source.found()["default/a"].faults[0].startswith(f"{name}: ")
+
+        anew = source_of(pods)
+        assert [each.spec.vm.name for each in await anew.changes() if isinstance(each, VmDescribed)] == [
+            "default/b"
+        ]
+        assert name in anew.found()["default/a"].obstacles[0]
+
+        pods.kept[("default", "a")] = pod_manifest("a", uid="another", annotations=GOOD | typo)
+        source.note_change()
+        assert await source.changes() == (VmRemoved("default/a"),), "what was valid was that of another pod"
+
+    story()
