@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import Program, fetch, free_port, running, vms
 from tests.support.waiting import shown_blocking
@@ -63,11 +64,13 @@ def test_what_the_units_start_works_together(tmp_path: Path) -> None:
             "an informant that has reached the agent",
             lambda: b'{phase="active"} 1' in fetch(informant, "/metrics"),
         )
-        node = shown_blocking(
-            "the scheduler's ledger", lambda: json.loads(fetch(scheduler, "/v1/nodes/node-1"))
-        )
-        (row,) = [row for row in node["rows"] if row["kind"] == "vm"]
-        assert row["settled"]
+
+        def settled_row() -> dict[str, Any] | None:
+            node = json.loads(fetch(scheduler, "/v1/nodes/node-1"))
+            (row,) = [row for row in node["rows"] if row["kind"] == "vm"]
+            return row if row["settled"] else None
+
+        row = shown_blocking("a row that its agent has settled", settled_row)
         # Units never say that nothing ran before: the first minute keeps what an earlier agent might hold.
         assert [floor["cause"] for floor in row["floors"]] == ["handover"]
         serving = next(
