@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from protocol.plurals import counted
-from scheduler.core import journal
-from scheduler.permits.journal_files import files_of, is_cut, lines
+from scheduler.permits.core import journal
+from scheduler.permits.service.journal_files import files_of, is_cut, lines
 
 SAME: Final = 0
 DIFFERENT: Final = 1

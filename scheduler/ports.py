@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 from protocol.reasons import Reason
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.model import Holder
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Holder
 
 LOOK_DEADLINE_S: Final = 2.0
 """How long a request may wait for a fresh look at the cluster."""
@@ -196,7 +196,7 @@ class SoleScheduler:
 class Placements(Protocol):
     """Room in the ledger for pods that are about to be bound. Live, unlike a snapshot; nothing is awaited.
 
-    The answers are those of the core (`scheduler/core/placement.py`): None where it worked, else the reason.
+    The answers are those of the core (`scheduler/permits/core/placement.py`): None where it worked, else the reason.
     """
 
     def assume(

@@ -17,7 +17,7 @@ from hosting.options import Advertise, FiniteRange, daemon
 from scheduler.clusters.file import FileCluster
 from scheduler.daemon.extender import ExtenderOptions, extender_options, listener_settings
 from scheduler.daemon.serving import Serving, ServingOptions, Sources, description
-from scheduler.permits.config_file import ConfigFile
+from scheduler.permits.service.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from scheduler.daemon.term import KubernetesOptions

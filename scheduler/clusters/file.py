@@ -20,8 +20,8 @@ from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol import values
 from protocol.values import Bounds, Observation
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.model import POOL_LABEL, Amounts, Migration, NodeSpec, PodSpec, VmSpec, pod_holds
+from scheduler.permits.core import events
+from scheduler.permits.core.model import POOL_LABEL, Amounts, Migration, NodeSpec, PodSpec, VmSpec, pod_holds
 from scheduler.pools.core.values import Pool
 from scheduler.pools.entry import Labels, PoolEntry
 from scheduler.ports import ClusterUnreachableError

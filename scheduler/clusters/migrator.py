@@ -21,7 +21,7 @@ from hosting.kubernetes.virtual_machines import machine_of
 from hosting.logs import Logger
 from hosting.supervisor import Child
 from protocol.wire import PodName
-from scheduler.core import events
+from scheduler.permits.core import events
 from scheduler.ports import LeadershipGuard, MigratorError, SoleScheduler
 
 CREATED_BY: Final = "app.kubernetes.io/managed-by"

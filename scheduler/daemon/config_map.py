@@ -16,7 +16,7 @@ from hosting.logs import Logger
 from hosting.settings import MAX_FILE_BYTES, SettingsError
 from hosting.supervisor import Child
 from hosting.threads import in_own_thread
-from scheduler.permits.config_file import Configuration, model_of, read_configuration
+from scheduler.permits.service.config_file import Configuration, model_of, read_configuration
 from scheduler.ports import ClusterUnreachableError
 
 KEY: Final = "config.yaml"

@@ -8,8 +8,8 @@ import click
 
 from hosting.options import FiniteRange
 from hosting.tls import TlsFiles
-from scheduler.extender.listener import ListenerSettings
-from scheduler.extender.service import HTTP_TIMEOUT_S
+from scheduler.placing.kube_extender.listener import ListenerSettings
+from scheduler.placing.kube_extender.service import HTTP_TIMEOUT_S
 
 F = TypeVar("F", bound=Callable[..., Any])
 LOOPBACK: Final = "127.0.0.1"

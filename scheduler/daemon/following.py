@@ -14,8 +14,8 @@ from protocol import codec
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
 from scheduler.daemon.serving import Serving, ServingOptions, Sources
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.permits.answers import not_leader
+from scheduler.permits.service.answers import not_leader
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.ports import Cluster
 
 _AGENT_HEADER: Final = AGENT_HEADER.lower()

@@ -34,8 +34,8 @@ from scheduler.daemon.serving import (
 )
 from scheduler.daemon.term import KubernetesOptions, LeadershipTerm, LeaseGuard, cluster_of, configuration_of
 from scheduler.daemon.waits import either, into
-from scheduler.extender.listener import ExtenderListener
-from scheduler.permits.config_file import Configuration
+from scheduler.permits.service.config_file import Configuration
+from scheduler.placing.kube_extender.listener import ExtenderListener
 
 RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
 """Between tries to read the cluster and the configuration: each lists every object."""

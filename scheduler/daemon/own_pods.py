@@ -15,9 +15,9 @@ from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.outcomes import PodOutcomes
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.clusters.kubernetes.unscheduled import UnscheduledPods
-from scheduler.core.core import Core
-from scheduler.framework.cycle.attempt import Extenders
-from scheduler.framework.cycle.scheduler import PodScheduler
+from scheduler.permits.core.core import Core
+from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.ports import LeadershipGuard
 
 LOOK_S: Final = 0.25

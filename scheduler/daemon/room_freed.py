@@ -16,9 +16,9 @@ from protocol.values import ZERO
 from scheduler.clusters.kubernetes.changes import LedgerChanges
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.outcomes import is_final, write_condition
-from scheduler.core.core import Core
-from scheduler.extender.refused import RefusedPods, largest_room
-from scheduler.framework.core.objects import PodInfo
+from scheduler.permits.core.core import Core
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
 
 LOOK_S: Final = 0.25
 """How often the ledger is asked whether room became free."""

@@ -18,18 +18,18 @@ from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.own_pods import OwnPods
 from scheduler.daemon.room_freed import RoomFreed
 from scheduler.daemon.serving import Serving
-from scheduler.extender.refused import RefusedPods
-from scheduler.framework.core.objects import NodeSnapshot, PodInfo
-from scheduler.framework.core.profile import Profile
-from scheduler.framework.cycle.attempt import Extenders
-from scheduler.framework.cycle.migration_targets import MigrationTargets
-from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.ledger_reservations import LedgerReservations
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
-from scheduler.framework.runtime.registry import new_registry
-from scheduler.framework.runtime.settings import SchedulingEntry
+from scheduler.placing.core.objects import NodeSnapshot, PodInfo
+from scheduler.placing.core.profile import Profile
+from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.migration_targets import MigrationTargets
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.ledger_reservations import LedgerReservations
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.kube_extender.refused import RefusedPods
+from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
+from scheduler.placing.runtime.assembly import build_frameworks, check_profiles
+from scheduler.placing.runtime.registry import new_registry
+from scheduler.placing.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 READ_DEADLINE_S: Final = 1.0

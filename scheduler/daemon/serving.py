@@ -22,19 +22,19 @@ from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
 from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.rules import Rules
-from scheduler.core.state import SchedulerConfig
 from scheduler.explain.pages import ExplainPages
-from scheduler.framework.core.profile import Profile
-from scheduler.permits.batch import MAX_BODY_BYTES, BatchService
-from scheduler.permits.config_file import Configuration
-from scheduler.permits.journal_files import JournalWriter
-from scheduler.permits.metrics import families
-from scheduler.permits.operations import BATCH
-from scheduler.permits.placements import CorePlacements
-from scheduler.permits.service import PermitService
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.rules import Rules
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service.batch import MAX_BODY_BYTES, BatchService
+from scheduler.permits.service.config_file import Configuration
+from scheduler.permits.service.journal_files import JournalWriter
+from scheduler.permits.service.metrics import families
+from scheduler.permits.service.operations import BATCH
+from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.service import PermitService
+from scheduler.placing.core.profile import Profile
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService

@@ -22,7 +22,6 @@ from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.kubernetes.reading import is_served_by_published
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.clusters.migrator import KubernetesMigrator
-from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.scheduling import LiveScheduling
@@ -32,10 +31,11 @@ from scheduler.daemon.serving import (
     ServingOptions,
     Sources,
 )
-from scheduler.extender.listener import ListenerSettings
-from scheduler.extender.service import ExtenderService
-from scheduler.framework.core.profile import Profile
-from scheduler.permits.config_file import ConfigFile
+from scheduler.permits.core import events
+from scheduler.permits.service.config_file import ConfigFile
+from scheduler.placing.core.profile import Profile
+from scheduler.placing.kube_extender.listener import ListenerSettings
+from scheduler.placing.kube_extender.service import ExtenderService
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
 REPORTER: Final = f"{names.GROUP}/scheduler"

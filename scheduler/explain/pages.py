@@ -23,13 +23,13 @@ from protocol.explaining import (
 )
 from protocol.reasons import ErrorCode
 from protocol.wire import PodName
-from scheduler.core.core import Core
 from scheduler.explain.core import explaining, latest, listing, queries
 from scheduler.explain.core.explaining import ExplainView
 from scheduler.explain.core.latest import LatestFilter
 from scheduler.explain.core.listing import NameIndex, StateFilter
 from scheduler.explain.core.memory import OF_A_VM, DecisionMemory
 from scheduler.explain.core.queries import Parameter, Query, Whole, Word, YesNo
+from scheduler.permits.core.core import Core
 from scheduler.pools.core.admission_state import PoolAdmissionState
 
 MAX_NUMBER: Final = 2**53

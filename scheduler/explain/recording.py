@@ -9,12 +9,12 @@ from protocol.explaining import DecisionOutcome, ProgressCode, ReasonShown
 from protocol.reasons import ErrorCode
 from protocol.values import Resources
 from protocol.wire import AgentRequest, PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.vms import VmRecord
 from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import Happening
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.vms import VmRecord
 
 EVENT: Final = "decision"
 """What every line of a decision says; the keys tell them apart."""

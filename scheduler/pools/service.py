@@ -8,8 +8,8 @@ from typing import Any, Final
 from hosting import server
 from hosting.logs import Logger
 from hosting.settings import FaultsError, SettingsError
-from scheduler.core import events
-from scheduler.core.core import Core
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
 from scheduler.pools.chain.births import PoolBirths
 from scheduler.pools.chain.config import ChainConfig, Registries, build_chain, installed
 from scheduler.pools.chain.manager import PluginManager, PluginStartError

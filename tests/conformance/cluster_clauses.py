@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hosting.settings import SettingsError
-from scheduler.core import events
+from scheduler.permits.core import events
 from scheduler.ports import LOOK_DEADLINE_S, Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Pace
 from tests.conformance.cluster_truth import NODE, Audit, Kind, World

@@ -11,7 +11,7 @@ from protocol.values import Observation
 from protocol.wire import PodName
 from scheduler.clusters.file import FileCluster
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.core import events
+from scheduler.permits.core import events
 from scheduler.ports import Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Listed
 from tests.conformance.cluster_truth import Key, Thing

@@ -7,8 +7,8 @@ from typing import Final, Literal, TypeAlias
 
 from protocol.values import Bounds, Observation, Resources
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec, VmSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import NodeSpec, PodSpec, VmSpec
 from scheduler.ports import Cluster
 from tests.support.virtual_time import now_s
 

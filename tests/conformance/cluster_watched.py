@@ -17,7 +17,7 @@ from typing import Final, Self
 from hosting.backoff import Backoff
 from protocol.values import Observation
 from protocol.wire import PodName
-from scheduler.core import events
+from scheduler.permits.core import events
 from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 from tests.conformance.cluster_api_server import ApiError, ApiServer, Event, ExpiredError, Listed, Type
 from tests.conformance.cluster_truth import Key, Thing

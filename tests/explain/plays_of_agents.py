@@ -19,8 +19,8 @@ from protocol.codec import ErrorBody
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
 from protocol.versions import PluginProtoVersion, VersionRange
-from scheduler.core import events
-from scheduler.permits.answers import not_leader
+from scheduler.permits.core import events
+from scheduler.permits.service.answers import not_leader
 from scheduler.ports import ClusterUnreachableError
 from tests.explain.agent_side import PolicyProcess, Serve
 from tests.explain.scheduler_side import SchedulerSide

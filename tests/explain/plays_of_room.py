@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from scheduler.core import events
+from scheduler.permits.core import events
 from tests.explain.scheduler_side import SchedulerSide
 from tests.explain.situations import situation
 from tests.explain.stage import Stage, staged

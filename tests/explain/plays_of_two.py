@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.outside import PluginPolicy
-from scheduler.core import events
-from scheduler.core.model import ReservationSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import ReservationSpec
 from tests.explain.agent_side import PolicyProcess
 from tests.explain.scheduler_side import SchedulerSide
 from tests.explain.situations import situation

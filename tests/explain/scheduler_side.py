@@ -12,14 +12,14 @@ from hosting.server import HangUp, Reply, Request
 from protocol.extension import AGENT_HEADER
 from protocol.values import Bounds, Observation
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import POOL_LABEL, NodeSpec, PodSpec, VmSpec
-from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches
-from scheduler.core.state import SchedulerConfig
-from scheduler.core.vms import VmRecord
 from scheduler.explain.pages import ExplainPages
-from scheduler.permits.service import PermitService
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import POOL_LABEL, NodeSpec, PodSpec, VmSpec
+from scheduler.permits.core.rules import DEFAULT_RULES, GrowthSwitches
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.service.service import PermitService
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.plugin import Plugin, PoolHandle

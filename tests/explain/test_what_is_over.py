@@ -9,9 +9,9 @@ from hosting.server import Request
 from parley.explain.gathering import gather
 from protocol.explaining import Explanation
 from protocol.extension import AGENT_HEADER
-from scheduler.core import events
-from scheduler.core.model import Migration
-from scheduler.core.rules import DEFAULT_RULES
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Migration
+from scheduler.permits.core.rules import DEFAULT_RULES
 from scheduler.pools.core.values import Context, Pool
 from tests.explain.plays_of_agents import AWAY
 from tests.explain.scheduler_side import SchedulerSide

@@ -27,7 +27,7 @@ from parley.clusters.control_plane import ControlPlane
 from protocol.values import ComputeUnit, Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.migrator import KubernetesMigrator
-from scheduler.core import events
+from scheduler.permits.core import events
 from tests.support.amounts import GIB, cu
 from tests.support.kube.neonvm import NeonVm, install, machine
 from tests.support.kube.objects import Objects

@@ -1,4 +1,4 @@
-"""The scheduler's core as the model sees it: the only module of the model that calls `scheduler.core`.
+"""The scheduler's core as the model sees it: the only module of the model that calls `scheduler.permits.core`.
 
 Everything that the model says to the core, and all that it learns from it, goes through one `CorePort`. Its words are
 the model's own (`Permitted`, `Rejected`, ...), so that a change of the core's inputs and outputs changes this module only.
@@ -12,13 +12,13 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import Life, Retry
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import AgentRequest, PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.ledger import Cause
-from scheduler.core.ledger import RowState as Kept
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
-from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, Rules
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.ledger import RowState as Kept
+from scheduler.permits.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, Rules
+from scheduler.permits.core.state import SchedulerConfig
 from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from protocol import sequence
 from protocol.values import ZERO, Observation, Resources
-from scheduler.core import cluster, core, decision, extended, limits, pools, published, told
-from scheduler.core.core import Core
-from scheduler.core.events import VmSeen
-from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
-from scheduler.core.limits import Growth, Limit
-from scheduler.core.model import VmSpec
-from scheduler.core.state import CoreState
+from scheduler.permits.core import cluster, core, decision, extended, limits, pools, published, told
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.events import VmSeen
+from scheduler.permits.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
+from scheduler.permits.core.limits import Growth, Limit
+from scheduler.permits.core.model import VmSpec
+from scheduler.permits.core.state import CoreState
 from tests.machines import ledger_world, moves_cluster, mutants_of_floors, mutants_of_kinds
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm

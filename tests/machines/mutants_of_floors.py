@@ -8,10 +8,10 @@ from unittest import mock
 from msgspec.structs import replace
 
 from protocol.values import Resources
-from scheduler.core import extended, told
-from scheduler.core.ledger import Cause, Floor, RowState
-from scheduler.core.state import CoreState, SchedulerConfig
-from scheduler.core.vms import VmRecord, VmTable
+from scheduler.permits.core import extended, told
+from scheduler.permits.core.ledger import Cause, Floor, RowState
+from scheduler.permits.core.state import CoreState, SchedulerConfig
+from scheduler.permits.core.vms import VmRecord, VmTable
 
 Patch = AbstractContextManager[object]
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Resources
-from scheduler.core import auditing, extended, ledger, limits, pools
-from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Ledger, PoolAccount, RowState
-from scheduler.core.limits import Grant, Growth, Limit
-from scheduler.core.state import CoreState
+from scheduler.permits.core import auditing, extended, ledger, limits, pools
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.ledger import Ledger, PoolAccount, RowState
+from scheduler.permits.core.limits import Grant, Growth, Limit
+from scheduler.permits.core.state import CoreState
 
 Patch = AbstractContextManager[object]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest import mock
 
-from scheduler.core import core, events, placement, pools, reserving
-from scheduler.core.ledger import Cause, Row, RowState
-from scheduler.core.model import Holder
-from scheduler.core.state import CoreState
+from scheduler.permits.core import core, events, placement, pools, reserving
+from scheduler.permits.core.ledger import Cause, Row, RowState
+from scheduler.permits.core.model import Holder
+from scheduler.permits.core.state import CoreState
 from tests.machines.mutants import Mutant, Patch
 
 EARLY_S: Final = 5.0

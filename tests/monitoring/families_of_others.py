@@ -15,10 +15,10 @@ from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
 from hosting.server import Reply, Request
 from scheduler.daemon.leader import leading_family
-from scheduler.extender.stats import ExtenderStats
-from scheduler.framework.cycle.attempt import Extenders
-from scheduler.framework.cycle.scheduler import PodScheduler
-from scheduler.framework.extension.shared import SharedExtension
+from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.scheduler import PodScheduler
+from scheduler.placing.extension.shared import SharedExtension
+from scheduler.placing.kube_extender.stats import ExtenderStats
 from tests.support.pages import AgentPage, paged
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hosting.server import Reply, Request, Route, Server
 from scheduler.page.routes import page_routes
-from scheduler.permits.answers import not_leader
+from scheduler.permits.service.answers import not_leader
 from tests.page.browser import (
     DOWN,
     END,

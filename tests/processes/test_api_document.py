@@ -20,10 +20,10 @@ from hosting.kubernetes import objects
 from hosting.kubernetes.resources import Manifest
 from hosting.server import Route, Server
 from protocol.wire import PodName
-from scheduler.extender.service import PREFIX
-from scheduler.framework.core.extended import Endpoint, Reservation
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.runtime.context import CycleState
+from scheduler.placing.core.extended import Endpoint, Reservation
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.kube_extender.service import PREFIX
+from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.support.openapi import document_faults
 from tests.support.processes import cluster_file, fetch, free_port, running, write_json

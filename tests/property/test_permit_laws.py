@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Resources
-from scheduler.core import limits
+from scheduler.permits.core import limits
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import World
 

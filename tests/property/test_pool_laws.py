@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import ComputeUnit, Resources
-from scheduler.core import events
-from scheduler.core.limits import Growth
-from scheduler.core.model import PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.limits import Growth
+from scheduler.permits.core.model import PoolSpec
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import World
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Resources
-from scheduler.core.rules import PPM, GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
+from scheduler.permits.core.rules import PPM, GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
 from tests.property import protocol_strategies as some
 
 relaxed = settings(deadline=None, max_examples=100)

@@ -26,8 +26,8 @@ from protocol import codec
 from protocol.reasons import ErrorCode, ReasonCode
 from scheduler.clusters.kubernetes.status import StatusCondition, conditions_of
 from scheduler.explain.core import records
-from scheduler.extender import verdicts
-from scheduler.framework.core.status import Code, new_status
+from scheduler.placing.core.status import Code, new_status
+from scheduler.placing.kube_extender import verdicts
 from scheduler.pools.core import validation
 from scheduler.pools.core.admission_state import message_of
 from scheduler.pools.core.errors import AppError

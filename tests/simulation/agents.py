@@ -27,7 +27,7 @@ from agent.peers.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.sequence import Life as LifeId
 from protocol.values import ZERO, Observation, Resources
-from scheduler.core.events import Decided, HungUp, Refused
+from scheduler.permits.core.events import Decided, HungUp, Refused
 from tests.simulation.clock import Timer
 from tests.simulation.network import Call
 from tests.simulation.schedulers import EPOCH_MS, Answer

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import NodeSpec, PodSpec
 from tests.machines.ledger_observer import NodeAccount
 from tests.simulation.vms import UNIT, Vm
 

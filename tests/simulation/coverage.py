@@ -7,9 +7,9 @@ target, and the commands on their way. Every grant fits what the others' rows ke
 from typing import TYPE_CHECKING, NoReturn
 
 from protocol.values import ZERO, Resources
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.ledger import Row
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Row
 from tests.machines.ledger_observer import LawBrokenError, Observer, VmAccount
 from tests.simulation.vms import Vm
 

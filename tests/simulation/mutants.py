@@ -19,11 +19,11 @@ from informant.core.guard import Guard
 from informant.core.sessions import Sessions
 from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
-from scheduler.core import events, extended, placement, published
-from scheduler.core.core import Core
-from scheduler.core.ledger import Cause, RowState
-from scheduler.core.state import CoreState
-from scheduler.core.vms import VmRecord
+from scheduler.permits.core import events, extended, placement, published
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Cause, RowState
+from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.vms import VmRecord
 from tests.machines import mutants as of_the_ledger
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
-from scheduler.core.model import PodSpec
+from scheduler.permits.core.model import PodSpec
 from tests.simulation.cluster import Node, Pod
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from agent.core.events import Resize
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.core.events import Decided
+from scheduler.permits.core.events import Decided
 from tests.machines.ledger_observer import LawBrokenError
 from tests.simulation.network import Call
 from tests.simulation.schedulers import Answer

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import Holder
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import Holder
+from scheduler.permits.core.state import SchedulerConfig
 from tests.simulation.cluster import Node, Pod, Watch
 from tests.simulation.vms import COMMAND_DEADLINE_S, Vm
 

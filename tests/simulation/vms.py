@@ -14,7 +14,7 @@ from agent.core.events import Resize
 from agent.core.model import Vm as AgentVm
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
-from scheduler.core.model import Holder, Kind, VmSpec
+from scheduler.permits.core.model import Holder, Kind, VmSpec
 from tests.machines.ledger_observer import Observer, VmAccount
 from tests.simulation.clock import Clock, Timer
 from tests.simulation.trace import Trace

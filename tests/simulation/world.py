@@ -9,8 +9,8 @@ from agent.core.events import VmChanged
 from agent.core.model import Vm as AgentVm
 from protocol.values import ZERO, Bounds, ComputeUnit, Resources, Units
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.model import PoolSpec, VmSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import PoolSpec, VmSpec
 from tests.simulation.agents import Daemon, Life
 from tests.simulation.clock import Clock
 from tests.simulation.cluster import Node

@@ -9,8 +9,8 @@ from agent.node.plugins.core.plugin_state import TABLE as REGISTRATIONS
 from agent.node.plugins.core.plugin_state import PluginState
 from informant.core.sessions import TABLE as SESSIONS
 from informant.core.sessions import SessionPhase
-from scheduler.framework.core.waiting import TABLE as WAITS
-from scheduler.framework.core.waiting import WaitPhase
+from scheduler.placing.core.waiting import TABLE as WAITS
+from scheduler.placing.core.waiting import WaitPhase
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ from hosting.settings import load
 from parley.reach.api_faults import LIST_PODS, PROXY, VIEWER_ROLE
 from parley.reach.kubernetes import TOKEN_SECRET
 from parley.reach.program_pods import PORT_WITH_TLS, PORTS
-from scheduler.permits.config_file import ConfigFile
+from scheduler.permits.service.config_file import ConfigFile
 from tests.tidy.repository import ROOT, pyproject
 
 DEPLOY = ROOT / "deploy"

@@ -22,10 +22,10 @@ from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler import ports
 from scheduler.clusters.file import ClusterFile
-from scheduler.core.core import Core
-from scheduler.core.model import POOL_LABEL
-from scheduler.core.state import SchedulerConfig
-from scheduler.permits.config_file import Config
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import POOL_LABEL
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service.config_file import Config
 from scheduler.pools.chain import calls, config, manager, registry
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats

@@ -10,14 +10,14 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter
 
 from hosting.settings import Settings
-from scheduler.framework.core.plugin import ExtensionPoint, points_of
-from scheduler.framework.core.profile import Profile
-from scheduler.framework.plugins.base import ShippedPlugin
-from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.framework.runtime.assembly import ProfileError, check_profiles
-from scheduler.framework.runtime.registry import SHIPPED, new_registry
-from scheduler.framework.runtime.settings import ProfileEntry
-from scheduler.permits.config_file import model_of, read_configuration
+from scheduler.permits.service.config_file import model_of, read_configuration
+from scheduler.placing.core.plugin import ExtensionPoint, points_of
+from scheduler.placing.core.profile import Profile
+from scheduler.placing.plugins.base import ShippedPlugin
+from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
+from scheduler.placing.runtime.assembly import ProfileError, check_profiles
+from scheduler.placing.runtime.registry import SHIPPED, new_registry
+from scheduler.placing.runtime.settings import ProfileEntry
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_settings import fields
 

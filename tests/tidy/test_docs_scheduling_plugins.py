@@ -16,17 +16,17 @@ from hosting.server import Reply, Request
 from hosting.settings import check
 from parley import scheduling
 from protocol.wire import PodName
-from scheduler.framework.core.monitor import SCHEDULING_TIMEOUT_S
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.framework.core.status import Code, code_of
-from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.services import MOST_BYTES
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
-from scheduler.framework.runtime.assembly import build_frameworks
-from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.registry import PLUGIN_GROUP, new_registry
-from scheduler.permits.config_file import Config
+from scheduler.permits.service.config_file import Config
+from scheduler.placing.core.monitor import SCHEDULING_TIMEOUT_S
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.status import Code, code_of
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.services import MOST_BYTES
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.plugins.profiles import EXTENDER_PROFILE
+from scheduler.placing.runtime.assembly import build_frameworks
+from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.runtime.registry import PLUGIN_GROUP, new_registry
 from tests.tidy.repository import ROOT
 
 PAGE: Final = (ROOT / "docs/scheduling-plugins.md").read_text()

@@ -21,10 +21,10 @@ NO_FILES = {
     "parley.vms.load.messages": "a message to the load generator of tests and demos",
     "scheduler.pools.state._": "the scheduler's own file",
     "scheduler.clusters.kubernetes": "read from objects of Kubernetes",
-    "scheduler.framework.extension.services": "the body of a request: in the API's document",
+    "scheduler.placing.extension.services": "the body of a request: in the API's document",
     "scheduler.pools.entry.WrittenPool": "the body of a request: in the API's document",
-    "scheduler.permits.config_file._": "parts of other models, or variants of them",
-    "scheduler.framework.plugins.base.NoArgs": "nothing can be set",
+    "scheduler.permits.service.config_file._": "parts of other models, or variants of them",
+    "scheduler.placing.plugins.base.NoArgs": "nothing can be set",
 }
 """Models that are no file of ours, and no part of one, by what their full names begin with."""
 

@@ -17,11 +17,11 @@ from hosting.server import Server
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import NodeSpec, VmSpec
-from scheduler.core.state import SchedulerConfig
-from scheduler.permits.service import PermitService
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import NodeSpec, VmSpec
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service.service import PermitService
 from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant

@@ -11,8 +11,8 @@ from hosting.kubernetes.core.known import Change, Changed, Key, key_of
 from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.core.core import Core
-from scheduler.framework.core.plugin import ActionType, EventResource, SchedulingEvent
+from scheduler.permits.core.core import Core
+from scheduler.placing.core.plugin import ActionType, EventResource, SchedulingEvent
 
 
 class ClusterChanges:

@@ -32,8 +32,8 @@ from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
 from scheduler.clusters.kubernetes.calls import in_time, list_by_name
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
-from scheduler.core import events
-from scheduler.core.model import NodeSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import NodeSpec
 from scheduler.ports import ClusterUnreachableError
 
 WITH_A_NODE: Final = "spec.nodeName!="

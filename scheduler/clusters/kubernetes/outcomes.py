@@ -15,8 +15,8 @@ from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 from protocol.texts import clean
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.cycle.ports import CycleFailure
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.cycle.ports import CycleFailure
 
 CONDITION: Final = "PodScheduled"
 MAX_WAITING: Final = 1000

@@ -15,11 +15,11 @@ from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.reading import FoundVm
-from scheduler.core.core import Core
-from scheduler.core.ledger import NodeAccount, Row
-from scheduler.core.model import Holder, Kind
-from scheduler.core.pools import with_pool
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import NodeAccount, Row
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.core.pools import with_pool
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
 from scheduler.ports import Placements
 
 

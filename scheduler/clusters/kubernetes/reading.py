@@ -17,8 +17,8 @@ from hosting.kubernetes.settled import Valid
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
-from scheduler.core.model import Migration, NodeSpec, PodSpec, VmSpec
-from scheduler.core.published import serves
+from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
+from scheduler.permits.core.published import serves
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What reading an object raises that is not as the API says."""

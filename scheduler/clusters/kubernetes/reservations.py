@@ -21,10 +21,10 @@ from hosting.settings import FaultsError, Settings, check
 from protocol.values import ZERO
 from scheduler.clusters.kubernetes.cluster import TellFault
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
-from scheduler.core import events
-from scheduler.core.model import ReservationOwner, ReservationSpec
-from scheduler.core.reservations import ReservationAccount
-from scheduler.core.state import CoreState
+from scheduler.permits.core import events
+from scheduler.permits.core.model import ReservationOwner, ReservationSpec
+from scheduler.permits.core.reservations import ReservationAccount
+from scheduler.permits.core.state import CoreState
 from scheduler.ports import ClusterUnreachableError
 
 Take: TypeAlias = Callable[[events.Input], object]

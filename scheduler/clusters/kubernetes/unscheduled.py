@@ -11,7 +11,7 @@ from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 from hosting.supervisor import Child
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.framework.cycle.scheduler import PodScheduler
+from scheduler.placing.cycle.scheduler import PodScheduler
 
 
 class UnscheduledPods:

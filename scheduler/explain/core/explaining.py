@@ -23,12 +23,12 @@ from protocol.extension import RawRequest
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
-from scheduler.core.ledger import Floor, PoolAccount, Row
-from scheduler.core.state import CoreState
-from scheduler.core.vms import VmRecord
 from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory, Trail
 from scheduler.explain.core.records import Moment, RememberedDecision, amount_of, shown_amount
+from scheduler.permits.core.ledger import Floor, PoolAccount, Row
+from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.vms import VmRecord
 from scheduler.pools.core.admission_state import PoolAdmissionState, saturated
 from scheduler.pools.core.probe import ProbeResultKind
 

@@ -22,14 +22,14 @@ from protocol.explaining import (
 )
 from protocol.values import ZERO
 from protocol.wire import PodName
-from scheduler.core.ledger import NodeAccount, Row
-from scheduler.core.model import Kind, VmSpec
-from scheduler.core.state import CoreState
-from scheduler.core.vms import VmRecord, VmTable
 from scheduler.explain.core import explaining, records
 from scheduler.explain.core.explaining import ExplainView
 from scheduler.explain.core.memory import Trail
 from scheduler.explain.core.records import amount_of, shown_amount
+from scheduler.permits.core.ledger import NodeAccount, Row
+from scheduler.permits.core.model import Kind, VmSpec
+from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.vms import VmRecord, VmTable
 
 NODES: Final = "node/"
 VMS: Final = "vm/"

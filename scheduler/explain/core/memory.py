@@ -17,9 +17,9 @@ import msgspec
 from protocol.explaining import DecisionOutcome, ProgressCode
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.core import events
 from scheduler.explain.core import records
 from scheduler.explain.core.records import Happening, RememberedDecision, StandingDecision
+from scheduler.permits.core import events
 
 OF_A_VM: Final = 16
 """Decisions that are remembered of each VM."""

@@ -11,7 +11,7 @@ from protocol.explaining import AmountShown, DecisionOutcome, DecisionShown, Pro
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.texts import clean
 from protocol.values import ComputeUnit, Resources, Value
-from scheduler.core import events
+from scheduler.permits.core import events
 
 MAX_LIMITS: Final = 8
 """Limits of one decision that are kept; there are fewer kinds of them for each resource."""

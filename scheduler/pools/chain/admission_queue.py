@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from hosting.logs import Logger
 from protocol.values import ZERO, Resources, Value
-from scheduler.core import events
-from scheduler.core.ledger import Ledger, PoolAccount
-from scheduler.core.model import Holder, Kind
-from scheduler.core.vms import VmTable
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Ledger, PoolAccount
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.core.vms import VmTable
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import Call, Steps
 from scheduler.pools.chain.manager import PluginManager

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import pools
-from scheduler.core.ledger import Ledger
-from scheduler.core.model import Holder, Kind
+from scheduler.permits.core import pools
+from scheduler.permits.core.ledger import Ledger
+from scheduler.permits.core.model import Holder, Kind
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.core import births

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
 from protocol.values import ZERO, Resources
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import PoolSpec
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.stats import PoolStats

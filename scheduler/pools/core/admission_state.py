@@ -16,8 +16,8 @@ from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
 from protocol.texts import clean
 from protocol.values import Resources, Value
-from scheduler.core.events import PoolVerdict
-from scheduler.core.model import VmSpec
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.model import VmSpec
 from scheduler.pools.core.errors import MAX_MESSAGE, AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
 from scheduler.pools.core.values import resource_text

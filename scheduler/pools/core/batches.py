@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value, amount_of
-from scheduler.core import limits
-from scheduler.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
-from scheduler.core.vms import VmRecord, VmTable
+from scheduler.permits.core import limits
+from scheduler.permits.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
+from scheduler.permits.core.vms import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
     CachedRefusal,
     Outcome,

@@ -7,10 +7,10 @@ from typing import Final, Protocol
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Ledger
-from scheduler.core.model import Holder, Kind
-from scheduler.core.vms import VmTable
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.ledger import Ledger
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.core.vms import VmTable
 from scheduler.pools.core.batches import PoolGrowth
 from scheduler.pools.core.queues import PoolQueue
 from scheduler.pools.core.values import Pool

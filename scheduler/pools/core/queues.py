@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from scheduler.core.ledger import Ledger, PoolAccount
-from scheduler.core.model import Holder, Kind
-from scheduler.core.vms import VmTable
+from scheduler.permits.core.ledger import Ledger, PoolAccount
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.core.vms import VmTable
 from scheduler.pools.core.admission_state import PoolAdmissionState
 from scheduler.pools.core.batches import PoolGrowth, Waiter, labels_of
 from scheduler.pools.core.claims import Claims

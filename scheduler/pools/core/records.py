@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.model import PoolSpec
+from scheduler.permits.core.model import PoolSpec
 from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.errors import bad_request
 from scheduler.pools.core.validation import pool_problem

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from protocol.values import ZERO, Resources, amount_of
 from protocol.wire import PodName
-from scheduler.core.limits import amount_text
+from scheduler.permits.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
 
 

@@ -31,7 +31,7 @@ from protocol.pages import (
 from protocol.plurals import counted
 from protocol.reasons import ErrorCode
 from protocol.values import Resources
-from scheduler.core.core import Core
+from scheduler.permits.core.core import Core
 from scheduler.pools import entry
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.core.admission_state import PoolAdmissionState, message_of

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from hosting.metrics import AnyFamily, Family, HistogramFamily
-from scheduler.core.ledger import Ledger, PoolAccount
+from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.admission_state import PoolAdmissionState

@@ -9,7 +9,7 @@ from pydantic import Field
 from hosting.amounts import Cpu, Memory, PositiveResources
 from hosting.settings import FaultsError, Settings, check, listed
 from protocol.values import RESOURCE_NAMES
-from scheduler.core.limits import amount_text
+from scheduler.permits.core.limits import amount_text
 from scheduler.pools.core.fair_split import Tenant, Tree, tree_faults
 from scheduler.pools.core.tenant_accounts import UNITS
 

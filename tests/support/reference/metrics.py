@@ -19,15 +19,15 @@ from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
 from hosting.server import Server
-from scheduler.core.core import Core
-from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.leader import leading_family
-from scheduler.extender.stats import ExtenderStats
-from scheduler.framework.cycle.attempt import Extenders
-from scheduler.framework.cycle.scheduler import PodScheduler
-from scheduler.framework.extension.shared import SharedExtension
-from scheduler.permits.metrics import families
-from scheduler.permits.stats import PermitStats
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service.metrics import families
+from scheduler.permits.service.stats import PermitStats
+from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.scheduler import PodScheduler
+from scheduler.placing.extension.shared import SharedExtension
+from scheduler.placing.kube_extender.stats import ExtenderStats
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
 from tests.tidy.repository import ROOT

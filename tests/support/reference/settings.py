@@ -22,12 +22,12 @@ from hosting.settings import Settings
 from informant.settings import InformantSettings, NodeSettings
 from protocol.values import Resources
 from scheduler.clusters.file import ClusterFile
-from scheduler.framework.plugins.growth_headroom import GrowthHeadroomArgs
-from scheduler.framework.plugins.ledger_fit import LedgerFitArgs
-from scheduler.framework.plugins.node_resources import NodeResourcesArgs
-from scheduler.framework.plugins.pool_admission import PoolAdmissionArgs
-from scheduler.framework.plugins.spread_constraints import PodTopologySpreadArgs
-from scheduler.permits.config_file import Config
+from scheduler.permits.service.config_file import Config
+from scheduler.placing.plugins.growth_headroom import GrowthHeadroomArgs
+from scheduler.placing.plugins.ledger_fit import LedgerFitArgs
+from scheduler.placing.plugins.node_resources import NodeResourcesArgs
+from scheduler.placing.plugins.pool_admission import PoolAdmissionArgs
+from scheduler.placing.plugins.spread_constraints import PodTopologySpreadArgs
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.tidy.repository import ROOT

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 MODULES = {
     "plugins": ("AppError", "scheduler.pools.core.errors"),
-    "scheduling": ("Status", "scheduler.framework.core.status"),
+    "scheduling": ("Status", "scheduler.placing.core.status"),
 }
 """The modules, each with a name and its home."""
 
@@ -78,8 +78,8 @@ dir(module)
 assert "scheduler" not in sys.modules
 module.{name}
 assert "{home}" in sys.modules
-assert "scheduler.permits.service" not in sys.modules
-assert "scheduler.framework.runtime.framework" not in sys.modules
+assert "scheduler.permits.service.service" not in sys.modules
+assert "scheduler.placing.runtime.framework" not in sys.modules
 assert "scheduler.pools.chain.manager" not in sys.modules
 assert "{name}" in vars(module)
 """

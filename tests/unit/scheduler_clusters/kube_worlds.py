@@ -11,11 +11,11 @@ from hosting.kubernetes.resources import Manifest, ResourceType
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import IsServed, KubernetesCluster
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import Kind
-from scheduler.core.state import SchedulerConfig
-from scheduler.core.vms import VmRecord
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import Kind
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.core.vms import VmRecord
 from tests.support.kube_api import FakeApiServer
 from tests.support.virtual_time import now_s
 

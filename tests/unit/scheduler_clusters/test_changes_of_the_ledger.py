@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scheduler.clusters.kubernetes.changes import LedgerChanges
-from scheduler.core import events
-from scheduler.framework.core.plugin import EventResource
+from scheduler.permits.core import events
+from scheduler.placing.core.plugin import EventResource
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import World
 

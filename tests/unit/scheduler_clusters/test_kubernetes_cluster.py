@@ -20,8 +20,8 @@ from hosting.kubernetes.resources import (
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.reading import is_served_by_published
-from scheduler.core import events
-from scheduler.core.model import Kind
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Kind
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import cu
 from tests.support.kube_api import lists

@@ -12,7 +12,7 @@ from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import Bounds, Resources
 from scheduler.clusters.kubernetes import reading
 from scheduler.clusters.kubernetes.reading import FoundPod, FoundVm, Surroundings
-from scheduler.core.model import Migration
+from scheduler.permits.core.model import Migration
 from tests.support.amounts import cu
 from tests.unit.scheduler_clusters.kube_manifests import bounds, machine, node, pod, policy
 

@@ -11,7 +11,7 @@ from hosting.kubernetes.resources import RESERVATIONS, Manifest, ResourceType
 from protocol.values import Resources
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations, reservation_of
 from scheduler.clusters.kubernetes.status import INTERVAL_S
-from scheduler.core.model import ReservationOwner
+from scheduler.permits.core.model import ReservationOwner
 from tests.support.amounts import cu
 from tests.support.kube_api import FakeApiServer
 from tests.support.servers import QUIET

@@ -15,7 +15,7 @@ from scheduler.clusters.kubernetes.policies import MAX_FAULTS, policy_status
 from scheduler.clusters.kubernetes.pools import FINALIZER, KubernetesPools, pool_status
 from scheduler.clusters.kubernetes.reading import Description, FoundPod
 from scheduler.clusters.kubernetes.status import INTERVAL_S, StatusWriter
-from scheduler.core.model import PodSpec
+from scheduler.permits.core.model import PodSpec
 from tests.support.amounts import UNIT
 from tests.support.kube_api import FakeApiServer, writes
 from tests.support.servers import QUIET

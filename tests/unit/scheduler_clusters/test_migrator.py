@@ -15,7 +15,7 @@ from hosting.logs import logger
 from hosting.supervisor import Supervisor
 from protocol.wire import PodName
 from scheduler.clusters.migrator import CREATED_BY, PENDING_S, RETRY, US, Choose, KubernetesMigrator
-from scheduler.core import events
+from scheduler.permits.core import events
 from scheduler.ports import LeadershipGuard, MigratorError, NotLeadingError
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_store import Selector

@@ -8,9 +8,9 @@ from hosting.kubernetes import names
 from hosting.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES, Manifest
 from protocol.values import Bounds, Resources
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.core import events
-from scheduler.core.model import Holder, Kind
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_clusters.kube_manifests import bounds, machine, node, pod
 from tests.unit.scheduler_clusters.kube_worlds import World, opened

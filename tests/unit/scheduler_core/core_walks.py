@@ -7,8 +7,8 @@ from uuid import UUID
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import SlotResources
-from scheduler.core import events
-from scheduler.core.model import Holder, Kind, PodSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Holder, Kind, PodSpec
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import AGENT, HERE, NEXT_AGENT, World, pod, rules
 

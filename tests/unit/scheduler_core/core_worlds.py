@@ -13,13 +13,13 @@ from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, PodName, SlotResources
-from scheduler.core import events, replies
-from scheduler.core.core import Core
-from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
-from scheduler.core.rules import GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.core.state import SchedulerConfig
-from scheduler.core.vms import VmRecord
+from scheduler.permits.core import events, replies
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
+from scheduler.permits.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.rules import GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.core.vms import VmRecord
 from tests.support.amounts import GIB, UNIT, cu
 
 HERE = UUID(int=1)

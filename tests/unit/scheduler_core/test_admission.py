@@ -8,11 +8,11 @@ import pytest
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.core import events, replies
-from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Cause
-from scheduler.core.rules import Rules
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events, replies
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.rules import Rules
+from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import (
     EVERYWHERE,

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from protocol.reasons import ReasonCode
 from protocol.values import ComputeUnit, Resources
-from scheduler.core import events
+from scheduler.permits.core import events
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, decided
 

@@ -7,10 +7,10 @@ import pytest
 
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Observation, Resources
-from scheduler.core import events
-from scheduler.core.ledger import Cause
-from scheduler.core.model import Amounts, Holder, Kind, PodSpec, pod_holds
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import Amounts, Holder, Kind, PodSpec, pod_holds
+from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import (
     ELSEWHERE,

@@ -7,9 +7,9 @@ import pytest
 
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events, replies
-from scheduler.core.ledger import Cause
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events, replies
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,

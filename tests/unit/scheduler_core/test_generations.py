@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from protocol.values import Bounds
-from scheduler.core import events
-from scheduler.core.model import Holder, Kind, NodeSpec, PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Holder, Kind, NodeSpec, PoolSpec
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, rules
 

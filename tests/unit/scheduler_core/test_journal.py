@@ -11,9 +11,9 @@ import pytest
 from protocol import codec
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics, SlotResources
-from scheduler.core import events, journal
-from scheduler.core.ledger import OverCause
-from scheduler.core.model import (
+from scheduler.permits.core import events, journal
+from scheduler.permits.core.ledger import OverCause
+from scheduler.permits.core.model import (
     Holder,
     Kind,
     Migration,
@@ -23,8 +23,8 @@ from scheduler.core.model import (
     ReservationOwner,
     ReservationSpec,
 )
-from scheduler.core.rules import DefaultPool, NodeOverride, Rules, Watermark
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core.rules import DefaultPool, NodeOverride, Rules, Watermark
+from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core import core_walks
 from tests.unit.scheduler_core.core_walks import HOLDERS, WHY

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Resources
-from scheduler.core import limits
+from scheduler.permits.core import limits
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics
-from scheduler.core import events, replies
-from scheduler.core.ledger import NodeAccount, NodeCapacity
-from scheduler.core.migration import is_under_pressure
-from scheduler.core.model import Holder, Kind, Migration
-from scheduler.core.rules import Rules
+from scheduler.permits.core import events, replies
+from scheduler.permits.core.ledger import NodeAccount, NodeCapacity
+from scheduler.permits.core.migration import is_under_pressure
+from scheduler.permits.core.model import Holder, Kind, Migration
+from scheduler.permits.core.rules import Rules
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import HERE, NEXT_AGENT, World, codes, pod, rules
 

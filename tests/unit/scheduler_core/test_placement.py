@@ -6,9 +6,9 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
-from scheduler.core.ledger import Cause, OverCause
-from scheduler.core.model import Holder, Kind, PodSpec, PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Cause, OverCause
+from scheduler.permits.core.model import Holder, Kind, PodSpec, PoolSpec
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, codes, pod, world_with_vm
 

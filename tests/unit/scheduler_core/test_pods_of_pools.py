@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from protocol.reasons import ReasonCode
-from scheduler.core import events
-from scheduler.core.model import Holder, Kind, PodSpec, PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Holder, Kind, PodSpec, PoolSpec
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, codes, pod
 

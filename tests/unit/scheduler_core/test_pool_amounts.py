@@ -4,9 +4,9 @@ import pytest
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
-from scheduler.core.events import AmountLimit, PoolVerdict
-from scheduler.core.model import PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.events import AmountLimit, PoolVerdict
+from scheduler.permits.core.model import PoolSpec
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, codes
 

@@ -8,12 +8,12 @@ import pytest
 from protocol.reasons import ReasonCode
 from protocol.values import Bounds, Resources
 from protocol.wire import SlotResources
-from scheduler.core import events
-from scheduler.core.ledger import Cause
-from scheduler.core.model import POOL_LABEL, PoolSpec
-from scheduler.core.rules import DEFAULT_RULES as RULES
-from scheduler.core.rules import DefaultPool, Rules
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import POOL_LABEL, PoolSpec
+from scheduler.permits.core.rules import DEFAULT_RULES as RULES
+from scheduler.permits.core.rules import DefaultPool, Rules
+from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, World, codes
 

@@ -8,9 +8,9 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, SlotResources
-from scheduler.core import events, replies
-from scheduler.core.ledger import Cause
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events, replies
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import EVERYWHERE, HERE, METRICS, World, codes, pod, world_with_vm
 

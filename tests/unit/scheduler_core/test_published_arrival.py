@@ -7,7 +7,7 @@ import pytest
 from protocol.reasons import ReasonCode
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.core import events
+from scheduler.permits.core import events
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import EVERYWHERE, METRICS, World, codes, pod
 from tests.unit.scheduler_core.test_published import hung_up, permitted, served

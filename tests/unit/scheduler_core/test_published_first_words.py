@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.core import events
+from scheduler.permits.core import events
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import METRICS, World, pod
 from tests.unit.scheduler_core.test_published import TRUSTING, hung_up, permitted

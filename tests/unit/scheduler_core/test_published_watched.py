@@ -5,9 +5,9 @@ import pytest
 from protocol.values import Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.core import events
-from scheduler.core.ledger import Cause
-from scheduler.core.model import PoolSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import PoolSpec
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import EVERYWHERE, METRICS, World, pod
 from tests.unit.scheduler_core.test_published import permitted, served

@@ -7,10 +7,10 @@ import pytest
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
-from scheduler.core.ledger import Cause, Floor, OverCause, RowState
-from scheduler.core.model import Holder, Kind, PodSpec, ReservationSpec
-from scheduler.core.state import CoreState
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Cause, Floor, OverCause, RowState
+from scheduler.permits.core.model import Holder, Kind, PodSpec, ReservationSpec
+from scheduler.permits.core.state import CoreState
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, pod
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources
-from scheduler.core.rules import (
+from scheduler.permits.core.rules import (
     DEFAULT_RULES,
     GrowthSwitches,
     NodeOverride,

@@ -4,10 +4,10 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events, replies
-from scheduler.core.ledger import Cause, OverCause
-from scheduler.core.model import NodeSpec
-from scheduler.core.rules import NodeOverride, Rules, Watermark
+from scheduler.permits.core import events, replies
+from scheduler.permits.core.ledger import Cause, OverCause
+from scheduler.permits.core.model import NodeSpec
+from scheduler.permits.core.rules import NodeOverride, Rules, Watermark
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import HERE, World, codes, pod, rules
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core.ledger import Cause
+from scheduler.permits.core.ledger import Cause
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World, world_with_vm
 

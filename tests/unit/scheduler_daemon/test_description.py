@@ -7,7 +7,7 @@ import pytest
 from hosting import logs, openapi
 from hosting.server import Reply, Request, Route
 from scheduler.daemon.serving import Serving, Sources, description, description_if_any
-from scheduler.extender.service import ExtenderService
+from scheduler.placing.kube_extender.service import ExtenderService
 from scheduler.ports import SoleScheduler
 from tests.support.openapi import document_faults
 from tests.support.virtual_time import now_s, virtually

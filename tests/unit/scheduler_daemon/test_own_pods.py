@@ -13,13 +13,13 @@ from protocol.values import Resources
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.own_pods import OwnPods
-from scheduler.framework.core.profile import Profile
-from scheduler.framework.cycle.attempt import Extenders
-from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.profiles import FULL_PROFILE
-from scheduler.framework.runtime.registry import new_registry
-from scheduler.permits.placements import CorePlacements
+from scheduler.permits.service.placements import CorePlacements
+from scheduler.placing.core.profile import Profile
+from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.plugins.profiles import FULL_PROFILE
+from scheduler.placing.runtime.registry import new_registry
 from scheduler.ports import SoleScheduler
 from tests.support.kube_api import writes
 from tests.support.kube_store import Selector

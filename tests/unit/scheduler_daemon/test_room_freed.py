@@ -14,8 +14,8 @@ from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.resources import NODES, PODS
 from protocol.wire import PodName
 from scheduler.daemon.room_freed import RoomFreed
-from scheduler.extender.refused import RefusedPods, largest_room
-from scheduler.framework.core.objects import PodInfo
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
 from tests.support.amounts import cu
 from tests.support.kube_api import writes
 from tests.support.virtual_time import now_s, virtually

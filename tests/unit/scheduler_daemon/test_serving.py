@@ -6,11 +6,11 @@ from pathlib import Path
 
 from hosting.server import Reply, Request
 from hosting.settings import FaultsError
-from scheduler.core.core import Core
-from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.serving import REFRESH_S, Serving, ServingOptions, Sources
-from scheduler.framework.core.profile import Profile
-from scheduler.permits.config_file import Configuration, model_of, read_configuration
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service.config_file import Configuration, model_of, read_configuration
+from scheduler.placing.core.profile import Profile
 from tests.support.virtual_time import virtually
 from tests.unit.scheduler_permits.service_worlds import INSTANCE, FakeCluster
 

@@ -6,9 +6,9 @@ from protocol.explaining import DecisionOutcome, ProgressCode
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ComputeUnit
 from protocol.wire import PodName
-from scheduler.core import events
 from scheduler.explain.core import records
 from scheduler.explain.core.records import AnyCode, Happening
+from scheduler.permits.core import events
 from tests.support.amounts import GIB, UNIT, cu
 
 

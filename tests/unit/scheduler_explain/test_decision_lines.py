@@ -3,8 +3,8 @@
 import asyncio
 
 from protocol.explaining import DecisionOutcome
-from scheduler.core.events import PoolVerdict
-from scheduler.permits.service import HOLD_S
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.service.service import HOLD_S
 from tests.support.log_keys import OF_EVERY_LINE, SCHEDULER_KEYS
 from tests.support.virtual_time import virtually
 from tests.unit.hosting.raw_peers import Lines

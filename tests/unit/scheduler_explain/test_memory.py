@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from protocol.explaining import DecisionOutcome, DecisionShown, ProgressCode
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from scheduler.core import events
 from scheduler.explain.core import memory, records
 from scheduler.explain.core.memory import (
     ABSENT_S,
@@ -21,6 +20,7 @@ from scheduler.explain.core.memory import (
     DecisionMemory,
 )
 from scheduler.explain.core.records import Happening
+from scheduler.permits.core import events
 from tests.support.amounts import cu
 from tests.unit.scheduler_explain.decisions import denial, permit, pod, refusal, wait
 

@@ -15,15 +15,15 @@ from hosting.server import Reply, Request
 from protocol import explaining
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.events import PoolVerdict
-from scheduler.core.model import NodeSpec, PodSpec, PoolSpec
-from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches
 from scheduler.explain.core import listing
 from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import MAX_MESSAGE
 from scheduler.explain.pages import ExplainPages, moment
 from scheduler.explain.recording import LOAD_IS_NEWS_S
+from scheduler.permits.core import events
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.model import NodeSpec, PodSpec, PoolSpec
+from scheduler.permits.core.rules import DEFAULT_RULES, GrowthSwitches
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.ports import ClusterUnreachableError, MigratorError
 from tests.support.amounts import UNIT, cu

@@ -3,11 +3,11 @@
 import pytest
 
 from protocol.wire import PodName
-from scheduler.core import events
 from scheduler.explain.core.memory import UNKNOWN_BURST
 from scheduler.explain.recording import COUNTED_EVERY_S, CountedLine
-from scheduler.permits import service
-from scheduler.permits import waiting as limits
+from scheduler.permits.core import events
+from scheduler.permits.service import service
+from scheduler.permits.service import waiting as limits
 from tests.support.virtual_time import virtually
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, refusal

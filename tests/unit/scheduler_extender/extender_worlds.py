@@ -14,18 +14,18 @@ from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import Holder, NodeSpec, PodSpec
-from scheduler.core.state import SchedulerConfig
-from scheduler.extender.service import PREFIX, ExtenderService
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
-from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.default_binder import DefaultBinder
-from scheduler.framework.plugins.ledger_fit import LedgerFit
-from scheduler.framework.runtime.registry import Registry
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import Holder, NodeSpec, PodSpec
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.kube_extender.service import PREFIX, ExtenderService
+from scheduler.placing.plugins.default_binder import DefaultBinder
+from scheduler.placing.plugins.ledger_fit import LedgerFit
+from scheduler.placing.runtime.registry import Registry
 from scheduler.ports import ClusterUnreachableError, NotBound, NotLeadingError
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s

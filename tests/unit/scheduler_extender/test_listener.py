@@ -11,8 +11,8 @@ from hosting.client import Answered, HttpClient, Unanswered
 from hosting.logs import Logger
 from hosting.server import Reply, Request, Route
 from hosting.tls import Tls, TlsError, TlsFiles
-from scheduler.extender.listener import ExtenderListener, ListenerSettings
-from scheduler.extender.service import PREFIX
+from scheduler.placing.kube_extender.listener import ExtenderListener, ListenerSettings
+from scheduler.placing.kube_extender.service import PREFIX
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.hosting.test_tls import Authority, loaded
 from tests.unit.scheduler_extender.bodies import BY_NAMES

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.extender.messages import (
+from scheduler.placing.kube_extender.messages import (
     ExtenderBindingArgs,
     ExtenderBindingResult,
     ExtenderFilterResult,

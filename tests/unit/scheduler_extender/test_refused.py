@@ -7,9 +7,9 @@ import pytest
 
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.extender.refused import VICTIMS, RefusedPods
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.core.plugin import ActionType, EventResource, EventWithHint, SchedulingEvent
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin import ActionType, EventResource, EventWithHint, SchedulingEvent
+from scheduler.placing.kube_extender.refused import VICTIMS, RefusedPods
 from tests.support.amounts import cu
 
 ROOM: Final = SchedulingEvent(EventResource.LEDGER, ActionType.UPDATE)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.extender.verdicts import MOST_NODES_IN_FULL, texts
-from scheduler.framework.core.status import Code, Status, new_status
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.kube_extender.verdicts import MOST_NODES_IN_FULL, texts
 
 
 def lacking(index: int) -> Status:

@@ -10,20 +10,20 @@ from typing import Any, Final, cast
 import pytest
 
 from hosting.registry import RegistryError
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.core.plugin import ExtensionPoint, Plugin, PluginFactory, RawArgs, WaitingPod
-from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet
-from scheduler.framework.core.status import Status
-from scheduler.framework.runtime.context import PluginContext
-from scheduler.framework.runtime.early_assembly import (
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin import ExtensionPoint, Plugin, PluginFactory, RawArgs, WaitingPod
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet
+from scheduler.placing.core.status import Status
+from scheduler.placing.runtime.context import PluginContext
+from scheduler.placing.runtime.early_assembly import (
     EarlyConfigError,
     EarlyFramework,
     EarlyPoint,
     new_framework,
     new_framework_of_all,
 )
-from scheduler.framework.runtime.registry import Registry
-from scheduler.framework.runtime.waiting_pods import WaitingEntry, WaitingPods
+from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.runtime.waiting_pods import WaitingEntry, WaitingPods
 from tests.support.virtual_time import turns
 from tests.unit.scheduler_framework.scripted import (
     NS_PER_S,

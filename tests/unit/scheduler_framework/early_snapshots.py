@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.wire import PodName
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.framework.core.plugin import Plugin, RawArgs
-from scheduler.framework.runtime.early_assembly import EarlyFramework, new_framework_of_all
-from scheduler.framework.runtime.registry import Registry
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.plugin import Plugin, RawArgs
+from scheduler.placing.runtime.early_assembly import EarlyFramework, new_framework_of_all
+from scheduler.placing.runtime.registry import Registry
 from tests.unit.scheduler_framework.scripted import Script, Scripted, Seen
 
 Outcome = dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hosting.registry import RegistryError
-from scheduler.framework.core.status import (
+from scheduler.placing.core.status import (
     Code,
     Status,
     as_error_of,
@@ -17,9 +17,9 @@ from scheduler.framework.core.status import (
     message_of,
     new_status,
 )
-from scheduler.framework.runtime.context import NOT_FOUND, NotFoundError, PluginContext
-from scheduler.framework.runtime.locks import LockError
-from scheduler.framework.runtime.registry import SHIPPED, Registry, new_registry
+from scheduler.placing.runtime.context import NOT_FOUND, NotFoundError, PluginContext
+from scheduler.placing.runtime.locks import LockError
+from scheduler.placing.runtime.registry import SHIPPED, Registry, new_registry
 from tests.support.virtual_time import turns
 from tests.unit.scheduler_framework.scripted import Script
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from scheduler.core.model import Holder
-from scheduler.framework.core.extended import Reservation
-from scheduler.framework.core.objects import NodeInfo
-from scheduler.framework.core.plugin import ExtensionPoint, Plugin, QueuedPod
-from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.framework.core.status import Code, Status, new_status
-from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension, no_reservations
-from scheduler.framework.runtime.registry import Registry
+from scheduler.permits.core.model import Holder
+from scheduler.placing.core.extended import Reservation
+from scheduler.placing.core.objects import NodeInfo
+from scheduler.placing.core.plugin import ExtensionPoint, Plugin, QueuedPod
+from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension, no_reservations
+from scheduler.placing.runtime.registry import Registry
 from scheduler.ports import Placements
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.scheduler_framework.plugin_worlds import BinderAsTold, LedgerAsTold, PoolsAsTold

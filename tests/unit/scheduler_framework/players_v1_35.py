@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from scheduler.framework.core.plugin import ExtensionPoint, PostFilterResult
-from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.framework.core.status import (
+from scheduler.placing.core.plugin import ExtensionPoint, PostFilterResult
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.placing.core.status import (
     Code,
     Status,
     as_error_of,
@@ -17,10 +17,10 @@ from scheduler.framework.core.status import (
     is_success,
     message_of,
 )
-from scheduler.framework.runtime.assembly import ProfileError, of_profile
-from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.framework import SchedulingFramework
-from scheduler.framework.runtime.registry import Registry
+from scheduler.placing.runtime.assembly import ProfileError, of_profile
+from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.runtime.framework import SchedulingFramework
+from scheduler.placing.runtime.registry import Registry
 from tests.support.virtual_time import now_s, turns
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import (

@@ -7,10 +7,10 @@ from typing import Any, cast
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
-from scheduler.core.model import Holder, Kind
-from scheduler.framework.core.extended import ExtendedHandle, Reservation
-from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.framework.core.status import Code, Status, code_of
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.extended import ExtendedHandle, Reservation
+from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
+from scheduler.placing.core.status import Code, Status, code_of
 from scheduler.ports import NotBound
 from tests.support.amounts import cu
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 
 from protocol.wire import PodName
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.core.plugin import CycleContext, Plugin
-from scheduler.framework.core.status import Status, new_status
-from scheduler.framework.runtime.context import NotFoundError
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin import CycleContext, Plugin
+from scheduler.placing.core.status import Status, new_status
+from scheduler.placing.runtime.context import NotFoundError
 
 GOLDEN: Final = Path(__file__).resolve().parents[4] / "shared" / "golden"
 NS_PER_S: Final = 10**9

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from protocol.wire import PodName
-from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import (
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import (
     CycleContext,
     ExtensionPoint,
     NominatingMode,
@@ -20,11 +20,11 @@ from scheduler.framework.core.plugin import (
     QueuedPod,
     points_of,
 )
-from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.framework.core.status import Code, Status
-from scheduler.framework.runtime.assembly import of_profile
-from scheduler.framework.runtime.framework import SchedulingFramework
-from scheduler.framework.runtime.registry import Registry
+from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.core.status import Code, Status
+from scheduler.placing.runtime.assembly import of_profile
+from scheduler.placing.runtime.framework import SchedulingFramework
+from scheduler.placing.runtime.registry import Registry
 from tests.support.virtual_time import now_s
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from hosting import settings
 from hosting.settings import Settings
-from scheduler.framework.core.enqueue import ALL_EVENTS
-from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import (
+from scheduler.placing.core.enqueue import ALL_EVENTS
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import (
     ActionType,
     CycleContext,
     EventResource,
@@ -24,17 +24,17 @@ from scheduler.framework.core.plugin import (
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.framework.core.status import Status
-from scheduler.framework.runtime.assembly import (
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.placing.core.status import Status
+from scheduler.placing.runtime.assembly import (
     ProfileError,
     build_frameworks,
     check_profiles,
     of_profile,
 )
-from scheduler.framework.runtime.framework import SchedulingFramework
-from scheduler.framework.runtime.registry import Registry
-from scheduler.framework.runtime.timing import Timings
+from scheduler.placing.runtime.framework import SchedulingFramework
+from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.runtime.timing import Timings
 
 HANDLE: Final = object()
 TIMINGS: Final = Timings()

@@ -6,9 +6,9 @@ from typing import Any, Final
 import pytest
 
 from protocol.wire import PodName
-from scheduler.framework.core.enqueue import ALL_EVENTS, events_of, hint_of, plugins_with_events
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.core.plugin import (
+from scheduler.placing.core.enqueue import ALL_EVENTS, events_of, hint_of, plugins_with_events
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin import (
     ActionType,
     EventResource,
     EventWithHint,
@@ -16,7 +16,7 @@ from scheduler.framework.core.plugin import (
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.framework.core.profile import ResolvedProfile
+from scheduler.placing.core.profile import ResolvedProfile
 
 POD: Final = PodInfo(PodName(namespace="default", name="pod-1"), "uid-1")
 ADDED: Final = SchedulingEvent(EventResource.NODE, ActionType.ADD)

@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 
 from hosting.metrics import HistogramFamily
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.framework.core.plugin import CycleContext, QueuedPod
-from scheduler.framework.core.status import (
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.plugin import CycleContext, QueuedPod
+from scheduler.placing.core.status import (
     Code,
     Status,
     as_error_of,
@@ -18,10 +18,10 @@ from scheduler.framework.core.status import (
     message_of,
     new_status,
 )
-from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.framework import UNRESERVE_S, SchedulingFramework
-from scheduler.framework.runtime.timing import SAMPLED_EACH
-from scheduler.framework.runtime.turns import TURN_S
+from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.runtime.framework import UNRESERVE_S, SchedulingFramework
+from scheduler.placing.runtime.timing import SAMPLED_EACH
+from scheduler.placing.runtime.turns import TURN_S
 from tests.support.virtual_time import compute, now_s, turns, virtually
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import framework_made_of, framework_of, node_of, pod_of

@@ -6,8 +6,8 @@ import pytest
 
 from hosting.settings import FaultsError, check
 from protocol.values import ZERO, Bounds, Resources
-from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.plugins.growth_headroom import (
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.plugins.growth_headroom import (
     MILLION,
     GrowthHeadroom,
     RequestedToCapacityRatioParam,

@@ -6,14 +6,14 @@ import pytest
 
 from hosting.settings import FaultsError
 from protocol.values import ZERO, Resources
-from scheduler.core.model import Kind
-from scheduler.framework.core.extended import Reservation
-from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import MAX_PERMIT_WAIT_S, PreFilterResult
-from scheduler.framework.core.status import Code
-from scheduler.framework.plugins.default_binder import DefaultBinder
-from scheduler.framework.plugins.ledger_fit import PRE_BIND_S, LedgerFit
-from scheduler.framework.plugins.notes import MAY_BE_BOUND
+from scheduler.permits.core.model import Kind
+from scheduler.placing.core.extended import Reservation
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import MAX_PERMIT_WAIT_S, PreFilterResult
+from scheduler.placing.core.status import Code
+from scheduler.placing.plugins.default_binder import DefaultBinder
+from scheduler.placing.plugins.ledger_fit import PRE_BIND_S, LedgerFit
+from scheduler.placing.plugins.notes import MAY_BE_BOUND
 from scheduler.ports import BINDING_SETTLES_S, NotBound
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.plugin_worlds import (

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 
 from hosting.settings import FaultsError
-from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import EventResource, QueuedPod, QueueingHint, SchedulingEvent
-from scheduler.framework.core.status import Code
-from scheduler.framework.plugins.base import ShippedPlugin
-from scheduler.framework.plugins.node_conditions import (
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import EventResource, QueuedPod, QueueingHint, SchedulingEvent
+from scheduler.placing.core.status import Code
+from scheduler.placing.plugins.base import ShippedPlugin
+from scheduler.placing.plugins.node_conditions import (
     NodeAffinity,
     NodeName,
     NodeUnschedulable,
     TaintToleration,
 )
-from scheduler.framework.plugins.node_resources import NodePorts, NodeResources
-from scheduler.framework.plugins.queueing import PrioritySort, SchedulingGates
-from scheduler.framework.plugins.unhandled_features import UnhandledFeatures
+from scheduler.placing.plugins.node_resources import NodePorts, NodeResources
+from scheduler.placing.plugins.queueing import PrioritySort, SchedulingGates
+from scheduler.placing.plugins.unhandled_features import UnhandledFeatures
 from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold, Notes, node, pod, told
 
 TAINT = {"key": "gpu", "value": "a100", "effect": "NoSchedule"}

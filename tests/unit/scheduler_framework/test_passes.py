@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from protocol.wire import PodName
-from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import NodePluginScores, PreFilterResult
-from scheduler.framework.core.status import Code, Status, error_status, new_status
-from scheduler.framework.cycle.passes import NodesFound, find_nodes, score_nodes
-from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.turns import TURN_S
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import NodePluginScores, PreFilterResult
+from scheduler.placing.core.status import Code, Status, error_status, new_status
+from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
+from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.runtime.turns import TURN_S
 from tests.support.virtual_time import compute, virtually
 
 POD = PodInfo(PodName("a", "default"), "u")

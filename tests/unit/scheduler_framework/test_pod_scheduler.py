@@ -10,21 +10,21 @@ import pytest
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.framework.core.plugin import (
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.plugin import (
     ActionType,
     EventResource,
     EventWithHint,
     PostFilterResult,
     SchedulingEvent,
 )
-from scheduler.framework.core.queue import QueuePool
-from scheduler.framework.core.status import Code, new_status
-from scheduler.framework.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
-from scheduler.framework.cycle.binding import PRE_FLIGHT_S
-from scheduler.framework.cycle.ports import CycleFailure
-from scheduler.framework.cycle.scheduler import END_S, PodScheduler
-from scheduler.framework.plugins.notes import MAY_BE_BOUND
+from scheduler.placing.core.queue import QueuePool
+from scheduler.placing.core.status import Code, new_status
+from scheduler.placing.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
+from scheduler.placing.cycle.binding import PRE_FLIGHT_S
+from scheduler.placing.cycle.ports import CycleFailure
+from scheduler.placing.cycle.scheduler import END_S, PodScheduler
+from scheduler.placing.plugins.notes import MAY_BE_BOUND
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld, Told, told
 

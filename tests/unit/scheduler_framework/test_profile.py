@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from scheduler.framework.core.plugin import ExtensionPoint
-from scheduler.framework.core.profile import (
+from scheduler.placing.core.plugin import ExtensionPoint
+from scheduler.placing.core.profile import (
     NO_DEFAULTS,
     EnabledPlugin,
     PluginArgs,

@@ -8,9 +8,9 @@ import pytest
 
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.framework.core.enqueue import ALL_EVENTS, RegisteredEvents
-from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.core.plugin import (
+from scheduler.placing.core.enqueue import ALL_EVENTS, RegisteredEvents
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin import (
     ActionType,
     EventResource,
     EventWithHint,
@@ -18,7 +18,7 @@ from scheduler.framework.core.plugin import (
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.framework.core.queue import (
+from scheduler.placing.core.queue import (
     MAX_UNSCHEDULABLE_S,
     MIN_STALE,
     PodQueue,
@@ -26,7 +26,7 @@ from scheduler.framework.core.queue import (
     Rejection,
     by_priority,
 )
-from scheduler.framework.core.status import Code, Status, new_status
+from scheduler.placing.core.status import Code, Status, new_status
 
 NODE_ADDED = SchedulingEvent(EventResource.NODE, ActionType.ADD)
 POD_DELETED = SchedulingEvent(EventResource.POD, ActionType.DELETE)

@@ -4,9 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.framework.core.enqueue import hint_of
-from scheduler.framework.core.plugin import ActionType, EventResource, QueueingHint, SchedulingEvent
-from scheduler.framework.core.queue import (
+from scheduler.placing.core.enqueue import hint_of
+from scheduler.placing.core.plugin import ActionType, EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.core.queue import (
     MAX_BACKOFF_S,
     MAX_UNSCHEDULABLE_S,
     PodQueue,

@@ -5,8 +5,8 @@ from importlib import metadata
 import pytest
 
 from hosting.registry import RegistryError
-from scheduler.framework.core.plugin import Plugin, RawArgs
-from scheduler.framework.runtime.registry import PLUGIN_GROUP, SHIPPED, Registry, new_registry
+from scheduler.placing.core.plugin import Plugin, RawArgs
+from scheduler.placing.runtime.registry import PLUGIN_GROUP, SHIPPED, Registry, new_registry
 
 
 def make(args: RawArgs, handle: object) -> Plugin:

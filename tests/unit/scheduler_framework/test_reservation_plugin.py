@@ -8,22 +8,22 @@ import pytest
 
 from hosting.kubernetes import names
 from protocol.values import Resources
-from scheduler.core import events
-from scheduler.core.model import ReservationOwner
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
-from scheduler.framework.core.plugin import ExtensionPoint
-from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.framework.core.status import Status
-from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.ledger_reservations import LedgerReservations
-from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.ledger_fit import LedgerFit
-from scheduler.framework.plugins.notes import RESERVATION_USED, find
-from scheduler.framework.plugins.queueing import PrioritySort
-from scheduler.framework.plugins.reservation import NO_RESERVATION, ReservationPlugin
-from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.registry import Registry
-from scheduler.permits.placements import CorePlacements
+from scheduler.permits.core import events
+from scheduler.permits.core.model import ReservationOwner
+from scheduler.permits.service.placements import CorePlacements
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.placing.core.plugin import ExtensionPoint
+from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.core.status import Status
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.ledger_reservations import LedgerReservations
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.plugins.ledger_fit import LedgerFit
+from scheduler.placing.plugins.notes import RESERVATION_USED, find
+from scheduler.placing.plugins.queueing import PrioritySort
+from scheduler.placing.plugins.reservation import NO_RESERVATION, ReservationPlugin
+from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.runtime.registry import Registry
 from tests.support.amounts import cu
 from tests.support.servers import QUIET
 from tests.unit.scheduler_core import core_worlds

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from protocol.values import Resources
-from scheduler.core.model import Holder, Kind, ReservationOwner
-from scheduler.framework.core.extended import Reservation
-from scheduler.framework.core.objects import RowInfo
-from scheduler.framework.core.reservation import (
+from scheduler.permits.core.model import Holder, Kind, ReservationOwner
+from scheduler.placing.core.extended import Reservation
+from scheduler.placing.core.objects import RowInfo
+from scheduler.placing.core.reservation import (
     best_reservation,
     most_allocated_score,
     restored,
     scale_scores,
 )
-from scheduler.framework.runtime.context import CycleState
+from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (
     ERROR,

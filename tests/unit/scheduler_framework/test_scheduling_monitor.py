@@ -3,8 +3,8 @@
 import asyncio
 
 from hosting.metrics import Family
-from scheduler.framework.core.monitor import SchedulingMonitor, SlowCycle
-from scheduler.framework.runtime.context import CycleState
+from scheduler.placing.core.monitor import SchedulingMonitor, SlowCycle
+from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.support.virtual_time import virtually
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld

@@ -7,9 +7,9 @@ import pytest
 
 from hosting import settings
 from hosting.settings import SettingsError
-from scheduler.framework.core.plugin import ExtensionPoint
-from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.permits.config_file import model_of, read_configuration
+from scheduler.permits.service.config_file import model_of, read_configuration
+from scheduler.placing.core.plugin import ExtensionPoint
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 
 PATH: Final = Path("c.yaml")
 WHOLE: Final = """

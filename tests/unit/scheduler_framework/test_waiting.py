@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.framework.core.waiting import (
+from scheduler.placing.core.waiting import (
     PermitAllowed,
     PermitRejected,
     PermitTimedOut,

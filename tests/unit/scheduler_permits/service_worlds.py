@@ -14,15 +14,15 @@ from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Bounds, Observation
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Cause
-from scheduler.core.model import NodeSpec, PoolSpec, VmSpec
-from scheduler.core.state import SchedulerConfig
-from scheduler.core.vms import VmRecord
-from scheduler.permits.batch import BatchService
-from scheduler.permits.service import PermitService
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import NodeSpec, PoolSpec, VmSpec
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.service.batch import BatchService
+from scheduler.permits.service.service import PermitService
 from scheduler.ports import Journal, LeadershipGuard, Migrator, NotLeadingError
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns

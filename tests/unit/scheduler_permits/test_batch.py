@@ -12,12 +12,12 @@ from hosting.server import HangUp, Reply, Request
 from protocol import codec
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.events import PoolVerdict
-from scheduler.permits import batch, waiting
-from scheduler.permits.answers import Answers
-from scheduler.permits.batch import MAX_BODY_BYTES
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.service import batch, waiting
+from scheduler.permits.service.answers import Answers
+from scheduler.permits.service.batch import MAX_BODY_BYTES
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen

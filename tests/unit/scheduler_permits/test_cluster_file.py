@@ -11,8 +11,8 @@ from hosting.settings import SettingsError
 from protocol.values import Bounds, Observation
 from protocol.wire import PodName
 from scheduler.clusters.file import ClusterFile, FileCluster
-from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec, VmSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.model import NodeSpec, PodSpec, VmSpec
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import GIB, cu
 

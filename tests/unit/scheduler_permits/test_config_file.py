@@ -15,9 +15,16 @@ from hosting import settings, watched_file
 from hosting.settings import SettingsError
 from hosting.watched_file import FileUnreachableError
 from protocol.values import ZERO, Resources
-from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.permits import config_file
-from scheduler.permits.config_file import Config, ConfigFile, rules_of
+from scheduler.permits.core.rules import (
+    DEFAULT_RULES,
+    GrowthSwitches,
+    NodeOverride,
+    NodeRules,
+    Rules,
+    Watermark,
+)
+from scheduler.permits.service import config_file
+from scheduler.permits.service.config_file import Config, ConfigFile, rules_of
 
 GIB = 2**30
 EXAMPLE = Path(__file__).parents[3] / "examples" / "scheduler.yaml"

@@ -12,12 +12,12 @@ import pytest
 from hosting import logs
 from parley import replay
 from protocol.values import Resources
-from scheduler.core import events, journal
-from scheduler.core.core import Core
-from scheduler.core.model import NodeSpec
-from scheduler.core.state import SchedulerConfig
-from scheduler.permits import journal_files
-from scheduler.permits.journal_files import JournalWriter, files_of, lines
+from scheduler.permits.core import events, journal
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import NodeSpec
+from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service import journal_files
+from scheduler.permits.service.journal_files import JournalWriter, files_of, lines
 
 LOG = logs.logger("test")
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hosting.server import HangUp, Reply, Request
-from scheduler.core.events import PoolVerdict
-from scheduler.core.model import Holder, Kind
-from scheduler.permits.placements import CorePlacements
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.service.placements import CorePlacements
 from scheduler.ports import NotLeadingError
 from tests.support.amounts import cu
 from tests.support.virtual_time import turns, virtually

@@ -9,9 +9,9 @@ import pytest
 
 from protocol.values import Observation
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.model import Migration
-from scheduler.core.rules import DEFAULT_RULES
+from scheduler.permits.core import events
+from scheduler.permits.core.model import Migration
+from scheduler.permits.core.rules import DEFAULT_RULES
 from scheduler.ports import LeadershipGuard, MigratorError
 from tests.support.amounts import UNIT
 from tests.support.virtual_time import now_s, turns, virtually

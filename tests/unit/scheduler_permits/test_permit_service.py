@@ -10,9 +10,9 @@ import pytest
 from hosting.server import HangUp, Reply, Request
 from hosting.settings import SettingsError
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import Holder, Kind, NodeSpec, PodSpec
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import UNIT
 from tests.support.virtual_time import now_s, virtually

@@ -8,9 +8,9 @@ from hosting import settings
 from hosting.settings import SettingsError
 from protocol.values import Resources
 from scheduler.clusters.file import ClusterFile, FileCluster
-from scheduler.core import events
-from scheduler.core.rules import DefaultPool
-from scheduler.permits.config_file import Config, rules_of
+from scheduler.permits.core import events
+from scheduler.permits.core.rules import DefaultPool
+from scheduler.permits.service.config_file import Config, rules_of
 from scheduler.pools.chain.config import ChainConfig, Named
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.values import Pool, PoolLimits

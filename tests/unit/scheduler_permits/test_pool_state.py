@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from hosting.settings import SettingsError
 from protocol.values import Resources
-from scheduler.core.core import Core
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry
 from scheduler.pools.core.admission_state import Parking

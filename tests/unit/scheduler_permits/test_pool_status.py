@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from hosting.metrics import Family
 from protocol.values import Observation
-from scheduler.core import events
-from scheduler.core.core import Core
-from scheduler.core.model import NodeSpec
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core import events
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import NodeSpec
+from scheduler.permits.core.state import SchedulerConfig
 from scheduler.pools.chain.config import Registries
 from scheduler.pools.chain.registry import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits

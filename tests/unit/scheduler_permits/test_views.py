@@ -15,12 +15,12 @@ from hosting import metrics
 from hosting.server import Reply, Request, Server
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Cause, Floor, OverCause, RowState
-from scheduler.core.model import NodeSpec, PodSpec
 from scheduler.explain.pages import ExplainPages
-from scheduler.permits.metrics import families
+from scheduler.permits.core import events
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.ledger import Cause, Floor, OverCause, RowState
+from scheduler.permits.core.model import NodeSpec, PodSpec
+from scheduler.permits.service.metrics import families
 from scheduler.pools.core.admission_state import PoolAdmissionState
 from tests.support.amounts import GIB, cu
 from tests.support.virtual_time import virtually

@@ -10,11 +10,11 @@ import pytest
 from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.events import PoolVerdict
-from scheduler.core.model import PoolSpec
-from scheduler.permits import cluster_reader, service
-from scheduler.permits import waiting as limits
+from scheduler.permits.core import events
+from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.model import PoolSpec
+from scheduler.permits.service import cluster_reader, service
+from scheduler.permits.service import waiting as limits
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually

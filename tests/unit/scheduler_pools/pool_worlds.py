@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 from hosting.server import HangUp, Reply
 from protocol.values import Observation
 from protocol.wire import PodName
-from scheduler.core import events
-from scheduler.core.ledger import Cause
-from scheduler.core.model import POOL_LABEL
+from scheduler.permits.core import events
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import POOL_LABEL
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects, PoolStore
 from scheduler.pools.chain.plugin import BasePlugin, Plugin

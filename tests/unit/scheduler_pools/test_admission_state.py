@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.reasons import ReasonCode
-from scheduler.core.model import VmSpec
+from scheduler.permits.core.model import VmSpec
 from scheduler.pools.core import admission_state
 from scheduler.pools.core.admission_state import CachedRefusal, Outcome, Parking, PoolAdmissionState
 from scheduler.pools.core.errors import (

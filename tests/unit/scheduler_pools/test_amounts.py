@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from protocol.values import ZERO, ComputeUnit, Resources
 from protocol.wire import PodName
-from scheduler.core.events import AdmissionCallNeeded
+from scheduler.permits.core.events import AdmissionCallNeeded
 from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.plugin import BasePlugin

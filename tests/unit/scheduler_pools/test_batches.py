@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from protocol.reasons import ReasonCode
 from protocol.values import ComputeUnit
 from protocol.wire import PodName
-from scheduler.core.core import Core
-from scheduler.core.events import AdmissionCallNeeded, PoolVerdict
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.events import AdmissionCallNeeded, PoolVerdict
+from scheduler.permits.core.state import SchedulerConfig
 from scheduler.pools.core import batches
 from scheduler.pools.core.admission_state import COOLDOWN_S, CachedRefusal, Parking, PoolAdmissionState
 from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Question, Waiter

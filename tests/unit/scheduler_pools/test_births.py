@@ -8,8 +8,8 @@ import pytest
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
-from scheduler.core.model import Holder, Kind
-from scheduler.permits.placements import CorePlacements
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.service.placements import CorePlacements
 from scheduler.pools.chain.births import PoolBirths
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.values import (

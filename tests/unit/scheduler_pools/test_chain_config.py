@@ -10,8 +10,8 @@ import pytest
 
 from hosting.registry import RegistryError
 from hosting.settings import FaultsError, SettingsError
-from scheduler.core.core import Core
-from scheduler.core.state import SchedulerConfig
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries, build_chain
 from scheduler.pools.chain.plugin import Handle, PoolHandle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard

@@ -10,7 +10,7 @@ import yaml
 from hosting.settings import FaultsError, check
 from protocol import quantities
 from protocol.values import ZERO, Observation, Resources
-from scheduler.core import events
+from scheduler.permits.core import events
 from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.providers import Providers

@@ -18,7 +18,7 @@ from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
 from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
-from scheduler.core.ledger import OverCause
+from scheduler.permits.core.ledger import OverCause
 from tests.unit.parley.explain.cases import (
     GOLDEN,
     NO_AGENT,

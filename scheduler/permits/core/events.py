@@ -1,0 +1,406 @@
+"""Inputs and outputs of the core. Inputs are facts in the past tense; the journal and the simulator speak them too.
+
+`now_s` and every other time is in seconds of one monotonic clock, read by the shell. A `ticket` tells which caller an
+output answers.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from uuid import UUID
+
+from protocol.reasons import ErrorCode, Reason
+from protocol.values import ComputeUnit, Observation, Resources, Value
+from protocol.wire import AgentRequest, PodName
+from scheduler.permits.core.model import Holder, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.rules import Rules
+
+# ---------------------------------------------------------------- inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The rules are these from now on."""
+
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """The cluster shows a node."""
+
+    node: NodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node is no longer there."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """The cluster shows a pod that is no VM."""
+
+    pod: PodSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """A pod that is no VM has gone."""
+
+    pod: PodSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VmSeen:
+    """The cluster shows a VM. `reading` is None where the cluster shows no sizes.
+
+    `is_new` says that a consistent list made after this process began to serve did not hold it.
+    """
+
+    vm: VmSpec
+    reading: Observation | None
+    now_s: float
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VmGone:
+    """A VM's pod has gone."""
+
+    pod: PodName
+    uid: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A pod on `node` to which a VM migrates; the VM is still in `vm_pod`."""
+
+    vm_pod: PodName
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A fresh look at the cluster for one pod: whether it is there, and what it shows of the size. A pod that no VM is in yet may be
+    where one arrives.
+
+    One that `is_watched` was not made for a request: it is what a watch has shown by now, all of which was told. What looks show is
+    compared, and not how it came.
+    """
+
+    found: bool
+    reading: Observation | None = None
+    arrival: Arrival | None = None
+    is_watched: bool = field(default=False, compare=False)
+
+
+class RequestArrived(Value, frozen=True):
+    """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first, where it
+    may be what a watch shows; `since_s` is when the request arrived, None on its first pass."""
+
+    ticket: int
+    request: AgentRequest
+    now_s: float
+    look: Look | None = None
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AmountLimit:
+    """How much of one resource (milli-CPU, or bytes) a pool's VMs may hold together, and why not more.
+
+    `is_all` says that `most` holds all that was asked for.
+    """
+
+    resource: str
+    most: int
+    reason: Reason
+    is_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolVerdict:
+    """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
+
+    `total` None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the
+    pool that was asked about, None where that is of no account. `is_all` says that `total` holds all that was asked for.
+    Where the plugins limit amounts, `amounts` has a limit for each resource; a verdict that admits nothing has none.
+    """
+
+    total: int | None = None
+    reason: Reason | None = None
+    generation: int | None = None
+    is_all: bool = False
+    amounts: tuple[AmountLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCallEnded:
+    """The pool was asked for the request of `ticket`. `verdict` is None where that failed by our own fault."""
+
+    ticket: int
+    verdict: PoolVerdict | None
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSeen:
+    """There is such a pool, or it was changed."""
+
+    spec: PoolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGone:
+    """A pool was deleted. VMs that name it do not grow."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRead:
+    """Everything that a read of the whole cluster, begun at `begun_s`, has shown was told."""
+
+    begun_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementAssumed:
+    """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed, or until a read of
+    the cluster that was begun after `until_s` does not show it.
+
+    It counts in `pool` meanwhile, which must have room for it, too. `reservation` is the UID of one on that node that
+    gives what it has left.
+    """
+
+    ticket: int
+    holder: Holder
+    name: str
+    node: str
+    amount: Resources
+    until_s: float
+    now_s: float
+    pool: str | None = None
+    reservation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfirmed:
+    """A placement that was assumed has happened."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementForgotten:
+    """A placement will not happen, or its holder is done. Unknown holders are none of our business."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSeen:
+    """The cluster shows a reservation, or a change of one."""
+
+    reservation: ReservationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationGone:
+    """A reservation was deleted."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStarted:
+    """The migration of a VM that was wanted is under way."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFailed:
+    """The migration of a VM that was wanted could not be started; none is tried on its node before `retry_at_s`."""
+
+    uid: str
+    retry_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationEnded:
+    """A migration was given up, and the VM stays; none is tried on its node before `retry_at_s`.
+
+    When a migration succeeds, the VM's pod goes.
+    """
+
+    uid: str
+    retry_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTicked:
+    """Time has passed; floors that the clock ends may end."""
+
+    now_s: float
+
+
+Input: TypeAlias = (
+    Configured
+    | NodeSeen
+    | NodeGone
+    | PodSeen
+    | PodGone
+    | VmSeen
+    | VmGone
+    | RequestArrived
+    | AdmissionCallEnded
+    | PoolSeen
+    | PoolGone
+    | ClusterRead
+    | PlacementAssumed
+    | PlacementConfirmed
+    | PlacementForgotten
+    | ReservationSeen
+    | ReservationGone
+    | MigrationStarted
+    | MigrationFailed
+    | MigrationEnded
+    | ClockTicked
+)
+
+# ---------------------------------------------------------------- outputs
+
+
+class Echo(Value, frozen=True):
+    """What a reply to a caller with the extension carries beside the permit."""
+
+    sequence_number: int
+    instance: UUID
+    epoch: int
+    token: str | None = None
+
+
+class Decided(Value, frozen=True):
+    """A request is answered with a permit. `before` was the row's current permit, `changed` says that it moved; `echo`
+    is None for a caller without the extension."""
+
+    ticket: int
+    pod: PodName
+    node: str
+    requested: Resources
+    before: Resources
+    permit: Resources
+    unit: ComputeUnit
+    slot_bytes: int
+    reasons: tuple[Reason, ...] = ()
+    echo: Echo | None = None
+    migrate: bool = False
+    changed: bool = False
+
+    @property
+    def sequence_number(self) -> int | None:
+        """The number of the request that this answers, where it had one."""
+        return self.echo.sequence_number if self.echo is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request is answered with an error status."""
+
+    ticket: int
+    status: int
+    code: ErrorCode
+    message: str
+    last_sequence_number: int | None = None
+    current_started_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HungUp:
+    """The connection is closed without a response, because any answer but 200 is fatal to this caller."""
+
+    ticket: int
+    pod: PodName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookNeeded:
+    """The request needs a fresh look at the cluster: make it and apply the request again with it.
+
+    Asked for again after a look, it says that only a later one can help; that may be a little while away.
+    """
+
+    ticket: int
+    pod: PodName
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCallNeeded:
+    """The growth waits for the pool's verdict: ask it, and report `AdmissionCallEnded`. `wanted` is kept meanwhile.
+
+    `current` and `wanted` are the permit now and the one that everything but the pool's plugins allows, `unit` is the
+    VM's compute unit.
+    """
+
+    ticket: int
+    pod: PodName
+    uid: str
+    pool: str
+    current: Resources
+    wanted: Resources
+    unit: ComputeUnit
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The request is one that is in progress already; it is answered when that is."""
+
+    ticket: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCallCancelled:
+    """Nobody waits for the pool's verdict on the request of `ticket` any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNeeded:
+    """A floor can end once the cluster shows less: read the VM again when convenient and report `VmSeen`."""
+
+    pod: PodName
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """There is room, and it is kept."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotPlaced:
+    """There is no room, and nothing is kept."""
+
+    ticket: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationWanted:
+    """The VM is chosen to leave its node: start its migration and report `MigrationStarted` or `MigrationFailed`."""
+
+    pod: PodName
+    uid: str
+    node: str
+
+
+Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded | AdmissionCallNeeded | Joined
+Output: TypeAlias = Answer | AdmissionCallCancelled | ReadNeeded | Placed | NotPlaced | MigrationWanted

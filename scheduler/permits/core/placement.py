@@ -1,0 +1,151 @@
+"""Rows for what is not there yet: assume, then confirm or forget. Whoever binds pods, and migrations, use them.
+
+There is one account, so placement and growth never give away the same room twice. What is assumed counts on its node and in its
+pool from that moment; when the cluster shows the holder, its row takes the place of what was assumed. A pod may have become a VM
+meanwhile, or have ceased to be one: both have its UID, and what was assumed for either ends.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import ZERO, Resources
+from scheduler.permits.core import events, pools, refusals, reserving
+from scheduler.permits.core.ledger import Cause, Floor, Row, RowState, Verdict
+from scheduler.permits.core.limits import amount_text
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.core.state import CoreState
+
+_OTHER_KIND: Final = {Kind.VM: Kind.POD, Kind.POD: Kind.VM}
+
+
+def assumed(core: CoreState, event: events.PlacementAssumed) -> tuple[events.Output, ...]:
+    """Somebody wants to place a holder on a node: all of what is needed is kept, or nothing. Asked again, it moves or
+    changes its amount, where that fits."""
+    shown = next((row for row in _rows(core, event.holder) if row.holder not in core.placements), None)
+    if shown is not None:
+        if shown.node == event.node:
+            return (events.Placed(event.ticket),)
+        message = f"{event.name} is on node {shown.node} already"
+        return (events.NotPlaced(event.ticket, Reason(ReasonCode.PLACED_ELSEWHERE, message)),)
+    before = next(_rows(core, event.holder), None)
+    if before is not None and _is_late_repeat(core, event, before):
+        return (events.Placed(event.ticket),)
+    reason = _obstacle(core, event, before)
+    if reason is not None:
+        return (events.NotPlaced(event.ticket, reason),)
+    _keep(core, event)
+    return (events.Placed(event.ticket),)
+
+
+def confirmed(core: CoreState, event: events.PlacementConfirmed) -> tuple[events.Output, ...]:
+    """What was kept is the holder's for good. Confirming again, or what the cluster shows already, changes nothing."""
+    holder = event.holder
+    if holder in core.placements:
+        row = core.ledger.require(holder)
+        core.ledger.post(Verdict(holder, row.node, RowState(row.state.reserved)))
+        core.placements[holder] = None
+    return ()
+
+
+def forgotten(core: CoreState, event: events.PlacementForgotten) -> tuple[events.Output, ...]:
+    """A placement will not happen."""
+    forget(core, event.holder)
+    return ()
+
+
+def cluster_read(core: CoreState, event: events.ClusterRead) -> tuple[events.Output, ...]:
+    """Forget what was not confirmed in time, and what a read begun after that does not show either.
+
+    The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
+    """
+    late = [
+        holder
+        for holder, until_s in core.placements.items()
+        if until_s is not None and until_s <= event.begun_s
+    ]
+    for holder in late:
+        forget(core, holder)
+    reserving.try_again(core)
+    return ()
+
+
+def forget(core: CoreState, holder: Holder) -> None:
+    """What was kept for a holder, or for the same pod of the other kind, is free. What the cluster shows is the cluster's to end."""
+    for row in tuple(_rows(core, holder)):
+        if row.holder in core.placements:
+            _drop(core, row)
+
+
+def shown(core: CoreState, holder: Holder, reservation: str | None, amount: Resources | None) -> None:
+    """The cluster shows a holder, whose row says so by now: what was assumed for it ends.
+
+    The holder uses the reservation that it names, else the one whose room it was given, for up to `amount`; None where
+    what it uses is not known: then what it was given counts.
+    """
+    core.placements.pop(holder, None)
+    uid = reservation or core.reservations.used_by(holder)
+    taken = core.reservations.taken_by(holder)
+    for row in tuple(_rows(core, holder)):
+        if row.holder in core.placements:
+            uid = uid or core.reservations.used_by(row.holder)
+            taken = taken.max(core.reservations.taken_by(row.holder))
+            _drop(core, row)
+    reserving.join(core, uid, holder, taken if amount is None else amount)
+
+
+def _rows(core: CoreState, holder: Holder) -> Iterator[Row]:
+    """The rows of a pod: under its kind, and under the other one."""
+    for kind in (holder.kind, _OTHER_KIND.get(holder.kind)):
+        row = core.ledger.row(Holder(kind, holder.uid)) if kind is not None else None
+        if row is not None:
+            yield row
+
+
+def _is_late_repeat(core: CoreState, asked: events.PlacementAssumed, row: Row) -> bool:
+    """Whether the very same is confirmed by now: a late repeat takes no confirmation back."""
+    is_same = row.holder == asked.holder and row.node == asked.node and row.reserved == asked.amount
+    return is_same and core.placements[row.holder] is None
+
+
+def _obstacle(core: CoreState, asked: events.PlacementAssumed, before: Row | None) -> Reason | None:
+    """Why what is asked for cannot be kept; None where it can. What is kept already (`before`), and nothing at all, fit whatever
+    became of the node and the pool since."""
+    if core.ledger.node(asked.node) is None:
+        return Reason(ReasonCode.NODE_HEADROOM, f"there is no node {asked.node}")
+    holder = before.holder if before is not None else asked.holder
+    kept = before.reserved if before is not None and before.node == asked.node else ZERO
+    room = core.ledger.headroom(asked.node, holder).max(kept)
+    if asked.reservation is not None:
+        given = reserving.room_from(core, asked.reservation, holder, asked.node, asked.amount)
+        if isinstance(given, Reason):
+            return given
+        room += given
+    for (resource, wanted), (_, free) in zip(asked.amount.named(), room.named(), strict=True):
+        if wanted > free:
+            left = amount_text(resource, max(free, 0))
+            reason = Reason(ReasonCode.NODE_HEADROOM, f"the other holders leave {left} of the node", resource)
+            found = refusals.obstacles(core.ledger, asked.node, holder, resource)
+            return refusals.named(reason, found, asked.now_s, core.config.unsettled_s)
+    if asked.pool is None:
+        return None
+    counted = before.state.firm if before is not None and before.pool == asked.pool else ZERO
+    return pools.no_room_for(core.ledger, asked.pool, asked.amount, counted)
+
+
+def _keep(core: CoreState, asked: events.PlacementAssumed) -> None:
+    holder = asked.holder
+    state = RowState(ZERO, (Floor(Cause.ASSUMED, asked.amount, until_s=asked.until_s),))
+    core.ledger.post(Verdict(holder, asked.node, state, name=asked.name))
+    core.ledger.join_pool(holder, asked.pool, comes=False)
+    core.placements[holder] = asked.until_s
+    for row in tuple(_rows(core, holder)):
+        if row.holder != holder:
+            _drop(core, row)
+    reserving.join(core, asked.reservation, holder, asked.amount)
+
+
+def _drop(core: CoreState, row: Row) -> None:
+    del core.placements[row.holder]
+    core.ledger.post(Verdict(row.holder, row.node, None))
+    reserving.leave(core, row.holder)

@@ -1,0 +1,237 @@
+"""The journal's files: one writer thread behind a bounded queue, rotation by size, a counted gap on overflow.
+
+The event loop never waits for the disk: what does not fit the queue is counted and said in a gap line. What the disk
+refuses is counted too, and a new file is tried from time to time.
+"""
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TextIO, TypeAlias
+
+from hosting.files import locked
+from hosting.logs import Logger
+from protocol.values import Value
+from scheduler.permits.core import events, journal
+from scheduler.permits.core.core import Core
+
+QUEUE_LINES: Final = 20_000
+ROTATE_BYTES: Final = 64 * 2**20
+KEEP_FILES: Final = 8
+CLOSE_S: Final = 5.0
+RETRY_S: Final = 30.0
+"""How long after the disk refused something a new file is tried."""
+_PATTERN: Final = "journal-*.jsonl"
+
+
+def files_of(directory: Path) -> list[Path]:
+    """The journal's files, oldest first."""
+    return sorted(directory.glob(_PATTERN))
+
+
+class _Gap(Value, frozen=True):
+    lost: int
+
+
+class _Input(Value, frozen=True):
+    event: events.Input
+    outputs: tuple[events.Output, ...]
+
+
+class _Request(Value, frozen=True):
+    arrived: events.RequestArrived
+    body: bytes
+    outputs: tuple[events.Output, ...]
+
+
+_Item: TypeAlias = journal.Snapshot | _Gap | _Input | _Request
+
+
+class JournalWriter:
+    """Records what goes through one core. Raises `OSError` when the directory cannot be used at the start.
+
+    The loop's thread only puts values into the queue; the writer's thread turns them into lines.
+    """
+
+    def __init__(self, directory: Path, core: Core, log: Logger, rotate_bytes: int = ROTATE_BYTES) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = locked(directory, "another scheduler writes its journal there")
+        self._directory = directory
+        self._core = core
+        self._log = log
+        self._rotate_bytes = rotate_bytes
+        self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_LINES)
+        self._is_long = threading.Event()
+        self._lost = 0
+        self._lost_before = 0
+        self._refused = 0
+        present = files_of(directory)
+        self._number = int(present[-1].stem.rpartition("-")[2]) if present else 0
+        self._begin()
+        self._file: TextIO | None = self._next_path().open("a", encoding="utf-8")
+        self._written_bytes = 0
+        self._retry_at_s = 0.0
+        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost_total(self) -> int:
+        """Lines that are in no file: those that found no room in the queue, and those that the disk refused."""
+        return self._lost_before + self._refused
+
+    def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
+        """Record an input that is no request."""
+        self._put(_Input(event, outputs))
+
+    def request(
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
+    ) -> None:
+        """Record a request with the bytes that it came as."""
+        self._put(_Request(arrived, body, outputs))
+
+    def close(self) -> None:
+        """Write what is waiting and close the file; given up after `CLOSE_S` where the disk does not take it."""
+        try:
+            self._queue.put(None, timeout=CLOSE_S)
+        except queue.Full:
+            self._log.error("journal cut off", lost=self._queue.qsize())
+        self._thread.join(CLOSE_S)
+        self._lock.close()
+
+    def _put(self, item: _Input | _Request) -> None:
+        if self._is_long.is_set():
+            self._begin()  # the present input is part of the new snapshot
+            return
+        try:
+            self._say_gap()
+            self._queue.put_nowait(item)
+        except queue.Full:
+            self._lost += 1
+            self._lost_before += 1
+
+    def _say_gap(self) -> None:
+        if self._lost:
+            self._queue.put_nowait(_Gap(self._lost))
+            self._lost = 0
+
+    def _begin(self) -> None:
+        """Begin a file with the state of now. Where the queue is full, this file goes on."""
+        try:
+            if self._queue.full():  # before the work of a snapshot that could not be put there
+                raise queue.Full
+            self._say_gap()  # in the file where the lines are missing; the new one has none
+            self._queue.put_nowait(journal.snapshot_of(self._core))
+            self._is_long.clear()
+        except queue.Full:
+            self._lost += 1
+            self._lost_before += 1
+
+    def _next_path(self) -> Path:
+        self._number += 1
+        return self._directory / f"journal-{self._number:06}.jsonl"
+
+    def _write(self) -> None:
+        """The writer thread."""
+        while (item := self._queue.get()) is not None:
+            try:
+                self._write_one(item)
+            except Exception as error:  # noqa: BLE001 - nothing that happens to the journal may end the daemon
+                self._refuse(error)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    def _write_one(self, item: _Item) -> None:
+        """A snapshot begins a new file."""
+        if isinstance(item, journal.Snapshot) and (self._file is None or self._file.tell()):
+            self._next_file(item)
+            return
+        if self._file is None:
+            self._refused += 1
+            if time.monotonic() >= self._retry_at_s:
+                self._retry_at_s = time.monotonic() + RETRY_S
+                self._is_long.set()
+            return
+        line = _line_of(item)
+        self._file.write(line)
+        if not isinstance(item, journal.Snapshot):
+            self._written_bytes += len(line)
+        if self._written_bytes > self._rotate_bytes:
+            self._is_long.set()
+            self._written_bytes = 0  # asked for once
+        if self._queue.empty():
+            self._file.flush()
+            if not os.fstat(self._file.fileno()).st_nlink:
+                raise FileNotFoundError("the journal's file was removed")
+
+    def _next_file(self, snapshot: journal.Snapshot) -> None:
+        is_back = self._file is None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._next_path()
+        file = path.open("a", encoding="utf-8")
+        try:
+            file.write(_line_of(snapshot))
+            file.flush()
+        except OSError:
+            path.unlink(missing_ok=True)  # else files without content would push out those that have some
+            with contextlib.suppress(OSError):
+                file.close()
+            raise
+        self._file, self._written_bytes = file, 0
+        if is_back:
+            self._log.info("journal goes on", file=path.name, lost=self.lost_total)
+        for old in files_of(self._directory)[:-KEEP_FILES]:
+            old.unlink(missing_ok=True)
+
+    def _refuse(self, error: Exception) -> None:
+        """What was being written is lost, and what comes until a new file can be begun."""
+        self._refused += 1
+        self._retry_at_s = time.monotonic() + RETRY_S
+        text = str(error) or repr(error)
+        self._log.error("journal stopped", error=text, exc_info=None if isinstance(error, OSError) else error)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def _line_of(item: _Item) -> str:
+    match item:
+        case journal.Snapshot():
+            return journal.snapshot_line(item)
+        case _Gap(lost):
+            return journal.gap_line(lost)
+        case _Input(event, outputs):
+            return journal.input_line(event, outputs)
+        case _Request(arrived, body, outputs):
+            return journal.request_line(arrived, body, outputs)
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The whole lines of a file; what a dying process left half written is none (`is_cut`).
+
+    Raises `JournalError` at a line that is no text.
+    """
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                try:
+                    yield line.decode()
+                except UnicodeDecodeError:
+                    raise journal.JournalError("not a line of a journal: not text") from None
+
+
+def is_cut(path: Path) -> bool:
+    """Whether the file's last line is only half written."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

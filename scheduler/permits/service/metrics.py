@@ -1,0 +1,141 @@
+"""What the scheduler tells on `/metrics`. The names are listed in docs/operations.md."""
+
+from collections.abc import Iterator
+
+from hosting.metrics import AnyFamily, Family, HistogramFamily, server_families
+from hosting.server import Server
+from protocol.values import ZERO, Resources
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Cause, Ledger
+from scheduler.permits.service.stats import SEQUENCE_CODES, PermitStats
+
+
+def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
+    """Every metric with its samples now."""
+    yield from _decisions(stats)
+    yield from _ledger(core.ledger)
+    yield from _vms(core)
+    yield _flag("parley_scheduler_cluster_stale", "1 while the cluster cannot be read", stats.cluster_stale)
+    yield _flag("parley_scheduler_config_stale", "1 while a new configuration has faults", stats.rules_stale)
+    yield Family(
+        "counter",
+        "parley_scheduler_journal_lost",
+        "Inputs that are in no file of the journal: too slow or refused by the disk, or after the journal stopped",
+        (),
+        (((), float(journal_lost)),),
+    )
+    yield from server_families(server)
+
+
+def _decisions(stats: PermitStats) -> Iterator[AnyFamily]:
+    yield Family(
+        "counter",
+        "parley_scheduler_requests",
+        "Requests by outcome and status or code",
+        ("outcome", "code"),
+        tuple((key, value) for key, value in stats.answers.items()),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_permits",
+        "Permits by result and binding reason",
+        ("result", "reason"),
+        tuple((key, value) for key, value in stats.permits.items()),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_units",
+        "Compute units of growth, granted and refused",
+        ("result",),
+        tuple(((result,), float(stats.units[result])) for result in ("granted", "refused")),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_sequence_rejections",
+        "Requests that the sequence gate turned away",
+        ("code",),
+        tuple(((code.value,), float(stats.answers["error", code.value])) for code in SEQUENCE_CODES),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_migrations",
+        "Migrations that were started, or failed to start",
+        ("result",),
+        tuple(((result,), float(stats.migrations[result])) for result in ("started", "failed")),
+    )
+    yield HistogramFamily(
+        "parley_scheduler_decision_seconds",
+        "From the bytes of a request to its answer",
+        (((), stats.latency.now()),),
+    )
+
+
+def _ledger(ledger: Ledger) -> Iterator[Family]:
+    fields: list[tuple[tuple[str, ...], float]] = []
+    over: list[tuple[tuple[str, ...], float]] = []
+    for account in ledger.nodes():
+        columns = {
+            "reservable": account.capacity.reservable,
+            "reserved": account.reserved,
+            "buffer": account.buffer,
+            "pressure": account.pressure,
+            "pressure-accounted": account.accounted,
+            "watermark": account.capacity.watermark,
+        }
+        for name, amount in columns.items():
+            fields.append(((account.capacity.name, "cpu", name), amount.vcpu_milli / 1000))
+            fields.append(((account.capacity.name, "memory", name), amount.memory_bytes))
+        over += [((account.capacity.name, cause.value), 1.0) for cause in account.over]
+    yield Family(
+        "gauge",
+        "parley_scheduler_node_resources",
+        "The ledger: CPUs and bytes per node and field",
+        ("node", "resource", "field"),
+        tuple(fields),
+    )
+    yield Family(
+        "gauge",
+        "parley_scheduler_node_over_full",
+        "Nodes where more is reserved than may be, with each recorded cause",
+        ("node", "cause"),
+        tuple(over),
+    )
+    left = _start_up_buffer(ledger)
+    yield Family(
+        "gauge",
+        "parley_scheduler_start_up_buffer",
+        "What is kept for VMs of which this process does not know yet what they may use",
+        ("resource",),
+        ((("cpu",), left.vcpu_milli / 1000), (("memory",), float(left.memory_bytes))),
+    )
+
+
+def _start_up_buffer(ledger: Ledger) -> Resources:
+    left = ZERO
+    for row in ledger.rows():
+        for floor in row.state.floors:
+            if floor.cause is Cause.START_UP:
+                left += (floor.amount - row.state.current).max(ZERO)
+    return left
+
+
+def _vms(core: Core) -> Iterator[Family]:
+    settled = sum(record.settled for record in core.vms)
+    yield Family(
+        "gauge",
+        "parley_scheduler_vms",
+        "VMs by whether this process knows what they may use",
+        ("state",),
+        ((("settled",), settled), (("unsettled",), len(core.vms) - settled)),
+    )
+    yield Family(
+        "gauge",
+        "parley_scheduler_vm_condition",
+        "VMs with something that a person should mend",
+        ("pod", "condition"),
+        tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.vms if record.condition),
+    )
+
+
+def _flag(name: str, text: str, value: bool) -> Family:
+    return Family("gauge", name, text, (), (((), float(value)),))

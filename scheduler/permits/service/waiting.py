@@ -1,0 +1,126 @@
+"""The requests that wait for an answer: for a look at the cluster, or for the verdict of a pool; and how many may."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.permits.core import events
+from scheduler.permits.service.answers import Outcome
+
+MAX_WAITING: Final = 256
+"""Requests that may wait for pools at the same time."""
+POOL_SHARE: Final = 192
+"""Of these, requests that may wait for one pool: what hangs must leave room for the others."""
+SURE_SHARE: Final = 8
+"""Requests that may wait for each pool, however many wait for others: one that hangs holds up its own alone."""
+MAX_LOOKING: Final = 256
+"""Requests with the extension that may wait for a look at the cluster."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingRequest:
+    """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
+
+    `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it
+    waits for, `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
+    """
+
+    arrived: events.RequestArrived
+    body: bytes
+    since_s: float
+    due_s: float
+    looks: int = 0
+    is_looking: bool = False
+    pool: str | None = None
+    holder: str | None = None
+    is_held: bool = False
+    outcome: Outcome | None = None
+    future: asyncio.Future[Outcome] | None = None
+
+    @property
+    def for_extension(self) -> bool:
+        """Whether the caller has the extension."""
+        return self.arrived.request.extension is not None
+
+
+class WaitingRequests:
+    """All pending requests by ticket, and how many wait for what. `released` is told of each that was held and waits no more, however that ended."""
+
+    def __init__(self, released: Callable[[WaitingRequest], None]) -> None:
+        self._released = released
+        self._pending: dict[int, WaitingRequest] = {}
+        self._pools: Counter[str] = Counter()
+        self.waiting = 0
+        """Requests that wait for pools."""
+        self.looking = 0
+        """Requests with the extension that wait for a look."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether so many wait that a request may have to be turned away."""
+        return self.waiting >= min(POOL_SHARE, MAX_WAITING) or self.is_looking_full
+
+    @property
+    def is_looking_full(self) -> bool:
+        """Whether no more requests with the extension may wait for a look."""
+        return self.looking >= MAX_LOOKING
+
+    def find(self, ticket: int) -> WaitingRequest | None:
+        """The request of a ticket; None once it is answered, or its caller has gone."""
+        return self._pending.get(ticket)
+
+    def add(self, pending: WaitingRequest) -> None:
+        """A request that was not answered at once."""
+        self._pending[pending.arrived.ticket] = pending
+
+    def looks(self, pending: WaitingRequest) -> None:
+        """The request waits for a look."""
+        if not pending.is_looking and pending.for_extension:
+            pending.is_looking = True
+            self.looking += 1
+
+    def asks(self, pending: WaitingRequest, pool: str) -> None:
+        """The request waits for its pool."""
+        self._looked(pending)
+        pending.pool = pool
+        self.waiting += 1
+        self._pools[pool] += 1
+
+    def settle(self, ticket: int, outcome: Outcome) -> None:
+        """The answer to a request is there."""
+        pending = self._pending.get(ticket)
+        if pending is None:
+            return
+        self.drop(ticket)
+        pending.outcome = outcome
+        if pending.future is not None and not pending.future.done():
+            pending.future.set_result(outcome)
+
+    def drop(self, ticket: int) -> None:
+        """Nobody waits for the answer any more."""
+        pending = self._pending.pop(ticket, None)
+        if pending is None:
+            return
+        self._looked(pending)
+        if pending.is_held:
+            self._released(pending)
+        if pending.pool is not None:
+            self.waiting -= 1
+            self._pools[pending.pool] -= 1
+            if not self._pools[pending.pool]:
+                del self._pools[pending.pool]
+
+    def is_full(self, pool: str) -> bool:
+        """Whether no more may wait for a pool."""
+        waits = self._pools[pool]
+        return waits >= POOL_SHARE or (self.waiting >= MAX_WAITING and waits >= SURE_SHARE)
+
+    def _looked(self, pending: WaitingRequest) -> None:
+        if pending.is_looking:
+            pending.is_looking = False
+            self.looking -= 1

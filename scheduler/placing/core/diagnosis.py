@@ -1,0 +1,139 @@
+"""Why a pod could not be given a node: in groups for programs, as one text for people. Source: reference/koordinator.md 1.9.
+
+The text is worded as kube-scheduler words it, so whoever knows `0/5 nodes are available: 3 Insufficient cpu, …` reads it at once.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.status import Code, Status
+
+DIAGNOSIS_KEY: Final = "parley.dev/diagnosis"
+"""Where the context of a cycle keeps its `Diagnosis`."""
+MOST_FAILURES: Final = 50
+"""A diagnosis keeps no more groups; the largest ones stay."""
+MOST_PODS: Final = 1000
+"""So many pods' diagnoses are kept; the oldest one goes."""
+MOST_IN_FULL: Final = 3
+"""With more different reasons than that, a text for people has of each what stands before its first colon."""
+NO_NODES: Final = "no nodes available to schedule pods"
+"""The text where the cluster has no node. Source: kube-scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Nodes that were rejected for one reason by one plugin. `preemption_might_help`: it was not said to be unresolvable."""
+
+    reason: str
+    plugin: str
+    preemption_might_help: bool
+    nodes: int
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """What one cycle found out about its pod. Plugins may add a suggestion; the first one stays."""
+
+    pod: PodInfo
+    begun_s: float
+    node_count: int = 0
+    nominated_node: str = ""
+    pre_filter_message: str = ""
+    post_filter_message: str = ""
+    failures: tuple[Failure, ...] = field(default=())
+    suggestion: str = ""
+
+    def suggest(self, suggestion: str) -> bool:
+        """What somebody could do, such as `evict a pod of the same owner`. Whether the text was taken: the first one is."""
+        if self.suggestion or not suggestion:
+            return False
+        self.suggestion = suggestion
+        return True
+
+    def rejected(self, statuses: Mapping[str, Status], node_count: int) -> None:
+        """No node was left of `node_count`, because of `statuses`, by node."""
+        self.node_count = node_count
+        self.failures = grouped(statuses.values())
+
+    @property
+    def text(self) -> str:
+        """One text for an event: `0/5 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.` and what follows."""
+        parts = [part for part in (_nodes_text(self), self.post_filter_message, self.suggestion) if part]
+        sentences = [f"{part.removesuffix('.')}." for part in parts[:-1]]
+        return " ".join((*sentences, *parts[-1:]))
+
+
+def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
+    """The failures of nodes by (reason, plugin, whether preemption might help), the most frequent first.
+
+    Reasons may name amounts and holders of their node. Where that makes too many groups, what stands before the first colon of a
+    reason counts as the reason, so that no node is left out.
+    """
+    found = [
+        (reason, status.plugin, status.code == Code.UNSCHEDULABLE)
+        for status in statuses
+        for reason in status.reasons or (str(status.code),)
+    ]
+    counts = Counter(found)
+    if len(counts) > MOST_FAILURES:
+        counts = Counter((brief(reason), plugin, might_help) for reason, plugin, might_help in found)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Failure(reason, plugin, might_help, count)
+        for (reason, plugin, might_help), count in ordered[:MOST_FAILURES]
+    )
+
+
+def _nodes_text(diagnosis: Diagnosis) -> str:
+    """What kept the pod from each node; the pre-filter's word where that kept it from all of them."""
+    if not diagnosis.node_count:
+        return NO_NODES
+    head = f"0/{diagnosis.node_count} nodes are available"
+    if diagnosis.pre_filter_message:
+        return f"{head}: {diagnosis.pre_filter_message}."
+    counts = Counter[str]()
+    for failure in diagnosis.failures:
+        counts[failure.reason] += failure.nodes
+    if len(counts) > MOST_IN_FULL:
+        heads = Counter[str]()
+        for reason, count in counts.items():
+            heads[brief(reason)] += count
+        counts = heads
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"{head}: {reasons}." if reasons else f"{head}:"
+
+
+def brief(reason: str) -> str:
+    """What a reason says without what is peculiar to its node: the part before its first colon."""
+    return reason.partition(": ")[0]
+
+
+class DiagnosisStore:
+    """The last diagnosis of each pod that is unschedulable, by namespace and name."""
+
+    def __init__(self, most_pods: int = MOST_PODS) -> None:
+        self._most = most_pods
+        self._kept: OrderedDict[str, Diagnosis] = OrderedDict()
+
+    def keep(self, diagnosis: Diagnosis) -> None:
+        """In place of the pod's older one."""
+        name = diagnosis.pod.name
+        self._kept[name] = diagnosis
+        self._kept.move_to_end(name)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+
+    def drop(self, pod: PodInfo) -> None:
+        """The pod got its node, or is gone."""
+        self._kept.pop(pod.name, None)
+
+    def of(self, namespace: str, name: str) -> Diagnosis | None:
+        """The diagnosis of a pod."""
+        return self._kept.get(f"{namespace}/{name}")
+
+    def newest(self, most: int) -> tuple[Diagnosis, ...]:
+        """The newest ones first."""
+        return tuple(list(reversed(self._kept.values()))[:most])

@@ -1,0 +1,194 @@
+"""What the framework extenders of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
+
+The plugins of any profile reach it through their extender; the cycle and the daemon call it themselves.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hosting import server
+from hosting.logs import Logger
+from hosting.metrics import AnyFamily, Family
+from scheduler.placing.core.debugging import DebugFlags
+from scheduler.placing.core.diagnosis import DiagnosisStore
+from scheduler.placing.core.extended import NextPodPlugin, Reservation, SchedulerAdapter
+from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
+from scheduler.placing.core.nominations import NominatedPods
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import Plugin
+from scheduler.placing.core.status import Status
+from scheduler.placing.extension.failures import ErrorHandlers, ForgetHandlers
+from scheduler.placing.extension.services import PluginServices, SchedulingPages
+from scheduler.placing.runtime.timing import Timings
+from scheduler.placing.runtime.waiting_pods import WaitingPods
+from scheduler.ports import Binder, Births, Placements
+
+
+def no_reservations(node_name: str) -> Sequence[Reservation]:
+    """No node has reservations."""
+    del node_name
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderPorts:
+    """What plugins may reach through their handle.
+
+    `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
+    there is no API server.
+    """
+
+    placements: Placements
+    births: Births
+    clock: Callable[[], float]
+    reservations: Callable[[str], Sequence[Reservation]] = no_reservations
+    binder: Binder | None = None
+    client_set: Any = None
+
+
+class SharedExtension:
+    """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
+
+    def __init__(
+        self,
+        surroundings: ExtenderPorts,
+        log: Logger,
+        *,
+        monitor: SchedulingMonitor | None = None,
+        before: "SharedExtension | None" = None,
+    ) -> None:
+        """`before` is what other profiles shared, whose place these take: what is known of pods stays, what plugins have registered
+        does not."""
+        self.surroundings: Final = surroundings
+        self.log: Final = log
+        self.monitor: Final[SchedulingMonitor] = monitor or (
+            before.monitor if before else SchedulingMonitor()
+        )
+        self.waiting_pods: Final[WaitingPods] = before.waiting_pods if before else WaitingPods()
+        self.timings: Final[Timings] = before.timings if before else Timings()
+        self.nominations: Final[NominatedPods] = before.nominations if before else NominatedPods()
+        self.diagnoses: Final[DiagnosisStore] = before.diagnoses if before else DiagnosisStore()
+        self.flags: Final[DebugFlags] = before.flags if before else DebugFlags()
+        self.error_handlers: Final = ErrorHandlers(log)
+        self.forget_handlers: Final = ForgetHandlers(log)
+        self._services: Final = PluginServices(log)
+        self._next_pod: NextPodPlugin | None = None
+        self._scheduler: SchedulerAdapter | None = None
+
+    # ------------------------------------------------------------ while the extenders are built
+
+    def take_up(self, plugin: Plugin) -> None:
+        """A plugin was built. Of all profiles, the first plugin that says whose turn it is counts. Raises what its `endpoints` does,
+        and `ValueError` for pages that cannot be served."""
+        self._services.add(plugin)
+        if self._next_pod is None and isinstance(plugin, NextPodPlugin):
+            self._next_pod = plugin
+
+    def use_scheduler(self, adapter: SchedulerAdapter) -> None:
+        """The extenders were built; from now on plugins may ask for the scheduler."""
+        self._scheduler = adapter
+
+    def scheduler(self) -> SchedulerAdapter:
+        """The scheduler around the plugins. Raises `RuntimeError` before `use_scheduler`."""
+        if self._scheduler is None:
+            raise RuntimeError(
+                "there is no scheduler to ask yet: a plugin asks its handle for the scheduler each time, not while it is made"
+            )
+        return self._scheduler
+
+    # ------------------------------------------------------------ pods
+
+    def next_pod(self) -> PodInfo | None:
+        """The pod of the queue whose turn it is, as a plugin says; None where the queue decides."""
+        if self._next_pod is None:
+            return None
+        try:
+            pod = self._next_pod.next_pod()
+            if not isinstance(pod, PodInfo | None):
+                raise TypeError(f"next_pod must return a PodInfo or None, not {pod!r}")
+            return pod
+        except Exception:
+            self.log.exception("next_pod of a plugin failed", plugin=self._next_pod.name())
+            return None
+
+    def dequeued(self, pod: PodInfo) -> None:
+        """The pod left the queue. Where no cycle begins for it soon, the monitor drops it."""
+        self.monitor.dequeued(pod.uid, pod.name, self.surroundings.clock())
+
+    async def failed(self, pod: PodInfo, status: Status, handle: Callable[[], Awaitable[None]]) -> None:
+        """The pod could not be scheduled or bound: the error handler filters of plugins, around `handle`, the default handling."""
+        try:
+            await self.error_handlers.handle(pod, status, handle)
+        finally:
+            self._end(pod)
+
+    def completed(self, pod: PodInfo) -> None:
+        """The pod was bound: nothing is left to say of why it could not be."""
+        self.diagnoses.drop(pod)
+        self._end(pod)
+
+    def forget_pod(self, pod: PodInfo, node_name: str) -> None:
+        """The pod was assumed and will not be bound: give its room back, and call every forget handler."""
+        self.forget_handlers.forget(pod, node_name, lambda: self.surroundings.placements.forget(pod.holder))
+
+    def gone(self, pod: PodInfo) -> None:
+        """The pod is gone, or is being deleted: nobody waits for it any more."""
+        self.nominations.remove(pod.uid)
+        self.diagnoses.drop(pod)
+        self.monitor.completed(pod.uid, self.surroundings.clock())
+
+    # ------------------------------------------------------------ watching
+
+    async def watch_cycles(self) -> None:
+        """Log the cycles that take too long; runs until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            for slow in self.monitor.check(self.surroundings.clock()):
+                self._warn(slow)
+
+    def _end(self, pod: PodInfo) -> None:
+        slow = self.monitor.completed(pod.uid, self.surroundings.clock())
+        if slow is not None:
+            self._warn(slow)
+
+    def _warn(self, slow: SlowCycle) -> None:
+        self.log.warning(
+            "a scheduling cycle takes too long",
+            pod=slow.pod,
+            took_s=round(slow.took_s, 1),
+            has_ended=slow.has_ended,
+        )
+
+    def routes(self, nodes: Callable[[], Mapping[str, NodeInfo]]) -> tuple[server.Route, ...]:
+        """`/v1/scheduling/…`. `nodes` are those of the last cycle. Call it once the extenders are built."""
+        return SchedulingPages(
+            self._services,
+            self.flags,
+            self.diagnoses,
+            self.nominations,
+            nodes,
+            self.surroundings.reservations,
+            self.log,
+        ).routes()
+
+    def families(self) -> tuple[AnyFamily, ...]:
+        """The metrics of extension points and of slow cycles."""
+        return (
+            *self.timings.families(),
+            Family(
+                "counter",
+                "parley_scheduler_slow_cycles",
+                "Scheduling cycles that were found to take too long, each time they were",
+                (),
+                (((), float(self.monitor.timeouts)),),
+            ),
+            Family(
+                "counter",
+                "parley_scheduler_unhandled_pods",
+                "Pods that left the queue and for which no cycle began",
+                (),
+                (((), float(self.monitor.drops)),),
+            ),
+        )

@@ -1,0 +1,59 @@
+"""What the shipped plugins have in common: how one is made, and how parts of nodes are read only when they have changed."""
+
+from collections.abc import Callable
+from typing import ClassVar, Final, Generic, TypeVar
+
+from hosting.settings import Settings, check
+from scheduler.placing.core.extended import ExtendedHandle
+from scheduler.placing.core.plugin import RawArgs
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+MAX_CACHED_NODES: Final = 16_384
+"""With more nodes than that, parts are read again now and then."""
+
+
+class NoArgs(Settings):
+    """The args of a plugin that takes none."""
+
+
+class ShippedPlugin:
+    """The base of the plugins that come with the scheduler. The class is the plugin's factory, and its name the plugin's.
+
+    `ARGS` is the model of the args, by which they can be checked before any plugin is made. Making a plugin raises
+    `FaultsError`, with every fault, for args that break it.
+    """
+
+    ARGS: ClassVar[type[Settings]] = NoArgs
+
+    def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
+        check(args, self.ARGS)
+        self._handle = handle
+
+    def name(self) -> str:
+        """The plugin's name, by which it is registered and configured."""
+        return type(self).__name__
+
+
+class NodeCache(Generic[P, T]):
+    """What was read of a part of each node, until the part is another object.
+
+    Parts are compared by identity: what was changed on trial, such as the pods in a preemption, is read anew, and what stayed
+    is not, although the node's generation is another one.
+    """
+
+    def __init__(self, read: Callable[[P], T]) -> None:
+        self._read = read
+        self._found: dict[str, tuple[P, T]] = {}
+
+    def of(self, node_name: str, part: P) -> T:
+        """What `part` of that node says."""
+        found = self._found.get(node_name)
+        if found is not None and found[0] is part:
+            return found[1]
+        if len(self._found) >= MAX_CACHED_NODES:
+            self._found.clear()
+        value = self._read(part)
+        self._found[node_name] = (part, value)
+        return value

@@ -1,0 +1,216 @@
+"""`LedgerFit`: a pod goes only where the ledger has room for it, and the room is kept from the moment the node is chosen.
+
+The ledger is the one account of nodes: pods that are placed and VMs that grow take from it, so neither is given what the other has.
+The filter goes by the nodes of the cycle, in which the room of reservations that the pod may use is given back already; what counts
+in the end is `reserve`, which asks the live ledger.
+"""
+
+import contextlib
+import functools
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from hosting.settings import Settings, check
+from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
+from scheduler.permits.core.limits import amount_text
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.extended import ExtendedHandle
+from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
+from scheduler.placing.core.plugin import (
+    MAX_PERMIT_WAIT_S,
+    ActionType,
+    ContextKey,
+    CycleContext,
+    EventResource,
+    EventWithHint,
+    PreFilterResult,
+    RawArgs,
+)
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
+from scheduler.placing.plugins.notes import EARLIER, MAY_BE_BOUND, RESERVATION_USED, find
+from scheduler.ports import BINDING_SETTLES_S, NotLeadingError
+
+PRE_BIND_S: Final = 60.0
+"""How long the plugins may take between the renewal of what is kept and the call that binds."""
+MAX_NAMED: Final = 3
+"""How many of the holders in the way a reason names, the largest first."""
+_KEPT: Final = ContextKey("LedgerFit/kept")
+"""The node where this cycle has had room kept for its pod."""
+
+
+class LedgerFitArgs(Settings):
+    """The args of `LedgerFit`.
+
+    `hold_s` is how long (seconds) room is kept for a pod that is being bound, beyond the wait for its permit and what is done before
+    the call that binds: after that a read of the cluster which does not show the pod on its node gives the room back. Where the answer to
+    the call is lost, room is kept for as long as the API server may still carry the call out.
+    """
+
+    hold_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(60.0, alias="holdSeconds")
+    """Seconds for which room is kept for a pod that is being bound, beyond the wait for its permit."""
+
+
+class LedgerFit(ShippedPlugin):
+    """The plugin. Points: preFilter, filter, reserve, preBind, postBind."""
+
+    ARGS = LedgerFitArgs
+
+    def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
+        super().__init__(args, handle)
+        self._hold_s = check(args, LedgerFitArgs).hold_s
+        self._largest: NodeCache[Mapping[Holder, RowInfo], dict[str, list[tuple[Holder, str]]]] = NodeCache(
+            _largest
+        )
+
+        self._in_doubt: dict[str, tuple[str, float]] = {}
+        """By UID, the node that a pod may be bound to, and until when its room is kept there at least."""
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Room that becomes free, nodes that come or change, reservations that come or go."""
+        return (
+            EventWithHint(EventResource.LEDGER, ActionType.ALL),
+            EventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE),
+            EventWithHint(EventResource.RESERVATION, ActionType.ALL),
+        )
+
+    def pre_filter(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved.
+
+        A pod for which room is kept on a node already may be bound there, for all that was known at the end of its last cycle: then
+        no other node is looked at, until a read of the cluster has ended what is kept; and what is kept survives the end of this cycle.
+        """
+        if pod.uid in self._in_doubt and self._handle.now_s() < self._in_doubt[pod.uid][1]:
+            context.write(MAY_BE_BOUND, EARLIER)
+        if pod.amount == ZERO:
+            return None, new_status(Code.SKIP)
+        kept = [node.name for node in nodes if own_row(pod, node) is not None]
+        return (PreFilterResult(frozenset(kept)) if kept else None), None
+
+    def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+        """What the other rows of the node leave must hold the pod. What it has on the node already is its own whatever they took."""
+        del context
+        own = own_row(pod, node)
+        room = node.free if own is None else (node.free + own.reserved).max(own.reserved)
+        if pod.amount.fits_in(room):
+            return None
+        if pod.amount.exceeds(node.reservable):
+            return _too_large(pod, node)
+        return self._no_room(pod, node, room)
+
+    def reserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """Keep the room, in the ledger and in the pod's pool, until the pod is seen bound, `unreserve`, or its time is over.
+
+        The room of a pod that may be bound to another node is not moved from there.
+        """
+        doubtful, until_s = self._in_doubt.get(pod.uid, (node_name, 0.0))
+        if doubtful != node_name and self._handle.now_s() < until_s:
+            text = f"the pod may be bound to node {doubtful}, because the answer to its binding was lost"
+            return new_status(Code.UNSCHEDULABLE, text)
+        nominator = self._handle.get_reservation_nominator()
+        reservation = nominator.nominated_reservation(pod, node_name) if nominator is not None else None
+        if reservation is not None:
+            context.write(RESERVATION_USED, reservation.uid)
+        return self._assume(context, pod, node_name, MAX_PERMIT_WAIT_S + self._hold_s)
+
+    def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """Ask again when the pod's permit has come, because the wait may have been long; from now on only the binding takes time."""
+        return self._assume(context, pod, node_name, PRE_BIND_S + self._hold_s)
+
+    def post_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+        """The pod is bound: from now on, a read of the cluster that does not show the pod there says that it has gone."""
+        self._assume(context, pod, node_name, 0.0)
+
+    def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+        """Give back what this cycle has had kept; nothing where the pod may be bound for all that is known."""
+        del node_name
+        kept, doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
+        if not doubt:
+            self._in_doubt.pop(pod.uid, None)
+        if kept is not None:
+            if doubt:
+                self._keep_in_doubt(context, pod, kept, is_new=doubt != EARLIER)
+            else:
+                self._handle.placements.forget(pod.holder)
+        context.delete(_KEPT)
+        context.delete(RESERVATION_USED)
+
+    def _keep_in_doubt(self, context: CycleContext, pod: PodInfo, node_name: str, *, is_new: bool) -> None:
+        """Keep the room until the call that binds takes no effect any more; `is_new` says that this cycle has sent one."""
+        now_s = self._handle.now_s()
+        _, until_s = self._in_doubt.get(pod.uid, (node_name, now_s))
+        if is_new:
+            until_s = now_s + BINDING_SETTLES_S
+        self._in_doubt = {uid: each for uid, each in self._in_doubt.items() if each[1] > now_s}
+        self._in_doubt[pod.uid] = (node_name, until_s)
+        with contextlib.suppress(NotLeadingError):  # who does not lead keeps nothing that counts
+            self._assume(context, pod, node_name, until_s - now_s)
+
+    def _assume(self, context: CycleContext, pod: PodInfo, node_name: str, hold_s: float) -> Status | None:
+        reason = self._handle.placements.assume(
+            pod.holder,
+            pod.name,
+            node_name,
+            pod.amount,
+            until_s=self._handle.now_s() + hold_s,
+            pool=pod.pool,
+            reservation=find(context, RESERVATION_USED),
+        )
+        if reason is not None:
+            return new_status(Code.UNSCHEDULABLE, f"node {node_name}: {reason.message}")
+        context.write(_KEPT, node_name)
+        return None
+
+    def _no_room(self, pod: PodInfo, node: NodeInfo, room: Resources) -> Status:
+        largest = self._largest.of(node.name, node.rows)
+        texts = []
+        for (resource, needed), (_, left) in zip(pod.amount.named(), room.named(), strict=True):
+            if needed > left:
+                text = f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}"
+                text += f" and the other holders leave {amount_text(resource, max(left, 0))}"
+                others = [described for holder, described in largest[resource] if holder.uid != pod.uid]
+                if others:
+                    text += f" (largest: {', '.join(others[:MAX_NAMED])})"
+                texts.append(text)
+        return new_status(Code.UNSCHEDULABLE, *texts)
+
+
+def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
+    """What is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
+    as_pod, as_vm = _holders(pod.uid)
+    rows = node.rows
+    return rows.get(as_pod) or rows.get(as_vm)
+
+
+@functools.lru_cache(maxsize=256)
+def _holders(uid: str) -> tuple[Holder, Holder]:
+    """Whose the pod's row may be. Asked for every node; a few pods are looked at in one moment."""
+    return Holder(Kind.POD, uid), Holder(Kind.VM, uid)
+
+
+def _too_large(pod: PodInfo, node: NodeInfo) -> Status:
+    """No other pod's end would help."""
+    texts = [
+        f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}, "
+        f"and no more than {amount_text(resource, most)} can be reserved on the node at all"
+        for (resource, needed), (_, most) in zip(pod.amount.named(), node.reservable.named(), strict=True)
+        if needed > most
+    ]
+    return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *texts)
+
+
+def _largest(rows: Mapping[Holder, RowInfo]) -> dict[str, list[tuple[Holder, str]]]:
+    """The largest rows of each resource in words; one more than is named, because the pod's own is not."""
+    found = {}
+    for resource in RESOURCE_NAMES:
+        amounts = ((-amount_of(row.reserved, resource), row.name, row.holder) for row in rows.values())
+        largest = heapq.nsmallest(MAX_NAMED + 1, amounts, key=lambda each: each[:2])
+        found[resource] = [
+            (holder, f"{name} {amount_text(resource, -below)}") for below, name, holder in largest if below
+        ]
+    return found

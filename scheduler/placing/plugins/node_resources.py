@@ -1,0 +1,161 @@
+"""`NodeResources` and `NodePorts`: what a node has beside CPU and memory, which the ledger does not count.
+
+The ledger keeps CPU and memory (`LedgerFit`). The number of pods, ephemeral storage and extended resources are counted here from the
+pods of each node, as kube-scheduler's `NodeResourcesFit` does, and ports as its `NodePorts` does.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from hosting.kubernetes import names
+from hosting.settings import Settings, check
+from protocol.quantities import QuantityError
+from scheduler.placing.core.extended import ExtendedHandle
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import (
+    ActionType,
+    ContextKey,
+    CycleContext,
+    EventResource,
+    EventWithHint,
+    PreFilterResult,
+    RawArgs,
+)
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
+from scheduler.placing.plugins.node_conditions import NODES_CHANGE
+from scheduler.placing.plugins.pod_resources import (
+    PODS,
+    Amounts,
+    HostPort,
+    amounts,
+    host_ports,
+    requests,
+    total,
+)
+
+_ROOM: Final = (*NODES_CHANGE, EventWithHint(EventResource.POD, ActionType.DELETE))
+_WANTED: Final = ContextKey("NodeResources/wanted")
+_PORTS: Final = ContextKey("NodePorts/wanted")
+
+
+class NodeResourcesArgs(Settings):
+    """The args of `NodeResources`, as those of kube-scheduler's `NodeResourcesFit`.
+
+    `ignored_resources` are names of extended resources that are not looked at, and `ignored_resource_groups` the parts of their names
+    before the slash. `parley.dev/managed` never is looked at.
+    """
+
+    ignored_resources: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Names of extended resources that are not looked at."""
+    ignored_resource_groups: list[Annotated[str, Field(min_length=1, pattern="^[^/]*$")]] = Field(
+        default_factory=list
+    )
+    """The parts before the slash of names that are not looked at."""
+
+
+class NodeResources(ShippedPlugin):
+    """The plugin. Points: preFilter, filter."""
+
+    ARGS = NodeResourcesArgs
+
+    def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
+        super().__init__(args, handle)
+        read = check(args, NodeResourcesArgs)
+        self._ignored = frozenset({names.MANAGED, *read.ignored_resources})
+        self._ignored_groups = frozenset(read.ignored_resource_groups)
+        self._allocatable: NodeCache[Mapping[str, object], Amounts] = NodeCache(_allocatable)
+        self._used: NodeCache[tuple[PodInfo, ...], Amounts] = NodeCache(total)
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Nodes that come or change, and pods that go."""
+        return _ROOM
+
+    def pre_filter(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """Notes what the pod asks for."""
+        del nodes
+        try:
+            found = requests(pod)
+        except QuantityError as error:
+            return None, new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, f"the pod's resources: {error}")
+        wanted = {name: amount for name, amount in found.items() if not self._is_ignored(name)}
+        context.write(_WANTED, {PODS: 1} | wanted)
+        return None, None
+
+    def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+        """The pods of the node must leave all of it. More than the node has at all cannot be resolved."""
+        del pod
+        most = self._allocatable.of(node.name, node.manifest)
+        used = self._used.of(node.name, node.pods)
+        texts, is_resolvable = [], True
+        for name, amount in context.read(_WANTED).items():
+            has, taken = most.get(name, 0), used.get(name, 0)
+            if taken + amount > has:
+                texts.append(_lacking(name, amount, has, taken))
+                is_resolvable = is_resolvable and amount <= has
+        if not texts:
+            return None
+        code = Code.UNSCHEDULABLE if is_resolvable else Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+        return new_status(code, *texts)
+
+    def _is_ignored(self, name: str) -> bool:
+        return name in self._ignored or name.partition("/")[0] in self._ignored_groups
+
+
+class NodePorts(ShippedPlugin):
+    """A port of a node is taken by one pod only. Points: preFilter, filter."""
+
+    def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
+        super().__init__(args, handle)
+        self._taken: NodeCache[tuple[PodInfo, ...], Mapping[HostPort, str]] = NodeCache(_ports_of)
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Nodes that come or change, and pods that go."""
+        return _ROOM
+
+    def pre_filter(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """Skip for a pod that takes no ports of its node."""
+        del nodes
+        ports = host_ports(pod)
+        context.write(_PORTS, ports)
+        return None, None if ports else new_status(Code.SKIP)
+
+    def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+        """None of the pod's ports may be taken by another pod."""
+        taken = self._taken.of(node.name, node.pods)
+        found = [
+            f"{wanted} is taken by {name}"
+            for wanted in context.read(_PORTS)
+            for port, name in taken.items()
+            if name != pod.name and wanted.conflicts(port)
+        ]
+        if not found:
+            return None
+        return new_status(
+            Code.UNSCHEDULABLE,
+            f"node(s) didn't have free ports for the requested pod ports: {', '.join(found)}",
+        )
+
+
+def _allocatable(manifest: Mapping[str, object]) -> Amounts:
+    status = manifest.get("status")
+    try:
+        return amounts(status.get("allocatable")) if isinstance(status, Mapping) else {}
+    except QuantityError:
+        return {}
+
+
+def _ports_of(pods: tuple[PodInfo, ...]) -> Mapping[HostPort, str]:
+    return {port: pod.name for pod in pods for port in host_ports(pod)}
+
+
+def _lacking(name: str, wanted: int, has: int, taken: int) -> str:
+    if name == PODS:
+        return f"Too many pods: the node takes {has} and has {taken}"
+    return f"Insufficient {name}: the pod needs {wanted}, the node has {has} and others use {taken} of that"

@@ -1,0 +1,249 @@
+"""`Reservation`: a pod that matches a reservation of a node may use its room.
+
+The node is shown to the filters with the room of one such reservation given back, so that plugins which judge nodes need to know
+nothing of reservations. When the node is chosen, the best reservation of it is nominated, and `LedgerFit` keeps the pod's room out of
+that one. Source: reference/koordinator.md 1.7 and 2.6.
+
+A node is looked at for its reservations when a filter looks at it, and once in a cycle: restoring all nodes beforehand is what
+reservations cost most in the source.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from hosting.kubernetes import names
+from protocol.values import Resources
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.extended import Endpoint, Reservation
+from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
+from scheduler.placing.core.plugin import (
+    ActionType,
+    ContextKey,
+    CycleContext,
+    EventResource,
+    EventWithHint,
+    MaybeAwaited,
+    PreFilterResult,
+    RawArgs,
+)
+from scheduler.placing.core.reservation import (
+    best_reservation,
+    most_allocated_score,
+    restored,
+    scale_scores,
+)
+from scheduler.placing.core.status import Code, Status, is_success, new_status
+from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.extension.services import shown_reservation
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
+from scheduler.placing.plugins.notes import find
+
+NO_RESERVATION: Final = "node(s) had no reservation that the pod may use"
+_USABLE: Final = ContextKey("Reservation/usable")
+_ORDERED_SCORE: Final = 1000
+"""The score, before normalising, of the node with the reservation of the lowest order: every other score is small beside it."""
+
+
+@dataclass(slots=True)
+class _Usable:
+    """What this cycle has found out: for each node that has reservations, those that the pod may use."""
+
+    by_node: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
+    preferred_node: str | None = None
+
+
+class ReservationPlugin(ShippedPlugin):
+    """The plugin. Points: preFilter, filter, preScore, score; it scores and nominates reservations, and shows them."""
+
+    def __init__(self, args: RawArgs, handle: FrameworkExtender) -> None:
+        super().__init__(args, handle)
+        self._extender = handle
+        self._nominated: dict[str, tuple[str, Reservation]] = {}
+        self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(_has_reservations)
+
+    def name(self) -> str:
+        """`Reservation`, as in the source; the class of that name is what the plugin is about."""
+        return "Reservation"
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Reservations that come, go or are given back."""
+        return (EventWithHint(EventResource.RESERVATION, ActionType.ALL),)
+
+    # ------------------------------------------------------------ looking for a node
+
+    async def before_pre_filter(
+        self, context: CycleContext, pod: PodInfo
+    ) -> tuple[PodInfo | None, Status | None]:
+        """Tell the plugins that restore what reservations hold; a cycle begins."""
+        context.write(_USABLE, _Usable())
+        return None, await self._extender.run_reservation_extension_pre_restore_reservation(context, pod)
+
+    def pre_filter(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """`filter` has nothing to say of pods that may also go where no reservation is."""
+        del context, nodes
+        return None, None if _requires(pod) else new_status(Code.SKIP)
+
+    def after_pre_filter(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> Status | None:
+        """Nothing: a node is restored when a filter looks at it."""
+
+    def before_filter(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo
+    ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
+        """The node with the room of one usable reservation given back: of one that makes the pod fit, where there is any."""
+        if not self._has_rows.of(node.name, node.rows):
+            return None, None, None
+        return self._restored(context, pod, node)
+
+    async def _restored(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo
+    ) -> tuple[PodInfo | None, NodeInfo | None, Status | None]:
+        usable, status = await self._usable(context, pod, node)
+        if not is_success(status):
+            return None, None, status
+        views = [restored(node, each) for each in usable]
+        fitting = (view for view in views if pod.amount.fits_in(view.room_for(pod.holder)))
+        return None, next(fitting, max(views, key=_largest, default=None)), None
+
+    def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+        """A pod that requires a reservation goes nowhere else; no victim would help."""
+        del pod
+        if _state(context).by_node.get(node.name):
+            return None
+        return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NO_RESERVATION)
+
+    async def _usable(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo
+    ) -> tuple[Sequence[Reservation], Status | None]:
+        """The reservations of a node that match the pod, and that no plugin refuses; looked for once in a cycle."""
+        known = _state(context).by_node
+        if node.name not in known:
+            found = self._handle.reservations(node.name)
+            matched = [each for each in found if each.matches(pod)]
+            others = [each for each in found if not each.matches(pod)]
+            restore = self._extender.run_reservation_extension_restore_reservation
+            _, status = await restore(context, pod, matched, others, node)
+            if not is_success(status):
+                return (), status
+            allowed = self._extender.run_reservation_filter_plugins
+            known[node.name] = tuple(
+                [each for each in matched if is_success(await allowed(context, pod, each, node.name))]
+            )
+        return known[node.name], None
+
+    # ------------------------------------------------------------ choosing a node, and a reservation of it
+
+    async def pre_score(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> Status | None:
+        """Skip where no node has a reservation for the pod. The lowest order of all nodes makes its node the preferred one.
+
+        Beside kube-scheduler the filters have run in another call, so nodes may not have been looked at yet. One that cannot be
+        restored counts as a node without reservations: its filter says why.
+        """
+        state, usable = _state(context), list[Reservation]()
+        for node in nodes:
+            if self._has_rows.of(node.name, node.rows):
+                found, _ = await self._usable(context, pod, node)
+                usable += found
+        if not usable:
+            return new_status(Code.SKIP)
+        best = best_reservation([each for each in usable if each.order > 0], {})
+        state.preferred_node = best.node if best is not None else None
+        return None
+
+    async def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+        """The score of the node's best reservation for the pod; 0 without one."""
+        state = _state(context)
+        if node.name == state.preferred_node:
+            return _ORDERED_SCORE, None
+        usable = state.by_node.get(node.name, ())
+        scores, status = await self._extender.run_reservation_score_plugins(context, pod, usable, node.name)
+        if not is_success(status):
+            return 0, status
+        return max((sum(by.get(each.uid, 0) for by in scores.values()) for each in usable), default=0), None
+
+    def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
+        """The best node has 100."""
+        del context, pod
+        scale_scores(scores)
+        return None
+
+    def score_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> tuple[int, Status | None]:
+        """The fuller a reservation becomes, the better: large ones stay for pods that need them."""
+        del context, node_name
+        return most_allocated_score(reservation, pod.amount), None
+
+    async def nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, node_name: str
+    ) -> tuple[Reservation | None, Status | None]:
+        """The best of those that are still there and give the pod its room now; None leaves the pod to the node's own room."""
+        room = self._handle.placements.headroom(node_name, pod.holder)
+        seen = {each.uid for each in _state(context).by_node.get(node_name, ())}
+        candidates = [
+            each
+            for each in self._handle.reservations(node_name)
+            if each.uid in seen and each.matches(pod) and pod.amount.fits_in(room + each.available)
+        ]
+        allowed = self._extender.run_nominate_reservation_filter_plugins
+        candidates = [each for each in candidates if is_success(await allowed(context, pod, each, node_name))]
+        if not candidates and _requires(pod):
+            return None, new_status(Code.UNSCHEDULABLE, NO_RESERVATION)
+        scores, status = await self._extender.run_reservation_score_plugins(
+            context, pod, candidates, node_name
+        )
+        best = best_reservation(candidates, scores) if is_success(status) else None
+        if best is not None:
+            self._nominated[pod.uid] = (node_name, best)
+        return best, status
+
+    def nominated_reservation(self, pod: PodInfo, node_name: str) -> Reservation | None:
+        """What was nominated for the pod on that node, until it is deleted."""
+        found = self._nominated.get(pod.uid)
+        return found[1] if found is not None and found[0] == node_name else None
+
+    def delete_nominated_reservation(self, pod: PodInfo) -> None:
+        """Forget what was nominated for the pod."""
+        self._nominated.pop(pod.uid, None)
+
+    # ------------------------------------------------------------ pages
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """`nodes/{node}`: the reservations of a node; `nominated`: by pod UID, what was nominated and is not reserved yet."""
+        return (
+            Endpoint(
+                "/nodes/{node}",
+                lambda named: [shown_reservation(each) for each in self._handle.reservations(named["node"])],
+            ),
+            Endpoint(
+                "/nominated",
+                lambda _: {
+                    uid: {"node": at, "reservation": each.name} for uid, (at, each) in self._nominated.items()
+                },
+            ),
+        )
+
+
+def _requires(pod: PodInfo) -> bool:
+    annotations = cast("Mapping[str, Any]", (pod.manifest.get("metadata") or {}).get("annotations") or {})
+    return annotations.get(names.RESERVATION_REQUIRED) == "true"
+
+
+def _state(context: CycleContext) -> _Usable:
+    found: _Usable | None = find(context, _USABLE)
+    return found if found is not None else _Usable()
+
+
+def _has_reservations(rows: Mapping[Holder, RowInfo]) -> bool:
+    return any(holder.kind is Kind.RESERVATION for holder in rows)
+
+
+def _largest(node: NodeInfo) -> tuple[int, int]:
+    free: Resources = node.free
+    return free.vcpu_milli, free.memory_bytes
