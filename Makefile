@@ -42,7 +42,7 @@ kube-assets: ## build Kubernetes and install what its tests and demos need, once
 	@$(PYTHON) tests/kube/assets/build.py --packages
 
 vm-assets: ## get QEMU and a kernel for real guests, once: 29 MB into a cache (root only where QEMU is not installed)
-	@$(PYTHON) -m parley.vms.assets
+	@$(PYTHON) -m labs.vms.assets
 
 watch-assets: ## get Prometheus (19 MB into a cache) and Chromium for the tests of alerts, board and live page, once (root only for Chromium)
 	@$(PYTHON) -m tests.support.watch_assets

@@ -36,9 +36,9 @@ from benchmarks.kube_parts.bindings import Bindings
 from benchmarks.kube_parts.programs import awaited, programs
 from benchmarks.load.figures import machine, table
 from benchmarks.load.program import ROOT, free_port
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import ClusterError, ClusterProcess, Programs
-from parley.clusters.scheduling import MANAGED, create_node, extender_at, kubeless_plane
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import ClusterError, ClusterProcess, Programs
+from labs.clusters.scheduling import MANAGED, create_node, extender_at, kubeless_plane
 
 NAMESPACE: Final = "bench"
 CALLS_PER_SECOND: Final = 5000

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.kube_parts import hollow, real
 from benchmarks.load.figures import machine, table
 from benchmarks.load.program import free_port
-from parley.clusters.control_plane import NEEDED, ControlPlane
-from parley.clusters.node.real_node import RealNode
-from parley.clusters.programs import ClusterError, Programs
+from labs.clusters.control_plane import NEEDED, ControlPlane
+from labs.clusters.node.real_node import RealNode
+from labs.clusters.programs import ClusterError, Programs
 
 Part = Callable[[ControlPlane, Programs], dict[str, Any]]
 LATENCIES: Final = {

@@ -41,11 +41,11 @@ from benchmarks.vm_parts.growing import TASKS_EACH, Climb
 from benchmarks.vm_parts.guest_probe import GuestProbe, probe
 from benchmarks.vm_parts.stages import Growth, Resource, figures_ms
 from hosting import lifecycle, logs
-from parley.vms import image
-from parley.vms.assets import VmAssetsError
-from parley.vms.image import ImageError, VmImage
-from parley.vms.load.plan import WORKERS
-from parley.vms.running import GuestError, RunningGuest
+from labs.vms import image
+from labs.vms.assets import VmAssetsError
+from labs.vms.image import ImageError, VmImage
+from labs.vms.load.plan import WORKERS
+from labs.vms.running import GuestError, RunningGuest
 from tests.support.vm_house import MOST, HouseRules, VmHouse, inhabited
 from tests.support.vms import guarded_directory
 

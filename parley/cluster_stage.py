@@ -19,13 +19,13 @@ from typing import Any, Final
 
 from hosting import files
 from hosting.kubernetes import names
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowNodes, NodeSize
+from labs.clusters.node.load_file import LoadFile
+from labs.clusters.node.real_node import Allocatable, RealNode
+from labs.clusters.programs import ClusterError, Programs, await_answer
 from parley import live_page
 from parley.children import ProgramSpec
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowNodes, NodeSize
-from parley.clusters.node.load_file import LoadFile
-from parley.clusters.node.real_node import Allocatable, RealNode
-from parley.clusters.programs import ClusterError, Programs, await_answer
 from parley.scene import SHAPES, free_ports, quick_policies
 from parley.stage import Say, Stage, StageError, nothing
 from protocol.values import Resources

@@ -8,6 +8,7 @@ import click
 
 from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import FiniteRange
+from labs.vms.command import vm
 from parley.cluster_commands import status_command, top_command
 from parley.completion import completion_command
 from parley.explain.command import explain_command
@@ -17,7 +18,6 @@ from parley.reach.addresses import ByAddress
 from parley.reach.cluster_options import ByCluster
 from parley.top.command import top
 from parley.vm_choice import QemuGuests, VmsOption
-from parley.vms.command import vm
 
 if TYPE_CHECKING:
     from hosting.tls import Tls

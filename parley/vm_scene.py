@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from hosting import files
+from labs.vms.load.plan import MIB, GuestLoad
+from labs.vms.machine import MachineSpec
 from parley import live_page
 from parley.children import ProgramSpec
 from parley.scene import NAMESPACE, NODE, quick_policies
-from parley.vms.load.plan import MIB, GuestLoad
-from parley.vms.machine import MachineSpec
 from protocol.values import Resources
 
 SPEC: Final = MachineSpec()

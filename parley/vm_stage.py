@@ -21,16 +21,16 @@ from typing import Any, Final
 from hosting import lifecycle
 from hosting.backoff import Backoff
 from hosting.client import HttpClient
+from labs.vms import image as images
+from labs.vms import starting
+from labs.vms.load.client import LoadClient, LoadError
+from labs.vms.load.plan import GuestLoad
+from labs.vms.machine import WORKLOAD_PORT, GuestWords
+from labs.vms.running import GuestError, GuestSetup, RunningGuest
 from parley import vm_scene
 from parley.scene import NAMESPACE, NODE, free_ports
 from parley.stage import Say, Stage, StageError
 from parley.vm_scene import GuestScene, GuestVm, wanted_load
-from parley.vms import image as images
-from parley.vms import starting
-from parley.vms.load.client import LoadClient, LoadError
-from parley.vms.load.plan import GuestLoad
-from parley.vms.machine import WORKLOAD_PORT, GuestWords
-from parley.vms.running import GuestError, GuestSetup, RunningGuest
 
 AGAIN: Final = Backoff(base_s=2.0, cap_s=30.0)
 HEALTHY_S: Final = 60.0

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from benchmarks.kube_parts.programs import awaited
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.watching import watch
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.watching import watch
 
 DELETED_S: Final = 120.0
 """How long deleting thousands of pods in one call may take."""

@@ -16,9 +16,9 @@ from benchmarks.kube_parts.pods import BenchmarkPods, labelled
 from benchmarks.kube_parts.programs import Cost, ParleyPrograms, awaited, page, programs
 from benchmarks.load.figures import Faults, in_ms
 from benchmarks.load.program import free_port
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowNodes, NodeSize
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowNodes, NodeSize
+from labs.clusters.programs import Programs
 
 PODS_A_NODE: Final = 50
 SIZE: Final = NodeSize(cpu="32", memory="64Gi")

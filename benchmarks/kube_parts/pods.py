@@ -9,8 +9,8 @@ from typing import Final
 
 from hosting.kubernetes import names, pods
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.watching import watch
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.watching import watch
 from protocol.values import Resources
 
 NAMESPACE: Final = "bench"

@@ -17,7 +17,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.load.program import ROOT, free_port
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 
 CRDS: Final = ROOT / "deploy" / "base" / "crds"
 SYSTEM: Final = "parley-system"

@@ -16,10 +16,10 @@ from benchmarks.kube_parts.pods import NAMESPACE, BenchmarkPods, labelled
 from benchmarks.kube_parts.programs import ParleyPrograms, awaited, programs
 from benchmarks.load.figures import Faults, in_ms
 from benchmarks.load.program import free_port
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.node.load_file import LoadFile
-from parley.clusters.node.real_node import RealNode
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.node.load_file import LoadFile
+from labs.clusters.node.real_node import RealNode
+from labs.clusters.programs import Programs
 
 ALIVE: Final = 4
 """So many pods wait for their jump at the same time."""

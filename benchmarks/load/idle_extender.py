@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from parley.clusters.scheduling import PREFIX
+from labs.clusters.scheduling import PREFIX
 
 LARGEST_BODY_BYTES: Final = 2**26
 
@@ -53,7 +53,7 @@ async def _prioritize(request: web.Request) -> web.Response:
 
 
 class Binder:
-    """Makes bindings at the API server of a kubeconfig of `parley.clusters.control_plane`."""
+    """Makes bindings at the API server of a kubeconfig of `labs.clusters.control_plane`."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config: dict[str, Any] = json.loads(kubeconfig.read_text())

@@ -13,8 +13,8 @@ from benchmarks.vm_parts.clocks import GuestClock
 from benchmarks.vm_parts.guest_probe import GuestProbe
 from benchmarks.vm_parts.stages import Growth, Note, NotMeasuredError, Resource, Seen, growth_of, is_usable
 from hosting.qmp import QmpMonitor
-from parley.vms.load.plan import MIB
-from parley.vms.running import RunningGuest, paths_of
+from labs.vms.load.plan import MIB
+from labs.vms.running import RunningGuest, paths_of
 from tests.support.vm_house import VmHouse
 from tests.support.waiting import PATIENCE_S, shown
 

@@ -10,8 +10,8 @@ import pytest
 from hosting.kubernetes import names, pods
 from hosting.kubernetes import objects as reading
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import NodeSize
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import NodeSize
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms, parley_programs

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import Programs
 from tests.processes.pages import ROOT, Reader
 from tests.support.kube import plugin
 from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, node_of_programs

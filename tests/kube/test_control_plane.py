@@ -1,6 +1,6 @@
 """What the other tests here stand on: the control plane and the hollow nodes answer as a real cluster does."""
 
-from parley.clusters.hollow_nodes import HollowFaults, NodeSize
+from labs.clusters.hollow_nodes import HollowFaults, NodeSize
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 

@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import ClusterError
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import ClusterError
 
 CRDS: Final = Path(__file__).parents[2] / "deploy/base/crds"
 

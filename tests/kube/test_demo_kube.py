@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from parley.clusters.programs import Programs
+from labs.clusters.programs import Programs
 from tests.support.kube.demo import run_demo
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from parley.clusters.programs import Programs
+from labs.clusters.programs import Programs
 from tests.support.kube.deployed import (
     DEPLOY,
     MACHINES,

@@ -14,7 +14,7 @@ import yaml
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import PODS, Manifest
-from parley.clusters.programs import Programs
+from labs.clusters.programs import Programs
 from tests.support.kube.deployed import DEPLOY, TEAM, Deployed, started_deployment
 from tests.support.kube.objects import pod
 

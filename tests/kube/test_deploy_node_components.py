@@ -11,7 +11,7 @@ import yaml
 
 from agent.daemon.settings import AgentSettings
 from hosting.settings import load
-from parley.clusters.programs import Programs
+from labs.clusters.programs import Programs
 from tests.support.kube.deployed import DEPLOY, Deployed, started_deployment
 
 COMPONENTS: Final = ("node-plugins", "qos", "eviction")

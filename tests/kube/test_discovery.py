@@ -8,9 +8,9 @@ import pytest
 
 from agent.peers.endpoints import SERVICE_LABEL
 from hosting.kubernetes import names
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowNodes, NodeSize
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowNodes, NodeSize
+from labs.clusters.programs import Programs
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms, parley_programs
 from tests.support.own_network import own_network

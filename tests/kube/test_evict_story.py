@@ -13,8 +13,8 @@ import pytest
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import NodeSize
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import NodeSize
 from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
 from tests.support.kube.events import events_of
 from tests.support.kube.fixtures import MakeHollowNodes

@@ -20,8 +20,8 @@ from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import Manifest
 from hosting.threads import in_own_thread
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import NodeSize
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import NodeSize
 from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, FlagValues, Never
 from tests.support.kube.events import events_of
 from tests.support.kube.fixtures import MakeHollowNodes

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from agent.node.plugins.status import PluginState
-from parley.clusters.programs import ClusterProcess
+from labs.clusters.programs import ClusterProcess
 from tests.support.kube.assets import example_plugin
 from tests.support.node_plugins import ManagedFolder, managed
 from tests.support.waiting import until

@@ -10,8 +10,8 @@ import pytest
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import Programs
 from tests.support.kube.extender import extender_proxy
 from tests.support.kube.growing import GrowingCrowd, GrowingPod, RoomWatch
 from tests.support.kube.objects import Objects

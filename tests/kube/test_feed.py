@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hosting.kubernetes import names
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms, parley_programs

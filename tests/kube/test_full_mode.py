@@ -8,8 +8,8 @@ import pytest
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import Programs
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.growing import RoomWatch
 from tests.support.kube.objects import Objects, pod

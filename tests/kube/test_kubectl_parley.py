@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from hosting.kubernetes import names
-from parley.clusters.programs import Programs
+from labs.clusters.programs import Programs
 from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, node_of_programs
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.plugin import Kubectl, kubectl

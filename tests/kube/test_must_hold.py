@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.faulty_api import KINDS, faulty_api
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects

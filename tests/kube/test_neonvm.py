@@ -23,7 +23,7 @@ from hosting.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES, Man
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from hosting.logs import logger
 from hosting.supervisor import Supervisor
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from protocol.values import ComputeUnit, Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.migrator import KubernetesMigrator

@@ -12,8 +12,8 @@ from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.names import NEON_ENABLED
 from hosting.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES, Manifest
 from hosting.kubernetes.virtual_machines import ALWAYS_MIGRATE
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import NodeSize
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import NodeSize
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.neonvm import NeonVm, install, machine
 from tests.support.kube.objects import Objects

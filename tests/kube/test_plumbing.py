@@ -17,7 +17,7 @@ from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import CONFIG_MAPS, EVENTS, Manifest
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.objects import Objects
 from tests.support.servers import QUIET
 from tests.support.waiting import until

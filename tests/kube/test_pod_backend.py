@@ -18,8 +18,8 @@ from hosting.kubernetes import objects as found
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import Share
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowFaults, HollowNodes, NodeSize
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowFaults, HollowNodes, NodeSize
 from protocol.values import Bounds, ComputeUnit, Observation, Resources
 from protocol.wire import PodName
 from tests.support.amounts import GIB, MIB

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import VIRTUAL_MACHINES
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from protocol.extension import AGENT_HEADER
 from tests.support.kube.asking import Holdings, PodAgent, PodCrowd
 from tests.support.kube.neonvm import install, machine

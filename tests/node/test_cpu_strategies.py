@@ -22,8 +22,8 @@ from agent.node.qos.pods import node_state, pod_state
 from agent.node.qos.states_informer import States
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import logger
-from parley.clusters.node.claim import CGROUPS, is_v2
-from parley.clusters.node.real_node import RealNode
+from labs.clusters.node.claim import CGROUPS, is_v2
+from labs.clusters.node.real_node import RealNode
 from tests.support.kube.loads import Load, throttled_periods
 from tests.support.kube.objects import Objects
 from tests.support.waiting import shown

@@ -12,8 +12,8 @@ import pytest
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.node.real_node import RealNode
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.node.real_node import RealNode
 from tests.support.kube.loads import Load, limits
 from tests.support.kube.objects import Objects
 from tests.support.kube.parley import ParleyPrograms, parley_programs

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from parley.clusters.node.real_node import RealNode
+from labs.clusters.node.real_node import RealNode
 from tests.support.kube.demo import run_demo
 
 

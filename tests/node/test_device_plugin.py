@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from parley.clusters.node.images import BUSYBOX
-from parley.clusters.node.real_node import RealNode
+from labs.clusters.node.images import BUSYBOX
+from labs.clusters.node.real_node import RealNode
 from tests.support.kube.objects import Objects, pod
 from tests.support.processes import Program, running
 from tests.support.waiting import shown_blocking

@@ -3,8 +3,8 @@
 import signal
 from pathlib import Path
 
-from parley.clusters.node.claim import NodeClaim
-from parley.clusters.node.real_node import RealNode
+from labs.clusters.node.claim import NodeClaim
+from labs.clusters.node.real_node import RealNode
 from tests.support.kube.loads import Load, limits, memory_in_use, throttled_periods
 from tests.support.kube.objects import Objects
 from tests.support.processes import running
@@ -52,9 +52,9 @@ def test_what_a_killed_run_leaves_behind_is_removed_by_the_next(real_node: RealN
     code = f"""
 import sys, time
 from pathlib import Path
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.node.real_node import RealNode
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.node.real_node import RealNode
+from labs.clusters.programs import Programs
 from tests.support.processes import free_port
 plane = ControlPlane(Programs(), Path({str(tmp_path / "plane")!r}), free_port).start()
 node = RealNode(Programs(), plane, free_port).start()

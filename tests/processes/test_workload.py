@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from hosting.client import Answered, HttpClient
-from parley.vms.load.client import LoadClient, LoadError
-from parley.vms.load.messages import LoadReport
-from parley.vms.load.plan import MIB, WORKERS, GuestLoad
+from labs.vms.load.client import LoadClient, LoadError
+from labs.vms.load.messages import LoadReport
+from labs.vms.load.plan import MIB, WORKERS, GuestLoad
 from tests.support.processes import Program, fetch, free_port, running
 from tests.support.waiting import shown, shown_blocking
 
@@ -23,7 +23,7 @@ def port() -> int:
 @pytest.fixture
 def generator(port: int, tmp_path: Path) -> Iterator[Program]:
     arguments = ("--host", "127.0.0.1", "--port", str(port))
-    with running("parley.vms.workload", *arguments, output=tmp_path / "out") as program:
+    with running("labs.vms.workload", *arguments, output=tmp_path / "out") as program:
         shown_blocking("the generator", lambda: fetch(port, "/load"))
         yield program
 

@@ -18,14 +18,14 @@ from typing import Any, Final, Self, TypeVar
 
 from hosting import files
 from hosting.client import HttpClient
+from labs.vms.image import VmImage
+from labs.vms.load.client import LoadClient, LoadError
+from labs.vms.load.messages import LoadReport
+from labs.vms.load.plan import GuestLoad
+from labs.vms.machine import INFORMANT_PORT, MIB, WORKLOAD_PORT, GuestWords, MachineSpec
+from labs.vms.running import GuestSetup, RunningGuest
+from labs.vms.starting import start
 from parley.observer import Observer, Tail
-from parley.vms.image import VmImage
-from parley.vms.load.client import LoadClient, LoadError
-from parley.vms.load.messages import LoadReport
-from parley.vms.load.plan import GuestLoad
-from parley.vms.machine import INFORMANT_PORT, MIB, WORKLOAD_PORT, GuestWords, MachineSpec
-from parley.vms.running import GuestSetup, RunningGuest
-from parley.vms.starting import start
 from protocol.values import Resources
 from tests.support.our_programs import Ours
 from tests.support.vm_looks import ANSWER_S, GuestLook, UseWatch, VmLook, figures_of, guest_look

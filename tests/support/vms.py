@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parley.vms import assets
-from parley.vms.image import VmImage
-from parley.vms.machine import GuestWords, MachineSpec
-from parley.vms.running import GuestSetup, RunningGuest
-from parley.vms.starting import start
+from labs.vms import assets
+from labs.vms.image import VmImage
+from labs.vms.machine import GuestWords, MachineSpec
+from labs.vms.running import GuestSetup, RunningGuest
+from labs.vms.starting import start
 from tests.support import guardian
 
 TEST_WORDS: Final = GuestWords(shell=True, quick=True)

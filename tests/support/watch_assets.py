@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parley.vms import debian
-from parley.vms.assets import cache_folder, program
-from parley.vms.debian import DebianError
+from labs.vms import debian
+from labs.vms.assets import cache_folder, program
+from labs.vms.debian import DebianError
 
 PACKAGE: Final = "prometheus"
 BROWSER: Final = {"chromium": "chromium", "chromedriver": "chromium-driver"}

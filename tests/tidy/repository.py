@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("protocol", "hosting", "informant", "agent", "scheduler", "parley")
+PACKAGES: Final = ("protocol", "hosting", "informant", "agent", "scheduler", "parley", "labs")
 
 # Only for a tree without git (an unpacked sdist): what `.gitignore` leaves out there.
 _GENERATED: Final = frozenset({".git", ".venv", "__pycache__", "dist"})

@@ -18,7 +18,7 @@ NO_FILES = {
     "agent.daemon.annotations": "read from a pod's annotations: docs/kubernetes.md",
     "agent.daemon.policies.Choice": "an entry of `policies` of the agent's file, which is told there",
     "hosting.kubernetes.annotations._": "read from a pod's annotations: docs/kubernetes.md",
-    "parley.vms.load.messages": "a message to the load generator of tests and demos",
+    "labs.vms.load.messages": "a message to the load generator of tests and demos",
     "scheduler.pools.state._": "the scheduler's own file",
     "scheduler.clusters.kubernetes": "read from objects of Kubernetes",
     "scheduler.placing.extension.services": "the body of a request: in the API's document",

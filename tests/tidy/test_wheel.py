@@ -94,9 +94,9 @@ def test_the_wheel_holds_exactly_our_packages(wheel: Path) -> None:
     assert {name.parts[0] for name in names} == {*PACKAGES, metadata}
     assert {PurePosixPath(package, "py.typed") for package in PACKAGES} <= set(names)
     assert PurePosixPath(metadata, "licenses", "LICENSE") in names
-    programs = {PurePosixPath("parley/clusters/node", each) for each in ("inside.sh", "load.c", "pause.c")}
+    programs = {PurePosixPath("labs/clusters/node", each) for each in ("inside.sh", "load.c", "pause.c")}
     in_guests = ("initramfs.sh", "init.sh", "informant.yaml", "quick.yaml")
-    programs |= {PurePosixPath("parley/vms/guest", each) for each in in_guests}
+    programs |= {PurePosixPath("labs/vms/guest", each) for each in in_guests}
     programs |= {PurePosixPath("scheduler/page", each) for each in ("page.html", "page.css")}
     assert programs <= set(names)
     assert {name.suffix for name in names if name.parts[0] in PACKAGES and name not in programs} - {

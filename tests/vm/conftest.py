@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from parley.vms import image as images
-from parley.vms.image import VmImage
+from labs.vms import image as images
+from labs.vms.image import VmImage
 from tests.support import vms
 from tests.support.vms import Guests
 

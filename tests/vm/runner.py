@@ -6,8 +6,8 @@ python -m tests.vm.runner DIGEST
 import asyncio
 import sys
 
-from parley.vms import image as images
-from parley.vms.image import VmImage
+from labs.vms import image as images
+from labs.vms.image import VmImage
 from tests.support.vm_house import MOST, HouseRules, inhabited
 from tests.support.vms import guarded_directory
 

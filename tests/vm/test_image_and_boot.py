@@ -12,14 +12,14 @@ import pytest
 
 from hosting import qmp
 from hosting.client import Answered, HttpClient
-from parley.vms import entries
-from parley.vms.image import VmImage
-from parley.vms.machine import MIB, GuestWords, MachineSpec
-from parley.vms.probe import ProbeError, prove
-from parley.vms.processes import identity_of
-from parley.vms.running import GuestError, GuestSetup, RunningGuest
-from parley.vms.saved import SavedStates, state_key
-from parley.vms.starting import qemu_version, start
+from labs.vms import entries
+from labs.vms.image import VmImage
+from labs.vms.machine import MIB, GuestWords, MachineSpec
+from labs.vms.probe import ProbeError, prove
+from labs.vms.processes import identity_of
+from labs.vms.running import GuestError, GuestSetup, RunningGuest
+from labs.vms.saved import SavedStates, state_key
+from labs.vms.starting import qemu_version, start
 from tests.support import guardian
 from tests.support.vms import TEST_WORDS, Guests, guarded_directory, shell_of
 from tests.support.waiting import shown, shown_blocking

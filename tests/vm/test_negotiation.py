@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from parley.vms.image import VmImage
-from parley.vms.machine import MIB
+from labs.vms.image import VmImage
+from labs.vms.machine import MIB
 from protocol.values import Resources
 from tests.support.vm_house import LEAST, MOST, SLOT_BYTES, HouseRules, VmHouse, inhabited
 from tests.support.vm_looks import VmLook, left_over, size_of, tell

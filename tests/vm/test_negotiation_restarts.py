@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from parley.vms.image import VmImage
+from labs.vms.image import VmImage
 from protocol.values import Resources
 from tests.support.vm_house import LEAST, SLOT_BYTES, HouseRules, VmHouse, inhabited
 from tests.support.vm_looks import VmLook, left_over, size_of, tell

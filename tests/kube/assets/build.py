@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))  # this program runs before anything of the project is installed
 
-from parley.clusters.programs import KUBERNETES_VERSION, folder_of_programs  # noqa: E402 # needs the line above
+from labs.clusters.programs import KUBERNETES_VERSION, folder_of_programs  # noqa: E402 # needs the line above
 
 PROGRAMS = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -92,7 +92,7 @@ def build(folder: Path) -> None:
         )
     if f"k8s.io/kubernetes v{KUBERNETES_VERSION}\n" not in (HERE / "go.mod").read_text():
         sys.exit(
-            f"go.mod names another version of Kubernetes than {KUBERNETES_VERSION} of parley/clusters/programs.py"
+            f"go.mod names another version of Kubernetes than {KUBERNETES_VERSION} of labs/clusters/programs.py"
         )
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from parley.clusters.programs import BUILT, INSTALLED, ClusterError, Programs, folder_of_programs
+from labs.clusters.programs import BUILT, INSTALLED, ClusterError, Programs, folder_of_programs
 
 BUILDER: Final = Path(__file__).parents[2] / "kube" / "assets" / "build.py"
 

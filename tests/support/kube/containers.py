@@ -21,8 +21,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import ClusterError
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import ClusterError
 from tests.support.kube.objects import Objects
 from tests.tidy.repository import ROOT
 

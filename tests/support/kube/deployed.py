@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowNodes
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowNodes
+from labs.clusters.programs import Programs
 from tests.support.kube.objects import MERGE, STRATEGIC, Objects, pod
 from tests.support.processes import free_port
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 
-from parley.clusters.scheduling import PREFIX
+from labs.clusters.scheduling import PREFIX
 
 LARGEST_BODY_BYTES: Final = 2**26
 ANSWER_S: Final = 30.0

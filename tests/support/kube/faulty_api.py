@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.virtual_time import turns
 
 TORN: Final = "torn"

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import pytest
 
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowNodes, NodeSize
-from parley.clusters.node.real_node import RealNode
-from parley.clusters.programs import ClusterError, Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowNodes, NodeSize
+from labs.clusters.node.real_node import RealNode
+from labs.clusters.programs import ClusterError, Programs
 from tests.support.kube.assets import programs as found_programs
 from tests.support.kube.objects import Objects
 from tests.support.processes import free_port

@@ -6,8 +6,8 @@ from typing import Any, Final, Self
 
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes.resources import PODS, Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.watching import watch
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.watching import watch
 from protocol import quantities
 from tests.support.kube.asking import STEP_MILLI, Holdings, PodAgent
 from tests.support.kube.objects import Objects

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.node.load_file import LoadFile
+from labs.clusters.node.load_file import LoadFile
 from tests.support.kube.objects import pod
 
 

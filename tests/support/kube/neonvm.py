@@ -11,7 +11,7 @@ from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.names import NEON_VM_NAME
 from hosting.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES, Manifest, ResourceType
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.objects import pod as pod_manifest
 from tests.support.waiting import shown_blocking
 

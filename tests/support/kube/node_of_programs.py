@@ -9,9 +9,9 @@ from typing import Final
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.hollow_nodes import HollowNodes
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.hollow_nodes import HollowNodes
+from labs.clusters.programs import Programs
 from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
 from tests.support.kube.containers import DeployedContainers, deployed_containers
 from tests.support.kube.objects import Objects

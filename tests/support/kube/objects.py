@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.waiting import T, shown_blocking
 
 STRATEGIC: Final = "application/strategic-merge-patch+json"

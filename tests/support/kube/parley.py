@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.processes import Program, fetch, free_port, write_json
 from tests.support.waiting import shown_blocking
 from tests.tidy.repository import ROOT

@@ -11,9 +11,9 @@ from typing import Any, Final
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes import pods
 from hosting.kubernetes.resources import NODES, PODS, Manifest
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import Programs
-from parley.clusters.scheduling import MANAGED, create_node, extender_at, kubeless_plane
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import Programs
+from labs.clusters.scheduling import MANAGED, create_node, extender_at, kubeless_plane
 from protocol import quantities
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from parley.clusters.control_plane import ControlPlane
-from parley.clusters.programs import Programs
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import Programs
 from tests.tidy.repository import ROOT
 
 CALL_S: Final = 60.0

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from hosting.kubernetes.resources import NODES, PODS, Manifest
-from parley.clusters.control_plane import ControlPlane
+from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.objects import MERGE, Objects
 from tests.support.kube.parley import ParleyPrograms, parley_programs
 from tests.support.processes import fetch, free_port

@@ -17,7 +17,7 @@ from hosting.kubernetes import names, pods
 from hosting.kubernetes.objects import amounts
 from hosting.kubernetes.pods import resources
 from hosting.kubernetes.resources import NODES, Manifest
-from parley.clusters.hollow_nodes import NodeSize
+from labs.clusters.hollow_nodes import NodeSize
 from parley.observer import Observer, Tail
 from protocol.values import ZERO, Resources
 from tests.support.kube.fixtures import MakeHollowNodes

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hosting.lifecycle import Stop
+from labs.vms.image import VmImage
+from labs.vms.load.client import LoadError
+from labs.vms.load.plan import GuestLoad
+from labs.vms.running import GuestError, GuestSetup
 from parley import vm_stage
 from parley.stage import Stage
-from parley.vms.image import VmImage
-from parley.vms.load.client import LoadError
-from parley.vms.load.plan import GuestLoad
-from parley.vms.running import GuestError, GuestSetup
 from tests.support.virtual_time import now_s, virtually
 from tests.support.waiting import until
 
@@ -51,7 +51,7 @@ class Guests:
         self.failures = 0
         self.told: list[tuple[str, GuestLoad]] = []
         self.deaf: set[str] = set()
-        monkeypatch.setattr("parley.vms.starting.start", self.start)
+        monkeypatch.setattr("labs.vms.starting.start", self.start)
         monkeypatch.setattr("parley.vm_stage.LoadClient", self.client)
 
     async def start(self, setup: GuestSetup, say: Callable[[str], None]) -> FakeGuest:

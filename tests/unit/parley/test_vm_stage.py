@@ -10,13 +10,13 @@ from click.testing import CliRunner
 from agent.daemon.settings import AgentSettings
 from hosting.lifecycle import Stop
 from hosting.settings import parse
+from labs.vms.image import VmImage
+from labs.vms.running import GuestError, GuestSetup, RunningGuest
 from parley import vm_stage
 from parley.program import main
 from parley.scene import NODE
 from parley.stage import StageError
 from parley.vm_scene import LEAST, MORE, MOST, REST_S, STEP, TURN_S, GuestScene, GuestVm, wanted_load
-from parley.vms.image import VmImage
-from parley.vms.running import GuestError, GuestSetup, RunningGuest
 from scheduler.clusters.file import ClusterFile
 
 
@@ -124,7 +124,7 @@ async def test_an_end_that_is_requested_before_the_guests_run_ends_their_start(
             ended.append(setup.directory)
         raise AssertionError
 
-    monkeypatch.setattr("parley.vms.starting.start", start)
+    monkeypatch.setattr("labs.vms.starting.start", start)
     async with vm_stage.staged(VmImage(tmp_path, "digest"), tmp_path, 2, stop, print) as stage:
         assert stage is None
     assert len(begun) == 2
@@ -138,7 +138,7 @@ async def test_a_guest_that_does_not_start_is_an_error_of_the_stage_in_its_own_w
     async def start(setup: GuestSetup, **_: object) -> RunningGuest:
         raise GuestError("QEMU has ended by signal 6\nqemu: abort")
 
-    monkeypatch.setattr("parley.vms.starting.start", start)
+    monkeypatch.setattr("labs.vms.starting.start", start)
     with pytest.raises(StageError, match="cannot run here: QEMU has ended by signal 6\nqemu: abort"):
         async with vm_stage.staged(VmImage(tmp_path, "digest"), tmp_path, 2, Stop(), print):
             raise AssertionError

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from parley.vms.machine import INFORMANT_PORT
+from labs.vms.machine import INFORMANT_PORT
 from tests.peers.agent_server import AgentKnobs, CallbackServer
 from tests.peers.gojson import DOWNSCALE_RESULT, Message, binary_quantity, decode
 from tests.peers.recording import JSON, Answer, Caller, Fault, Journal, Request

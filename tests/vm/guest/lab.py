@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hosting.client import Answered, HttpClient
-from parley.vms.machine import MEMORY_BLOCK_BYTES
-from parley.vms.running import RunningGuest, paths_of
+from labs.vms.machine import MEMORY_BLOCK_BYTES
+from labs.vms.running import RunningGuest, paths_of
 from protocol import codec
 from protocol.machine import GuestMachine
 from tests.support.waiting import shown

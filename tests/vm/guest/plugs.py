@@ -1,7 +1,7 @@
 """Plugs vCPUs and memory of a guest by its control monitor, as a back end would."""
 
 from hosting import qmp
-from parley.vms.machine import MEMORY_BLOCK_BYTES
+from labs.vms.machine import MEMORY_BLOCK_BYTES
 from tests.support.waiting import shown
 
 

@@ -1,6 +1,6 @@
 """Downscales of a real guest: page cache that the kernel would drop is no reason to refuse, memory that is needed is."""
 
-from parley.vms.machine import MIB
+from labs.vms.machine import MIB
 from tests.vm.guest.lab import BOOT, UNIT, Lab
 
 NEEDED_MIB = 130

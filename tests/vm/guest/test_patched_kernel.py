@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from parley.vms.image import VmImage
+from labs.vms.image import VmImage
 from tests.support.vms import Guests, shell_of
 
 CPUS: Final = "/sys/devices/system/cpu"

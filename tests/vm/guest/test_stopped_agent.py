@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from parley.vms.image import VmImage
+from labs.vms.image import VmImage
 from protocol.values import Resources
 from tests.support.vm_house import LEAST, HouseRules, inhabited
 from tests.support.vm_looks import tell

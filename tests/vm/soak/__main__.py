@@ -16,11 +16,11 @@ from typing import Any, Final
 import click
 
 from hosting import lifecycle, logs
-from parley.vms import image
-from parley.vms.assets import VmAssetsError
-from parley.vms.image import ImageError, VmImage
-from parley.vms.machine import MIB
-from parley.vms.running import GuestError, paths_of
+from labs.vms import image
+from labs.vms.assets import VmAssetsError
+from labs.vms.image import ImageError, VmImage
+from labs.vms.machine import MIB
+from labs.vms.running import GuestError, paths_of
 from protocol.values import Resources
 from tests.support.vm_house import LEAST, SLOT_BYTES, HouseRules, inhabited
 from tests.support.vm_looks import left_over

@@ -8,7 +8,7 @@ from typing import Final
 import psutil
 
 from hosting.qmp import QmpMonitor
-from parley.vms.running import RunningGuest
+from labs.vms.running import RunningGuest
 from tests.support.vms import shell_of
 from tests.vm.soak.leaks import ProcessCounts, fewest
 from tests.vm.soak.truth import MemoryBackends

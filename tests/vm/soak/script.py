@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from parley.vms.load.plan import MIB, GuestLoad
+from labs.vms.load.plan import MIB, GuestLoad
 
 REST_SHARE: Final = 0.3
 """How often a guest is left without load for its CPUs."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from hosting.lifecycle import Stop
 from hosting.qmp import QmpError
-from parley.vms.load.plan import GuestLoad
+from labs.vms.load.plan import GuestLoad
 from protocol.values import ZERO, Resources
 from tests.support.vm_house import NODE, VmHouse
 from tests.support.vm_looks import GuestLook, size_of
