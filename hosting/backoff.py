@@ -1,6 +1,5 @@
 """Jittered exponential back-off as a value: how long to wait after the n-th failure in a row."""
 
-import random
 from dataclasses import dataclass
 
 
@@ -20,12 +19,12 @@ class Backoff:
         if not (0 < self.base_s <= self.cap_s and self.factor >= 1 and 0 <= self.jitter <= 1):
             raise ValueError(f"not a back-off: {self}")
 
-    def delay_s(self, failures: int, rng: random.Random) -> float:
-        """The wait after `failures` failures in a row (1 or more)."""
+    def delay_s(self, failures: int, chance: float) -> float:
+        """The wait after `failures` failures in a row (1 or more). `chance` (0 to 1) draws the jitter: 0 takes nothing away."""
         assert failures >= 1, failures
         # 64 doublings exceed every cap; a larger exponent would only overflow.
         try:
             full = min(self.cap_s, self.base_s * self.factor ** min(failures - 1, 64))
         except OverflowError:  # a large factor exceeds every cap sooner
             full = self.cap_s
-        return full * (1 - self.jitter * rng.random())
+        return full * (1 - self.jitter * chance)

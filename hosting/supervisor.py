@@ -85,7 +85,7 @@ class Supervisor:
                     return
                 ran_s = loop.time() - began
                 failures = 1 if ran_s >= self._healthy_after_s else failures + 1
-                delay_s = self._backoff.delay_s(failures, self._rng)
+                delay_s = self._backoff.delay_s(failures, self._rng.random())
                 self.restarts_total += 1
                 self._log.error(
                     "child failed", child=name, error=repr(error), restart_in_s=delay_s, exc_info=error

@@ -79,7 +79,7 @@ class Children:
                 return
             failures = 1 if loop.time() - began > 10 else failures + 1
             self.restarts[program.name] = self.restarts.get(program.name, 0) + 1
-            delay_s = RESTART.delay_s(failures, self._rng)
+            delay_s = RESTART.delay_s(failures, self._rng.random())
             line = self.why(program.name) if code >= 0 else ""
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             how += f" ({line})" if line else ""

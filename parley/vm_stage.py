@@ -203,7 +203,7 @@ class GuestKeeper:
                 failures = 1 if time.monotonic() - began_s >= HEALTHY_S else failures + 1
                 code = guest.process.exit_code or 0
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            delay_s = AGAIN.delay_s(max(failures, 1), self._rng)
+            delay_s = AGAIN.delay_s(max(failures, 1), self._rng.random())
             say(name, f"{name}: QEMU {how}; the VM is taken out, and boots again in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
             try:

@@ -111,7 +111,7 @@ class EventRecorder:
                     if failures == TRIES or not _may_work_later(error):
                         self._dropped(entry, "api")
                         break
-                    await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng))
+                    await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng.random()))
                 else:
                     self._faults.worked()
                     break

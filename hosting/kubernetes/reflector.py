@@ -290,7 +290,7 @@ class Reflector:
                     continue
             else:
                 self._log.failed(ended.error, restart_after=failures)
-            delay_s = self._times.backoff.delay_s(failures, self._rng)
+            delay_s = self._times.backoff.delay_s(failures, self._rng.random())
             await asyncio.sleep(max(delay_s, ended.patience_s * (1 + 0.2 * self._rng.random())))
 
     async def _round(self) -> _Ended:

@@ -224,7 +224,7 @@ class AgentSet:
         finally:
             self._apply(session, outcome)
         if outcome is SessionEvent.UNANSWERED:
-            self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
+            self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng.random()))
         self._log.info(
             "agent asked",
             action=path,
@@ -247,7 +247,7 @@ class AgentSet:
         elif wrong.is_final:
             self._apply(session, SessionEvent.FAILED)
         else:
-            quiet_s = _RETRY.delay_s(session.undelivered + 1, self._rng)
+            quiet_s = _RETRY.delay_s(session.undelivered + 1, self._rng.random())
             self._sessions = self._sessions.undelivered(session.serial, self._now_s() + quiet_s)
         self._log.info(
             "wish delivered" if wrong is None else "wish not delivered",

@@ -117,7 +117,7 @@ class RunningGuest:
                     if not self.process.is_running:
                         raise GuestError(said(self.setup.directory, f"QEMU has ended{_how(self.process)}"))
                     tries += 1
-                    await asyncio.sleep(_POLL.delay_s(tries, rng))
+                    await asyncio.sleep(_POLL.delay_s(tries, rng.random()))
         except TimeoutError:
             told = f"the guest's informant did not answer within {deadline_s:g} s"
             raise GuestError(said(self.setup.directory, told)) from None
@@ -257,7 +257,7 @@ async def _connected(process: HeldProcess, path: Path) -> qmp.QmpConnection | No
                 with contextlib.suppress(qmp.QmpClosedError):
                     return await qmp.connect(path, lambda _: None)
                 tries += 1
-                await asyncio.sleep(_POLL.delay_s(tries, rng))
+                await asyncio.sleep(_POLL.delay_s(tries, rng.random()))
     except TimeoutError:
         raise GuestError(said(path.parent, f"QEMU opened no monitor within {_MONITOR_S:g} s")) from None
     return None

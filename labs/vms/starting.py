@@ -142,7 +142,7 @@ async def _migrated(guest: RunningGuest) -> None:
                 if found.get("status") in {"failed", "cancelled"}:
                     raise GuestError(f"QEMU says {found.get('error-desc', found['status'])}")
                 tries += 1
-                await asyncio.sleep(_POLL.delay_s(tries, rng))
+                await asyncio.sleep(_POLL.delay_s(tries, rng.random()))
     except TimeoutError:
         await guest.control.execute("migrate_cancel")
         raise GuestError(f"that took more than {SAVE_S:g} s") from None
@@ -176,7 +176,7 @@ async def _acquired(locks: list[FileLock]) -> None:
         async with asyncio.timeout(TURN_S):
             while not any(each.try_acquire() for each in locks):
                 tries += 1
-                await asyncio.sleep(_POLL.delay_s(tries, rng))
+                await asyncio.sleep(_POLL.delay_s(tries, rng.random()))
     except TimeoutError:
         raise GuestError(f"other guests have been booting for {TURN_S:g} s") from None
 

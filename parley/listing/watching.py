@@ -68,7 +68,7 @@ class DecisionWatch:
                 failures += 1
                 if failures == 1:
                     click.echo(f"{clean(found.fault, 500)}; asking again", err=True)
-                pause_s = RETRY.delay_s(failures, self.rng)
+                pause_s = RETRY.delay_s(failures, self.rng.random())
             else:
                 if failures:
                     click.echo("the scheduler answers again", err=True)

@@ -135,7 +135,7 @@ class ReachSource:
             answer = await ask(self._reach)
             if isinstance(answer, NoAnswer):
                 failures += 1
-                wait_s = period_s + RETRY.delay_s(failures, self._rng)
+                wait_s = period_s + RETRY.delay_s(failures, self._rng.random())
                 show(Missed(answer.fault, failures, wait_s))
             else:
                 failures = 0

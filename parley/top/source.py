@@ -110,7 +110,7 @@ class AgentPoller:
             found = await self._sums(schedulers)
             if found is None:
                 failures += 1
-                wait_s = NODES_S + RETRY.delay_s(failures, self._rng)
+                wait_s = NODES_S + RETRY.delay_s(failures, self._rng.random())
                 show(Missed("no scheduler tells of its nodes", failures, wait_s))
             else:
                 failures, wait_s = 0, NODES_S
@@ -139,7 +139,7 @@ class AgentPoller:
             found = read(outcome)
             if isinstance(found, str):
                 failures += 1
-                wait_s = RETRY.delay_s(failures, self._rng)
+                wait_s = RETRY.delay_s(failures, self._rng.random())
                 show(Missed(found, failures, wait_s))
             else:
                 failures = 0

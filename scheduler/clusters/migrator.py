@@ -237,7 +237,7 @@ class KubernetesMigrator:
         if uid is None:
             return
         self._failures += 1
-        wait_s = RETRY.delay_s(self._failures, self._rng)
+        wait_s = RETRY.delay_s(self._failures, self._rng.random())
         self._log.warning("migration ended", migration="/".join(key), why=why, retry_in_s=round(wait_s, 1))
         self._report(events.MigrationEnded(uid, self._clock() + wait_s))
 

@@ -206,7 +206,7 @@ class KubernetesProgram:
             except UNREADABLE as error:
                 self._faults.failed(error)
                 failures += 1
-                await asyncio.sleep(RETRY.delay_s(failures, self._rng))
+                await asyncio.sleep(RETRY.delay_s(failures, self._rng.random()))
             else:
                 self._is_ready = True
                 self._faults.worked()
@@ -263,5 +263,5 @@ class KubernetesProgram:
         while faults := await term.load():
             self._faults.failed("; ".join(faults))
             failures += 1
-            await asyncio.sleep(RETRY.delay_s(failures, self._rng))
+            await asyncio.sleep(RETRY.delay_s(failures, self._rng.random()))
         self._faults.worked()

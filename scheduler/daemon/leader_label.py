@@ -57,7 +57,7 @@ class LeaderLabel:
             except KubernetesError as error:
                 failures += 1
                 self._faults.failed(error)
-                await sleep(RETRY.delay_s(failures, self._rng))
+                await sleep(RETRY.delay_s(failures, self._rng.random()))
             else:
                 failures, is_anew = 0, False
                 self._faults.worked()

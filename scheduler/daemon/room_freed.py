@@ -61,7 +61,7 @@ class RoomFreed:
         self._refused.recover(self._clock())
         failures = 0
         while True:
-            await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng) if failures else LOOK_S)
+            await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng.random()) if failures else LOOK_S)
             failures = 0 if await self._look() else failures + 1
 
     async def _look(self) -> bool:

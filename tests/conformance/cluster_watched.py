@@ -121,7 +121,7 @@ class WatchedCluster:
             except (ApiError, TimeoutError) as error:
                 self._fault = str(error) or "the watch is silent"
                 failures += 1
-                await asyncio.sleep(BACKOFF.delay_s(failures, self._rng))
+                await asyncio.sleep(BACKOFF.delay_s(failures, self._rng.random()))
             else:
                 failures = 0
 

@@ -152,7 +152,7 @@ class GuestLoop:
                     self._lost(error if isinstance(error, BackendError) else BackendError(str(error)))
                     if isinstance(error, FencedOffError):
                         return
-                await asyncio.sleep(RECONNECT.delay_s(max(failures, 1), self._context.rng))
+                await asyncio.sleep(RECONNECT.delay_s(max(failures, 1), self._context.rng.random()))
         except BaseException:
             self._lost(BackendError("the agent commands the guest no more"))
             raise

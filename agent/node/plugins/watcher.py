@@ -129,7 +129,7 @@ class Watcher:
         # Not `wait_for`: a cancellation beside an event that has just come would be lost there before Python 3.12.
         with contextlib.suppress(TimeoutError):
             if self._failures:
-                async with asyncio.timeout(self._backoff.delay_s(self._failures, self._rng)):
+                async with asyncio.timeout(self._backoff.delay_s(self._failures, self._rng.random())):
                     await self._wake.wait()
             elif self._tree.descriptor is None:
                 async with asyncio.timeout(min(POLLING_S, self._rescan_s)):

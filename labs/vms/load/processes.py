@@ -82,7 +82,7 @@ async def keep(
         except (ChildEndedError, OSError) as error:
             on_end(kind, str(error))
         failures = 1 if time.monotonic() - began_s >= HEALTHY_S else failures + 1
-        await asyncio.sleep(RESTART.delay_s(failures, rng))
+        await asyncio.sleep(RESTART.delay_s(failures, rng.random()))
 
 
 async def _run_once(kind: str, use: Callable[[AnsweringChild], Awaitable[None]]) -> None:

@@ -92,7 +92,7 @@ class PodOutcomes:
             except KubernetesError as error:
                 self._faults.failed(error)
                 failures += 1
-                await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng))
+                await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng.random()))
                 if is_final(error):
                     self._done(uid, condition)
             else:

@@ -110,7 +110,7 @@ class Effects:
                 raise
             self._failures += 1
             self._stats.migrations["failed"] += 1
-            wait_s = RETRY_MIGRATION.delay_s(self._failures, self._rng)
+            wait_s = RETRY_MIGRATION.delay_s(self._failures, self._rng.random())
             why = "not started in time" if isinstance(error, TimeoutError) else str(error) or repr(error)
             self._recorder.migration_failed(wanted, why, wait_s)
             self._loop.put(events.MigrationFailed(wanted.uid, self._clock() + wait_s))

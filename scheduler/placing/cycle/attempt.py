@@ -153,7 +153,7 @@ class Attempt:
             self.shared.log.warning(
                 "a pod may be bound, or not: it is bound again", pod=self.pod.name, node=self.node_name
             )
-            await asyncio.sleep(IN_DOUBT.delay_s(failures, self._rng))
+            await asyncio.sleep(IN_DOUBT.delay_s(failures, self._rng.random()))
             self._keep_room()
 
     async def _try_to_bind(self, binding: Binding) -> Status | None:

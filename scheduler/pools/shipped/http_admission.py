@@ -336,7 +336,7 @@ class HttpAdmission(BasePlugin):
         """The pause before another call, which the budget then has paid for; None where there is to be none."""
         if not failed.may_retry or calls > self._args.retries.per_ask:
             return None
-        pause_s = self._backoff.delay_s(calls, self._rng)
+        pause_s = self._backoff.delay_s(calls, self._rng.random())
         is_in_time = self._clock() + pause_s + LEAST_S <= asking.until_s
         spent = self._budget.spent()
         if self._breaker.state is not BreakerState.CLOSED or not is_in_time or spent is None:

@@ -69,4 +69,4 @@ class Outcomes:
                     self._waiting.popleft()
             else:
                 failures += 1
-                await asyncio.sleep(self._retry.delay_s(failures, self._rng))
+                await asyncio.sleep(self._retry.delay_s(failures, self._rng.random()))

@@ -222,7 +222,7 @@ class ResizerOrBuiltIn:
 
     def _is_left(self, vm: Vm, sides: _VmSides, failures: int, error: BackendError) -> None:
         if failures >= FAILURES:
-            delay_s = RETRY.delay_s(failures - FAILURES + 1, self._rng)
+            delay_s = RETRY.delay_s(failures - FAILURES + 1, self._rng.random())
             sides.retry_at_s = self._clock() + delay_s
             self._log.warning("the resizer fails", vm=vm.name, error=str(error), retry_in_s=round(delay_s, 1))
 
