@@ -1,7 +1,7 @@
 """Structured log lines on standard error: one event a line, constant message text, fixed keys.
 
 Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. Levels: info for decisions, warning for
-"wanted X, could not, because", error for our own faults. docs/operations.md lists them, and the keys of decisions.
+"wanted X, could not, because", error for our own faults. docs/reference/logs.md lists them, and the keys of decisions.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The observer stands outside agent and scheduler and folds the change log of a node line by line.
 
 At every line, the sum over all VMs of max(held by a living agent, size, target) must fit what the node may give. The
-log's lines and their order are described in docs/protocol.md ("The change log").
+log's lines and their order are described in docs/reference/protocol.md ("The change log").
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What authors of scheduling plugins import, and nothing else (docs/scheduling-plugins.md). The names are those in `scheduling.pyi`."""
+"""What authors of scheduling plugins import, and nothing else (docs/guides/scheduling-plugins.md). The names are those in `scheduling.pyi`."""
 
 from typing import Any
 

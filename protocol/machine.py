@@ -1,7 +1,7 @@
 """The machine of a guest as its informant shows and switches it: `GET /machine` and `PUT /machine`. Both are our own, and published peers have neither.
 
 A hypervisor tells what is plugged in, and the guest alone tells what it uses of that: a vCPU counts when the guest's kernel has it
-online, memory when its blocks are online. See docs/protocol.md ("The machine of a guest").
+online, memory when its blocks are online. See docs/reference/protocol.md ("The machine of a guest").
 """
 
 from typing import Annotated

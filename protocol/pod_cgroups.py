@@ -1,7 +1,7 @@
 """The control groups of a pod as its node informant shows them: `GET /pods/{uid}/cgroups`. Our own; published peers have no such page.
 
 The API server tells what a kubelet says of a pod, up to seconds later. The kernel's groups tell what is: which containers have processes, and
-what the limits allow. See docs/protocol.md ("The control groups of a pod").
+what the limits allow. See docs/reference/protocol.md ("The control groups of a pod").
 """
 
 from msgspec import field

@@ -256,7 +256,7 @@ def _containers(runners: list[Runner]) -> Iterator[Family]:
 def families(
     runners: list[Runner], restarts: int, tasks: int = 0, calls: tuple[int, int] = (0, 0)
 ) -> Iterator[Family]:
-    """Every metric with its samples now. The names are listed in docs/operations.md."""
+    """Every metric with its samples now. The names are listed in docs/reference/metrics.md."""
 
     def counter(name: str, text: str, label: str, read: Any) -> Family:
         samples = tuple(

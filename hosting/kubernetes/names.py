@@ -1,4 +1,4 @@
-"""Labels, annotations and group that Parley gives a meaning to. docs/kubernetes.md tells users of them."""
+"""Labels, annotations and group that Parley gives a meaning to. docs/guides/kubernetes.md tells users of them."""
 
 from typing import Final
 

@@ -278,7 +278,7 @@ class KubernetesReach:
                 )
         except RefusedError as error:
             if error.is_not_found:
-                return None, f"{named} is missing (docs/kubernetes.md makes one)"
+                return None, f"{named} is missing (docs/guides/kubernetes.md makes one)"
             return None, self._installation.fault(error, right)
         except KubernetesError as error:
             return None, self._installation.fault(error, right)

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md, typed as it is written, on a real control plane with a hollow node.
+"""docs/guides/kubernetes.md, typed as it is written, on a real control plane with a hollow node.
 
 A hollow node runs no containers: the programs of the deployed pods run beside it, as `tests/support/kube/containers.py` tells, and the
 load of the page's own pod is what its cgroup says.
@@ -20,7 +20,7 @@ from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, node_of_
 from tests.support.own_network import own_network
 from tests.support.waiting import shown_blocking
 
-PAGES_ON_A_CLUSTER: Final = ("docs/kubernetes.md",)
+PAGES_ON_A_CLUSTER: Final = ("docs/guides/kubernetes.md",)
 
 
 @pytest.fixture(scope="module")

@@ -104,12 +104,12 @@ def test_every_alert_says_how_bad_it_is_and_what_to_read(name: str) -> None:
     assert re.fullmatch("Parley[A-Z][A-Za-z]+", name)
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/guides/runbook.md#{name.lower()}"
 
 
 def test_the_command_of_the_documents_makes_every_link_to_the_runbook_whole(tmp_path: Path) -> None:
     (command,) = re.findall(
-        r"^\$ (sed .*alerts\.yaml)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE
+        r"^\$ (sed .*alerts\.yaml)$", (ROOT / "docs/guides/operating.md").read_text(), re.MULTILINE
     )
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, timeout=60)
@@ -121,7 +121,7 @@ def test_the_command_of_the_documents_makes_every_link_to_the_runbook_whole(tmp_
         if "alert" in rule
     }
     site = "https://wiki.example.org/parley/"
-    assert linked == {name: f"{site}docs/runbook.md#{name.lower()}" for name in rules("alert")}
+    assert linked == {name: f"{site}docs/guides/runbook.md#{name.lower()}" for name in rules("alert")}
 
 
 def test_recorded_names_say_level_metric_and_operation() -> None:

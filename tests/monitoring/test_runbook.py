@@ -15,7 +15,7 @@ from tests.monitoring.queries import rules
 from tests.monitoring.troubled_house import TroubledHouse
 from tests.processes.pages import Command, agrees, commands
 
-PAGES_IN_TROUBLE: Final = ("docs/runbook.md",)
+PAGES_IN_TROUBLE: Final = ("docs/guides/runbook.md",)
 """Documents whose commands are typed in a house with trouble; `tests/tidy/test_docs_blocks.py` finds one that is run nowhere."""
 RUNBOOK: Final = (ROOT / PAGES_IN_TROUBLE[0]).read_text()
 _SECTION: Final = re.compile(r"^### (\w+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)

@@ -63,9 +63,9 @@ ALL: Final = [*BOARD.values(), *RULES.values()]
 
 
 def documented() -> dict[str, list[str]]:
-    """The labels of every metric, as the documents list them; tidy tests compare these lists with the programs."""
-    operations = (ROOT / "docs/operations.md").read_text()
-    rows = re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", operations, re.MULTILINE)
+    """The labels of every metric, as the page lists them; a tidy test compares it with the programs."""
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    rows = re.findall(r"^\| `(parley_\w+)` \|[^|]*\|([^|]*)\|", page, re.MULTILINE)
     return {name: re.findall(r"`(\w+)`", labels) for name, labels in rows}
 
 

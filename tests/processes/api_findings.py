@@ -59,7 +59,7 @@ def filter_failure(
 
 def _is_meant(failure: Failure, path: str, method: str, status: int, content: Any) -> bool:
     if path == "/":
-        # The wire of published agents: their scheduler reads leniently and answers other methods with 400 (docs/protocol.md). And the
+        # The wire of published agents: their scheduler reads leniently and answers other methods with 400 (docs/reference/protocol.md). And the
         # amounts of a request have rules between them, and not every version that there is is spoken.
         is_lenient = isinstance(failure, AcceptedNegativeData) and status == 200
         is_method = isinstance(failure, UnsupportedMethodResponse) and status == 400

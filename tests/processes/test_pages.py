@@ -20,12 +20,12 @@ from tests.processes.pages import (
 
 PAGES = (
     "README.md",
-    "docs/api.md",
-    "docs/informant.md",
-    "docs/operations.md",
-    "docs/plugins.md",
-    "docs/pool-plugins.md",
-    "docs/protocol.md",
+    "docs/reference/api.md",
+    "docs/guides/informant.md",
+    "docs/guides/operating.md",
+    "docs/guides/plugins.md",
+    "docs/guides/pools.md",
+    "docs/reference/protocol.md",
 )
 """Every document with a session that is run; `tests/tidy/test_docs_blocks.py` finds one that is missing."""
 

@@ -1,4 +1,4 @@
-"""docs/pool-plugins.md: its test notices a plugin that does not do what it says, and its examples run together.
+"""docs/guides/pools.md: its test notices a plugin that does not do what it says, and its examples run together.
 
 That the sessions of the page print what it shows is told by `tests/processes/test_pages.py`.
 """
@@ -25,7 +25,7 @@ def await_health(scheduler: Program, port: int) -> None:
 
 
 def test_the_test_of_the_page_fails_with_a_plugin_that_admits_everything(tmp_path: Path) -> None:
-    page = files((ROOT / "docs/pool-plugins.md").read_text())
+    page = files((ROOT / "docs/guides/pools.md").read_text())
     for name in ("parley_licences.py", "test_licences.py"):
         (tmp_path / name).write_text(page[name].replace("admitted=left", "admitted=None"))
     command = [

@@ -1,4 +1,4 @@
-"""docs/two-machines.md on one machine: what the units start, with its files, at loopback addresses of their own."""
+"""docs/guides/two-machines.md on one machine: what the units start, with its files, at loopback addresses of their own."""
 
 import contextlib
 import json

@@ -28,7 +28,7 @@ EXAMPLE = (
     Tenant("ci", "org", 6, weight=2),
     Tenant("dev", "org", 4, 12),
 )
-"""The tree of the page (docs/pool-plugins.md)."""
+"""The tree of the page (docs/guides/pools.md)."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Our reader and that of the published stand-ins, each written without a look at the other, read any body alike.
 
-A liberty of ours is left out here and told in docs/protocol.md: a minus before a zero.
+A liberty of ours is left out here and told in docs/reference/protocol.md: a minus before a zero.
 """
 
 import json

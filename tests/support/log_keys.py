@@ -1,4 +1,4 @@
-"""The keys of log lines about decisions: those that docs/operations.md promises, beside those of every line."""
+"""The keys of log lines about decisions: those that docs/reference/logs.md promises, beside those of every line."""
 
 from typing import Final
 

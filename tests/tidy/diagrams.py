@@ -39,9 +39,12 @@ def drawn(text: str, name: str, picture: str) -> str:
 
 
 PAGES: Final = {
-    ROOT / "docs" / "informant.md": ("sessions", diagram(SESSIONS, SessionPhase.CHECKING)),
-    ROOT / "docs" / "node-plugins.md": ("registrations", diagram(REGISTRATIONS, PluginState.DISCOVERED)),
-    ROOT / "docs" / "scheduling-plugins.md": ("waits", diagram(WAITS, WaitPhase.WAITING)),
+    ROOT / "docs" / "guides" / "informant.md": ("sessions", diagram(SESSIONS, SessionPhase.CHECKING)),
+    ROOT / "docs" / "reference" / "node-plugins.md": (
+        "registrations",
+        diagram(REGISTRATIONS, PluginState.DISCOVERED),
+    ),
+    ROOT / "docs" / "guides" / "scheduling-plugins.md": ("waits", diagram(WAITS, WaitPhase.WAITING)),
 }
 """The name and the diagram of each page that has one."""
 

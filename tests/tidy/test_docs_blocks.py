@@ -94,5 +94,5 @@ def test_what_the_commands_leave_in_the_project_is_ignored_and_removed_at_the_en
     assert {"scheduler.log", "agent.log", "journal"} <= names
     ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
     assert names <= ignored
-    removal = blocks((ROOT / "docs/operations.md").read_text())[-1].text
+    removal = blocks((ROOT / "docs/guides/operating.md").read_text())[-1].text
     assert names <= set(removal.split())

@@ -1,11 +1,11 @@
-"""docs/glossary.md is in order, has the words of the protocol, and no document leaves the name of a page unexplained."""
+"""docs/reference/glossary.md is in order, has the words of the protocol, and no document leaves the name of a page unexplained."""
 
 import re
 
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_paths import documents
 
-PAGE = (ROOT / "docs/glossary.md").read_text()
+PAGE = (ROOT / "docs/reference/glossary.md").read_text()
 
 
 def words() -> list[str]:

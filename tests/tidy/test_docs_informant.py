@@ -1,4 +1,4 @@
-"""docs/informant.md and the examples of settings against the program."""
+"""docs/guides/informant.md and the examples of settings against the program."""
 
 import random
 import re
@@ -26,7 +26,7 @@ NAME = re.compile(r"(parley_informant_\w+)(?:\{([^}]*)\})?")
 
 async def test_the_documented_metrics_are_those_that_are_served() -> None:
     """In both directions, with their labels."""
-    page = (ROOT / "docs" / "informant.md").read_text()
+    page = (ROOT / "docs" / "guides" / "informant.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `parley_")]
     documented = {
         name: tuple(filter(None, labels.split(","))) for row in rows for name, labels in NAME.findall(row)

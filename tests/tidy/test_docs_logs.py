@@ -1,4 +1,4 @@
-"""docs/operations.md lists exactly the keys that log lines of decisions have."""
+"""docs/reference/logs.md lists exactly the keys that log lines of decisions have."""
 
 import re
 
@@ -10,9 +10,8 @@ from tests.tidy.repository import ROOT
 
 def documented(program: str) -> set[str]:
     """The keys in the table that follows the paragraph on a program."""
-    page = (ROOT / "docs/operations.md").read_text()
-    logs = page.partition("\n## Logs\n")[2].partition("\n## ")[0]
-    part = logs.partition(f"\n**{program}** writes ")[2].partition("\n**")[0]
+    page = (ROOT / "docs/reference/logs.md").read_text()
+    part = page.partition(f"\n**{program}** writes ")[2].partition("\n**")[0]
     cells = re.findall(r"^\| (`[^|]*`) \|", part, re.MULTILINE)
     return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}
 

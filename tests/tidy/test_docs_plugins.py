@@ -1,4 +1,4 @@
-"""docs/plugins.md and docs/node-plugins.md say what holds: its names, its imports, its figures and the texts of errors that it quotes."""
+"""docs/guides/plugins.md and docs/reference/node-plugins.md say what holds: its names, its imports, its figures and the texts of errors that it quotes."""
 
 import re
 
@@ -22,7 +22,7 @@ from parley import node_plugins
 from tests.processes.pages import files
 from tests.tidy.repository import ROOT
 
-PAGE = (ROOT / "docs/plugins.md").read_text()
+PAGE = (ROOT / "docs/guides/plugins.md").read_text()
 
 SEED_003 = [
     "ActualStateOfWorld",
@@ -144,7 +144,7 @@ def test_the_errors_that_the_page_quotes_are_those_of_the_code(texts: str) -> No
 
 
 def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
-    prose = " ".join((ROOT / "docs/node-plugins.md").read_text().split())
+    prose = " ".join((ROOT / "docs/reference/node-plugins.md").read_text().split())
     settings, registering, calling = PluginSettings(), RegistrationLimits(), PluginLimits()
     for sentence in (
         f"dialled for up to {registering.dial_s:g} s",
@@ -170,7 +170,7 @@ def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
 
 
 def test_the_page_on_sockets_names_every_file_and_every_call_that_a_plugin_is_built_from() -> None:
-    page = (ROOT / "docs/node-plugins.md").read_text()
+    page = (ROOT / "docs/reference/node-plugins.md").read_text()
     protos = sorted((ROOT / "agent/node/plugins/proto").glob("*.proto"))
     assert len(protos) == 5
     for proto in protos:
@@ -180,7 +180,7 @@ def test_the_page_on_sockets_names_every_file_and_every_call_that_a_plugin_is_bu
 
 
 def test_what_stays_after_an_uninstallation_is_named() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/guides/operating.md").read_text()
     told = page[page.index("**Uninstall.**") : page.index("**What to watch.**")]
     for left in (names.DENIED, names.ROOM_FREED, names.FENCE, names.RESERVATION, names.MANAGED):
         assert f"`{left}`" in told

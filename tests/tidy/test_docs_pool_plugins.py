@@ -1,4 +1,4 @@
-"""docs/pool-plugins.md says what holds: its tables against the code, and the examples that it points to."""
+"""docs/guides/pools.md and docs/reference/pool-plugins.md say what holds: its tables against the code, and the examples that it points to."""
 
 import asyncio
 import dataclasses
@@ -39,7 +39,9 @@ from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.support.reference.metrics import shown
 from tests.tidy.repository import ROOT
 
-PAGE = (ROOT / "docs/pool-plugins.md").read_text()
+PAGE = "\n".join(
+    (ROOT / name).read_text() for name in ("docs/guides/pools.md", "docs/reference/pool-plugins.md")
+)
 
 # The index of seed 000. Hooks are those of `Plugin` and of `BasePlugin`.
 FUNCTIONS = (
@@ -130,7 +132,7 @@ def test_every_name_of_ours_in_the_table_exists() -> None:
     ours = [name for row in table("Seed 000") for name in code(row[1])]
     assert len(ours) > len(SEED)
     assert [name for name in ours if not exists(name)] == []
-    beyond = PAGE.split("Beyond the seed", 1)[1].split("## Reference", 1)[0]
+    beyond = PAGE.split("Beyond the seed", 1)[1].split("## Hooks", 1)[0]
     assert [name for name in code(beyond) if not exists(name)] == []
 
 
@@ -250,7 +252,7 @@ def test_the_arguments_of_our_plugins_are_all_there(plugin: str, model: type[Set
 
 def test_the_fields_of_a_written_pool_are_all_there() -> None:
     assert names("Field") != []
-    part = PAGE.split("### Pools: file, HTTP, state", 1)[1]
+    part = PAGE.split("\n## Pools: file, HTTP, state", 1)[1]
     listed = re.findall(r"^\| (`[^|]*) \|", part.split("| Request |")[0], re.MULTILINE)
     assert {name for cell in listed for name in code(cell)} == set(aliases(PoolEntry))
 

@@ -1,4 +1,4 @@
-"""docs/scheduling.md has a row for every shipped plugin, with its points and weights, and one for each of its args. Its profiles are
+"""docs/guides/scheduling.md has a row for every shipped plugin, with its points and weights, and one for each of its args. Its profiles are
 right, and so is the fault that it shows."""
 
 import re
@@ -21,7 +21,7 @@ from scheduler.placing.runtime.settings import ProfileEntry
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_settings import fields
 
-PAGE = (ROOT / "docs/scheduling.md").read_text()
+PAGE = (ROOT / "docs/guides/scheduling.md").read_text()
 
 
 def rows(first: str) -> list[list[str]]:

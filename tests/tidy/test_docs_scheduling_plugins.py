@@ -1,4 +1,4 @@
-"""docs/scheduling-plugins.md: its tables have every name of the seeds, every name of ours in them can be imported, its example runs."""
+"""docs/guides/scheduling-plugins.md: its tables have every name of the seeds, every name of ours in them can be imported, its example runs."""
 
 import inspect
 import json
@@ -29,7 +29,7 @@ from scheduler.placing.runtime.context import CycleState
 from scheduler.placing.runtime.registry import PLUGIN_GROUP, new_registry
 from tests.tidy.repository import ROOT
 
-PAGE: Final = (ROOT / "docs/scheduling-plugins.md").read_text()
+PAGE: Final = (ROOT / "docs/guides/scheduling-plugins.md").read_text()
 SEED_001: Final = """
     NotFound Code Success Error Unschedulable Wait ContextData ContextKey
     Framework Framework.RunPrebindPlugins Framework.RunReservePlugins Framework.RunUnreservePlugins Framework.RunPermitPlugins

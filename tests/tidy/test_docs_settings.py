@@ -1,4 +1,4 @@
-"""docs/settings.md has a line for every setting of the agent's file, with the default that holds."""
+"""docs/reference/agent.md has a line for every setting of the agent's file, with the default that holds."""
 
 import re
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def every_setting() -> dict[str, tuple[type[Settings], str]]:
 
 def documented() -> dict[str, str]:
     """The default of each setting, as it is written on the page."""
-    page = (ROOT / "docs/settings.md").read_text()
+    page = (ROOT / "docs/reference/agent.md").read_text()
     rows = re.findall(r"^\| (`[^|]*) \| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
     paths = [path for cell, _ in rows for path in re.findall(r"`([^`]+)`", cell)]
     assert len(paths) == len(set(paths))
@@ -86,4 +86,4 @@ def test_the_default_is_the_one_that_holds(path: str, told: str) -> None:
 def test_the_page_of_two_machines_says_that_sizes_are_simulated_as_long_as_its_files_have_it_so() -> None:
     settings = yaml.safe_load((ROOT / "examples/two-machines/agent.yaml").read_text())
     assert settings.get("backend", AgentSettings.model_fields["backend"].default) == "simulated"
-    assert "**The sizes of VMs are simulated here**" in (ROOT / "docs/two-machines.md").read_text()
+    assert "**The sizes of VMs are simulated here**" in (ROOT / "docs/guides/two-machines.md").read_text()

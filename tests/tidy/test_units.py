@@ -41,7 +41,7 @@ def test_a_unit_starts_a_program_with_options_that_it_has(unit: Path) -> None:
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.stem)
 def test_a_unit_reads_files_that_are_installed_and_writes_where_it_may(unit: Path) -> None:
     service = settings(unit)["Service"]
-    page = (ROOT / "docs/two-machines.md").read_text()
+    page = (ROOT / "docs/guides/two-machines.md").read_text()
     for path in (argument for argument in command(unit) if argument.startswith("/etc/parley/")):
         name = path.removeprefix("/etc/parley/")
         there = [

@@ -1,6 +1,6 @@
 """Sizes and odd inputs: what a published program makes of each, what ours does, and why where that differs.
 
-`docs/protocol.md` shows these cases as its tables, `test_odd_inputs.py` sends each to a published stand-in and to ours. An outcome
+`docs/reference/protocol.md` shows these cases as its tables, `test_odd_inputs.py` sends each to a published stand-in and to ours. An outcome
 is a status; "closed" is a connection that ends without an answer; a permit or an approval stands behind its 200.
 """
 

@@ -33,7 +33,7 @@ from tests.unit.hosting.raw_peers import Wire, recorded, request_bytes
 from tests.unit.informant.guests import served
 from tests.wire.odd_inputs import AGENT, AGENT_ID, INFORMANT, SCHEDULER, TABLES, Case
 
-PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 GIB = 2**30
 UNIT, USE, MOST = Resources(1000, GIB), Resources(2000, 2 * GIB), Resources(4000, 4 * GIB)
 VM_A = VmSpec(PodName("a", "d"), "u1", "n1", Bounds(UNIT, MOST), GIB, UNIT)

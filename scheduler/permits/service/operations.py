@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of the routes that agents call. They are described in full in docs/protocol.md."""
+"""What the OpenAPI document says of the routes that agents call. They are described in full in docs/reference/protocol.md."""
 
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ PERMIT: Final = Operation(
     },
     plain=True,
     about="The reader takes more than this schema says, as that of the published scheduler does. Callers without the extension are told "
-    "errors as plain text, and of errors that would end them by the end of the connection: see the table of inputs in docs/protocol.md.",
+    "errors as plain text, and of errors that would end them by the end of the connection: see the table of inputs in docs/reference/protocol.md.",
 )
 BATCH: Final = Operation(
     "Ask for up to 128 permits at once, each with the extension and for another pod",

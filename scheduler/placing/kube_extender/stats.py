@@ -1,4 +1,4 @@
-"""What the extender counts, and its metrics. The names are listed in docs/operations.md."""
+"""What the extender counts, and its metrics. The names are listed in docs/reference/metrics.md."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -134,7 +134,7 @@ class PoolPlugin(Protocol):
         """Before a pool is deleted. May refuse, or add a finalizer, which holds the pool until it is taken off."""
 
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
-        """Before a pod of the pool is bound. Nothing calls it yet (docs/pool-plugins.md)."""
+        """Before a pod of the pool is bound. Nothing calls it yet (docs/guides/pools.md)."""
 
 
 Plugin: TypeAlias = PoolPlugin

@@ -1,4 +1,4 @@
-"""A cluster on this machine on which Parley is installed as docs/kubernetes.md does, with its real programs."""
+"""A cluster on this machine on which Parley is installed as docs/guides/kubernetes.md does, with its real programs."""
 
 import json
 from collections.abc import Iterator

@@ -85,8 +85,8 @@ def shown(family: AnyFamily) -> str:
 
 
 def _of_informants() -> Iterator[ServedMetric]:
-    """Informants write their few figures themselves: docs/informant.md says what they mean, and its own test compares it with the program."""
-    page = (ROOT / "docs" / "informant.md").read_text()
+    """Informants write their few figures themselves: docs/guides/informant.md says what they mean, and its own test compares it with the program."""
+    page = (ROOT / "docs" / "guides" / "informant.md").read_text()
     for cell, meaning in re.findall(r"^\| (`parley_[^|]*) \| ([^|]+) \|$", page, re.MULTILINE):
         for name, labels in re.findall(r"(parley_informant_\w+)(?:\{([^}]*)\})?", cell):
             kind = "counter" if name.endswith("_total") else "gauge"

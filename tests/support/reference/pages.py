@@ -1,5 +1,6 @@
 """All pages by their paths, and what is missing in them."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -121,19 +122,28 @@ def _metrics(faults: list[str]) -> str:
     found = metrics.served()
     faults += [f"{each.name}: the metric has no help text" for each in found if not each.help]
     alerts = metrics.alerts_by_metric()
+    written = dict(
+        re.findall(
+            r"^\| `(\w+)` \|[^|]*\|[^|]*\| (.*?) \|[^|]*\|$",
+            (DIRECTORY / "metrics.md").read_text(),
+            re.MULTILINE,
+        )
+    )
     rows = [
         (
             f"`{each.name}`",
             each.kind,
             ", ".join(f"`{label}`" for label in each.labels),
-            each.help,
-            ", ".join(f"[{alert}](../runbook.md#{alert.lower()})" for alert in alerts.get(each.name, ())),
+            written.get(each.name, each.help),
+            ", ".join(
+                f"[{alert}](../guides/runbook.md#{alert.lower()})" for alert in alerts.get(each.name, ())
+            ),
         )
         for each in found
     ]
     about = (
         "What `GET /metrics` of the programs serves. Of a histogram there are `_bucket`, `_sum` and `_count`. The last column names the alerts that"
-        " judge by a metric, with what to do; [operations.md](../operations.md#metrics) tells more of each."
+        " judge by a metric, with what to do. A meaning that is written here stays; that of a new metric is its help text."
     )
     return _page("Metrics", about, (_table(("Name", "Kind", "Labels", "Meaning", "Alerts"), rows),))
 

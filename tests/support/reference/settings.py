@@ -73,7 +73,7 @@ class Setting:
 FILES: Final = (
     SettingsFile(
         "The agent's file",
-        "`parley-agent --config FILE`; [settings.md](../settings.md) is the page to read first.",
+        "`parley-agent --config FILE`; [agent.md](agent.md) is the page to read first.",
         AgentSettings,
         {
             "windows[].": WindowEntry,
@@ -81,7 +81,7 @@ FILES: Final = (
             "load-average.": policies.LoadAverageArgs,
             "pressure.": policies.PressureArgs,
         },
-        "docs/settings.md",
+        "docs/reference/agent.md",
     ),
     SettingsFile(
         "The scheduler's configuration",

@@ -293,7 +293,7 @@ async def test_a_token_that_was_renewed_is_read_again(cluster: Cluster) -> None:
         (
             None,
             None,
-            "agent of node-1 answers viewers only, who have a token: the Secret parley-viewers in parley-system is missing (docs/kubernetes.md makes one)",
+            "agent of node-1 answers viewers only, who have a token: the Secret parley-viewers in parley-system is missing (docs/guides/kubernetes.md makes one)",
         ),
         (
             TOKEN,

@@ -1,6 +1,6 @@
 """The order of one scheduling cycle through the framework extender, and what each failure on the way causes.
 
-Source: reference/koordinator.md 1.4 and 1.5; docs/scheduling-plugins.md has the same table for people.
+Source: reference/koordinator.md 1.4 and 1.5; docs/guides/scheduling-plugins.md has the same table for people.
 """
 
 from collections.abc import Callable, Sequence

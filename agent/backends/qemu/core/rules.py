@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GuestRules:
-    """The first four are settings (docs/settings.md)."""
+    """The first four are settings (docs/reference/agent.md)."""
 
     unplugs_cpus: bool = False
     """Whether vCPUs are unplugged, and not only taken offline. Under emulation QEMU does not survive it."""

@@ -288,6 +288,6 @@ def test_an_agent_that_will_not_scale_the_vm_is_believed_without_the_scheduler()
 
 
 def test_the_page_shows_a_golden_answer_and_every_code() -> None:
-    page = (ROOT / "docs/explain.md").read_text()
+    page = (ROOT / "docs/guides/explain.md").read_text()
     assert (GOLDEN / "reason-node-headroom.txt").read_text() in page
     assert [code.value for code in CauseCode if f"`{code.value}`" not in page] == []
