@@ -19,12 +19,12 @@ from tests.processes.pages import (
 )
 
 PAGES = (
-    "README.md",
-    "docs/reference/api.md",
     "docs/guides/informant.md",
     "docs/guides/operating.md",
     "docs/guides/plugins.md",
     "docs/guides/pools.md",
+    "docs/guides/quick-start.md",
+    "docs/reference/api.md",
     "docs/reference/protocol.md",
 )
 """Every document with a session that is run; `tests/tidy/test_docs_blocks.py` finds one that is missing."""
