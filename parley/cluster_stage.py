@@ -24,10 +24,9 @@ from labs.clusters.hollow_nodes import HollowNodes, NodeSize
 from labs.clusters.node.load_file import LoadFile
 from labs.clusters.node.real_node import Allocatable, RealNode
 from labs.clusters.programs import ClusterError, Programs, await_answer
-from parley import live_page
 from parley.children import ProgramSpec
 from parley.scene import SHAPES, free_ports, quick_policies
-from parley.stage import Say, Stage, StageError, nothing
+from parley.stage import Say, Stage, StageError, live_page_arguments, nothing
 from protocol.values import Resources
 
 NAMESPACE: Final = "demo"
@@ -238,7 +237,7 @@ def _stage(plane: ControlPlane, directory: Path, node: NodeWithPods) -> Stage:
     scheduler = ProgramSpec(
         "scheduler",
         "scheduler",
-        (*where, "--lease", LEASE, *times, *live_page.arguments()),
+        (*where, "--lease", LEASE, *times, *live_page_arguments()),
         at_first=("--first-start",),  # true of the first start only
     )
     agent = ProgramSpec(

@@ -1,8 +1,11 @@
 """`parley completion`: the script by which a shell completes commands, options and names."""
 
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import click
+from click.shell_completion import ShellComplete
 
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -41,3 +44,36 @@ def completion_command(program: str) -> click.Command:
 def variable(program: str) -> str:
     """The variable by which the shell's script calls the program, as click names it."""
     return f"_{program.replace('-', '_').replace('.', '_')}_COMPLETE".upper()
+
+
+KEEP_ORDER_NO_FILES: Final = ":36"
+"""ShellCompDirectiveNoFileComp and ShellCompDirectiveKeepOrder."""
+FILES: Final = ":0"
+"""ShellCompDirectiveDefault: the shell completes names of files."""
+DIRECTORIES: Final = ":16"
+"""ShellCompDirectiveFilterDirs."""
+_DIRECTIVES: Final = {"file": FILES, "dir": DIRECTORIES}
+
+
+def answer(command: click.Command, words: Sequence[str]) -> Iterator[str]:
+    """The lines for kubectl. Faults of what is typed so far lead to no choices."""
+    *typed, incomplete = words or ("",)
+    found = ShellComplete(command, {}, "kubectl parley", "_KUBECTL_PARLEY_COMPLETE").get_completions(
+        list(typed), incomplete
+    )
+    directive = KEEP_ORDER_NO_FILES
+    for each in found:
+        if each.type in _DIRECTIVES:
+            directive = _DIRECTIVES[each.type]
+        elif each.value:
+            meaning = " ".join((each.help or "").split())
+            yield f"{each.value}\t{meaning}" if meaning else str(each.value)
+    yield directive
+
+
+def main() -> None:
+    """Print the choices."""
+    from parley.program import kubectl_main  # noqa: PLC0415 - the commands import much
+
+    for line in answer(kubectl_main, sys.argv[1:]):
+        print(line)

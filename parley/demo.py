@@ -25,16 +25,14 @@ from hosting import lifecycle, logs
 from hosting.client import Answered, HttpClient
 from hosting.files import locked
 from hosting.supervisor import Supervisor
-from parley import cluster_stage, layout, live_page, picture, view
+from parley import layout, view
 from parley import scene as scenes
-from parley.apart import Comparison
 from parley.burner import Burner, Maximum
 from parley.children import Children
-from parley.moves import moves
-from parley.observer import Observer, SizeChange, Tail
+from parley.observer import Comparison, Observer, SizeChange, Tail, moves
 from parley.recent import Recent
 from parley.scene import NODE, Scene
-from parley.stage import Stage, StageError
+from parley.stage import NO_LIVE_PAGE, Stage, StageError
 from parley.top import drawing
 from parley.vm_choice import QemuGuests
 from protocol.plurals import counted
@@ -165,7 +163,7 @@ class Demo:
                 f"starting {counted(len(self._stage.programs), 'program')}; logs: {self._stage.directory}/logs{kept}"
             )
             page = self._stage.page
-            self._print(f"live page: {page}" if page is not None else live_page.MISSING)
+            self._print(f"live page: {page}" if page is not None else NO_LIVE_PAGE)
             self._print(f"why a VM has its size: {self._stage.explanation}")
         for program in self._stage.programs:
             self._children.start(program)
@@ -301,7 +299,7 @@ class Demo:
     def _draw(self, elapsed_s: float) -> None:
         """Write the picture, if one is wanted. Raises `OutputError`."""
         if self._options.picture is not None:
-            drawn = picture.svg(self._view(elapsed_s, picture.WIDTH, picture.HEIGHT), "parley demo")
+            drawn = view.svg(self._view(elapsed_s, view.WIDTH, view.HEIGHT), "parley demo")
             with _writing():
                 self._options.picture.write_text(drawn, encoding="utf-8")
 
@@ -378,6 +376,8 @@ def _run_in(directory: Path, options: DemoOptions) -> int:
         if isinstance(options.vms, QemuGuests):
             return _run_with_guests(directory, options, options.vms.count)
         if options.cluster is not None:
+            from parley import cluster_stage  # noqa: PLC0415 - only this demo needs clusters
+
             with cluster_stage.staged(options.cluster, directory, options.vms, options.seed) as stage:
                 return lifecycle.run(lambda stop: Demo(options, stage).run(stop))
         scene = scenes.make(directory, options.vms, options.seed, time.monotonic())

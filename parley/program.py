@@ -9,11 +9,10 @@ import click
 from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import FiniteRange
 from labs.vms.command import vm
-from parley.cluster_commands import status_command, top_command
+from parley.cluster_commands import OptionsFirstGroup, status_command, top_command
 from parley.completion import completion_command
 from parley.explain.command import explain_command
 from parley.listing.command import commands
-from parley.options_first import OptionsFirstGroup
 from parley.reach.addresses import ByAddress
 from parley.reach.cluster_options import ByCluster
 from parley.top.command import top

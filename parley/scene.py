@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hosting import files
-from parley import live_page
 from parley.children import ProgramSpec
+from parley.stage import live_page_arguments
 from protocol.values import ComputeUnit, Resources
 
 NODE: Final = "demo-node"
@@ -260,7 +260,7 @@ def programs(scene: Scene) -> tuple[ProgramSpec, ...]:
         ProgramSpec(
             "scheduler",
             "scheduler",
-            ("--cluster", str(cluster), "--port", str(scene.scheduler_port), *live_page.arguments()),
+            ("--cluster", str(cluster), "--port", str(scene.scheduler_port), *live_page_arguments()),
             at_first=("--first-start",),  # true of the first start only
         ),
         *informants,

@@ -1,17 +1,38 @@
 """What a run of the demo consists of, wherever its node and its VMs come from."""
 
+import importlib.util
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from parley import live_page
 from parley.burner import Burner
 from parley.children import ProgramSpec
 from protocol.values import Resources
+
+CHART_CODE: Final = "xstatic.pkg.d3"
+NO_LIVE_PAGE: Final = "no live page: its chart code is missing; .venv/bin/pip install '.[page]' gets it"
+
+
+def has_live_page() -> bool:
+    """Whether the chart code of the scheduler's live page is there: a scheduler that is told to serve the page without it does not start."""
+    try:
+        return importlib.util.find_spec(CHART_CODE) is not None
+    except ModuleNotFoundError:  # of the packages around it
+        return False
+
+
+def live_page_arguments() -> tuple[str, ...]:
+    return ("--page",) if has_live_page() else ()
+
+
+def live_page_address(scheduler_port: int) -> str | None:
+    """Where a browser on this machine finds the page; None where there is none."""
+    return f"http://127.0.0.1:{scheduler_port}/" if has_live_page() else None
+
 
 Say: TypeAlias = Callable[[str, str], None]
 """Tells people of an event: which part of the stage it is about, and a line."""
@@ -53,7 +74,7 @@ class Stage:
     @property
     def page(self) -> str | None:
         """The address of the scheduler's live page; None where its chart code is not installed."""
-        return live_page.address(self.scheduler_port)
+        return live_page_address(self.scheduler_port)
 
     @property
     def explanation(self) -> str:

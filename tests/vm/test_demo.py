@@ -16,11 +16,10 @@ from click.testing import CliRunner
 
 from labs.vms.image import VmImage
 from labs.vms.starting import BOOT_S
-from parley.moves import moves
-from parley.observer import Observer, Tail
+from parley.observer import Observer, Tail, moves
 from parley.program import main
 from parley.scene import NODE
-from parley.vm_scene import LEAST, MORE
+from parley.vm_stage import LEAST, MORE
 from tests.support.processes import Program, running, vms
 from tests.support.waiting import shown_blocking
 

@@ -17,7 +17,7 @@ from tests.tidy.repository import ROOT
 CALL_S: Final = 60.0
 ENTRIES: Final = {
     "kubectl-parley": "from parley.program import kubectl_plugin as main",
-    "kubectl_complete-parley": "from parley.kubectl_completion import main",
+    "kubectl_complete-parley": "from parley.completion import main",
 }
 
 

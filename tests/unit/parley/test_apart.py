@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parley.apart import Comparison
+from parley.observer import Comparison
 from protocol.values import Resources
 
 GIB = 2**30

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from parley.kubectl_completion import answer
+from parley.completion import answer
 
 
 @click.group()

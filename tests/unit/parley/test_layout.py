@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from parley import layout, picture
+from parley import layout, view
 from parley.layout import Lately
 from parley.top.drawing import NodeFill
 from parley.top.history import History
@@ -242,9 +242,9 @@ def test_of_a_guest_the_view_has_what_is_plugged_and_what_is_used_of_it(width: i
 
 def test_a_picture_of_the_view_fetches_nothing_and_is_the_same_each_time() -> None:
     vms, lately = lived()
-    view = layout.screen("n1", vms, FOOTER, picture.WIDTH, picture.HEIGHT, lately)
-    drawn = picture.svg(view, "parley demo")
-    assert drawn == picture.svg(view, "parley demo")
+    screen = layout.screen("n1", vms, FOOTER, view.WIDTH, view.HEIGHT, lately)
+    drawn = view.svg(screen, "parley demo")
+    assert drawn == view.svg(screen, "parley demo")
     assert drawn.count("://") == drawn.count('"http://www.w3.org/2000/svg"') == 1
     assert "@font-face" not in drawn
     assert "@import" not in drawn

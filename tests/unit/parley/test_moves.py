@@ -1,7 +1,6 @@
 """How a VM grew and shrank, from the sizes in the change log."""
 
-from parley.moves import moves
-from parley.observer import SizeChange
+from parley.observer import SizeChange, moves
 from protocol.values import ZERO, Resources
 from tests.support.amounts import cu
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from parley import view
-from parley.apart import Comparison
+from parley.observer import Comparison
 from protocol.values import Resources
 from tests.unit.parley.top_documents import vm
 

@@ -16,7 +16,7 @@ from parley import vm_stage
 from parley.program import main
 from parley.scene import NODE
 from parley.stage import StageError
-from parley.vm_scene import LEAST, MORE, MOST, REST_S, STEP, TURN_S, GuestScene, GuestVm, wanted_load
+from parley.vm_stage import LEAST, MORE, MOST, REST_S, STEP, TURN_S, GuestScene, GuestVm, wanted_load
 from scheduler.clusters.file import ClusterFile
 
 
