@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from hosting import problems
-from hosting.operation import NO_CONTENT, DocumentedAnswer, DocumentedParameter, Operation
+from hosting.problems import NO_CONTENT, DocumentedAnswer, DocumentedParameter, Operation
 from hosting.server import Reply, Request, Route
 from hosting.threads import in_own_thread
 

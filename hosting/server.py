@@ -27,7 +27,7 @@ from aiohttp.helpers import rfc822_formatted_time
 
 from hosting import problems
 from hosting.logs import Logger
-from hosting.operation import Operation
+from hosting.problems import Operation
 from protocol.reasons import ErrorCode
 from protocol.values import Value
 

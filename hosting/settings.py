@@ -30,7 +30,7 @@ from pydantic_core.core_schema import ErrorType
 
 from hosting import yaml_reader
 from hosting.addresses import checked_advertise
-from protocol.plurals import counted
+from protocol.texts import counted
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_NAME: Final = 253

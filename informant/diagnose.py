@@ -12,7 +12,7 @@ from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
 from informant.guest.cgroup import Cgroup
 from informant.guest.findings import Finding
-from protocol.plurals import counted
+from protocol.texts import counted
 
 LOOK_S: Final = 0.25
 """Between the two readings that shares are computed from."""

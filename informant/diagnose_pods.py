@@ -14,7 +14,7 @@ from hosting.cgroups.tree import CgroupTree, PodGroup
 from informant.core.report import Reading
 from informant.guest.findings import Finding
 from informant.guest.pod import PodSource, node_bytes
-from protocol.plurals import counted
+from protocol.texts import counted
 
 LOOK_S: Final = 0.25
 """Between the two readings that shares are computed from."""

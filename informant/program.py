@@ -23,11 +23,10 @@ from hosting.supervisor import Supervisor
 from informant import diagnose, node
 from informant.core.workload import IDLE_BYTES, Shape, Workload
 from informant.guest import cgroup as cgroups
-from informant.guest import machine_files, protection
+from informant.guest import machine, protection
 from informant.guest.approvals import Approvals
 from informant.guest.findings import Finding
-from informant.guest.machine import GIB, GuestSource, ProcSource, WorkloadSource
-from informant.guest.machine_files import MachineFiles
+from informant.guest.machine import GIB, GuestSource, MachineFiles, ProcSource, WorkloadSource
 from informant.guest.watching import EventSource
 from informant.service import event_sources
 from informant.service.informant import Informant
@@ -101,7 +100,7 @@ def _found(
 ) -> tuple[Finding, ...]:
     own = protection.own_group(cgroups.root())
     protected = protection.protect(own, only_us=is_once) if settings.protect else ()
-    return (*diagnose.cgroup_findings(group), *machine_files.findings(MachineFiles()), *protected)
+    return (*diagnose.cgroup_findings(group), *machine.findings(MachineFiles()), *protected)
 
 
 async def _show(

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from parley import view
 from parley.observer import SizeChange
 from parley.top.texts import amount_text
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.values import Resources
 
 CALM_S: Final = 4.0

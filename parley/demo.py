@@ -35,7 +35,7 @@ from parley.scene import NODE, Scene
 from parley.stage import NO_LIVE_PAGE, Stage, StageError
 from parley.top import drawing
 from parley.vm_choice import QemuGuests
-from protocol.plurals import counted
+from protocol.texts import counted
 
 NOTHING_RAN: Final = 1
 WRONG_DIRECTORY: Final = 2

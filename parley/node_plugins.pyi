@@ -4,9 +4,9 @@ from agent.node.plugins.sdk.plugins import MetricsSourcePlugin as MetricsSourceP
 from agent.node.plugins.sdk.plugins import NodePlugin as NodePlugin
 from agent.node.plugins.sdk.plugins import PolicyPlugin as PolicyPlugin
 from agent.node.plugins.sdk.plugins import ResizerPlugin as ResizerPlugin
-from agent.node.plugins.sdk.registration import RegistrationOffer as RegistrationOffer
-from agent.node.plugins.sdk.registration import RegistrationServer as RegistrationServer
-from agent.node.plugins.sdk.registration import SocketTakenError as SocketTakenError
+from agent.node.plugins.sdk.serving import RegistrationOffer as RegistrationOffer
+from agent.node.plugins.sdk.serving import RegistrationServer as RegistrationServer
+from agent.node.plugins.sdk.serving import SocketTakenError as SocketTakenError
 from agent.node.plugins.sdk.serving import serve as serve
 from agent.node.plugins.sdk.serving import serve_until_told as serve_until_told
 from agent.node.plugins.sdk.values import Amount as Amount
@@ -58,12 +58,12 @@ from agent.node.qos.core.states import PodState as PodState
 from agent.node.qos.core.states import QosClass as QosClass
 from agent.node.qos.core.states import ScalingPolicyState as ScalingPolicyState
 from agent.node.qos.core.states import VmState as VmState
+from agent.node.qos.flags import register_qos_ext_plugin as register_qos_ext_plugin
 from agent.node.qos.ports import ExtensionPlugin as ExtensionPlugin
 from agent.node.qos.ports import FlagSet as FlagSet
 from agent.node.qos.ports import MetricCache as MetricCache
 from agent.node.qos.ports import NodeClient as NodeClient
 from agent.node.qos.ports import StatesInformer as StatesInformer
 from agent.node.qos.ports import StopSignal as StopSignal
-from agent.node.qos.registry import register_qos_ext_plugin as register_qos_ext_plugin
 from hosting.registry import RegistryError as RegistryError
 from protocol.values import Resources as Resources

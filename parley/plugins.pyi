@@ -4,6 +4,10 @@ from hosting.registry import FactoryRegistry as FactoryRegistry
 from hosting.registry import RegistryError as RegistryError
 from protocol.values import Resources as Resources
 from protocol.wire import PodName as PodName
+from scheduler.pools.chain.config import PluginRegistry as PluginRegistry
+from scheduler.pools.chain.config import build as build
+from scheduler.pools.chain.config import get as get
+from scheduler.pools.chain.config import register as register
 from scheduler.pools.chain.manager import PluginManager as PluginManager
 from scheduler.pools.chain.manager import PluginStartError as PluginStartError
 from scheduler.pools.chain.manager import new_plugin_manager as new_plugin_manager
@@ -16,10 +20,6 @@ from scheduler.pools.chain.plugin import Plugin as Plugin
 from scheduler.pools.chain.plugin import PoolClient as PoolClient
 from scheduler.pools.chain.plugin import PoolHandle as PoolHandle
 from scheduler.pools.chain.probing import probe_accepted_replicas as probe_accepted_replicas
-from scheduler.pools.chain.registry import PluginRegistry as PluginRegistry
-from scheduler.pools.chain.registry import build as build
-from scheduler.pools.chain.registry import get as get
-from scheduler.pools.chain.registry import register as register
 from scheduler.pools.core.errors import AppError as AppError
 from scheduler.pools.core.errors import Detail as Detail
 from scheduler.pools.core.errors import PluginErrorKind as PluginErrorKind

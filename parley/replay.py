@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from protocol.plurals import counted
+from protocol.texts import counted
 from scheduler.permits.core import journal
 from scheduler.permits.service.journal_files import files_of, is_cut, lines
 

@@ -109,6 +109,7 @@ from scheduler.placing.runtime.assembly import ProfileError as ProfileError
 from scheduler.placing.runtime.assembly import of_profile as of_profile
 from scheduler.placing.runtime.context import NOT_FOUND as NOT_FOUND
 from scheduler.placing.runtime.context import CycleState as CycleState
+from scheduler.placing.runtime.context import LockError as LockError
 from scheduler.placing.runtime.context import NotFoundError as NotFoundError
 from scheduler.placing.runtime.context import PluginContext as PluginContext
 from scheduler.placing.runtime.early_assembly import EarlyConfigError as EarlyConfigError
@@ -116,7 +117,6 @@ from scheduler.placing.runtime.early_assembly import EarlyPoint as EarlyPoint
 from scheduler.placing.runtime.early_assembly import new_framework as new_framework
 from scheduler.placing.runtime.early_assembly import new_framework_of_all as new_framework_of_all
 from scheduler.placing.runtime.framework import SchedulingFramework as SchedulingFramework
-from scheduler.placing.runtime.locks import LockError as LockError
 from scheduler.placing.runtime.registry import PLUGIN_GROUP as PLUGIN_GROUP
 from scheduler.placing.runtime.registry import Registry as Registry
 from scheduler.placing.runtime.registry import new_registry as new_registry

@@ -19,7 +19,7 @@ from parley.top.texts import (
     mapping,
     number,
 )
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]

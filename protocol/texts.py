@@ -7,6 +7,13 @@ know from where it came.
 import re
 from typing import Final
 
+
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """Such as "1 CPU", "2 CPUs", "0.5 CPUs"; `plural` where it is not the noun and an s."""
+    written = str(count) if isinstance(count, int) else f"{count:g}"
+    return f"{written} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 # A terminal's control sequences go as a whole; taking the escape alone would leave their tail for people to read.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor

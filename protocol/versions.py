@@ -6,7 +6,7 @@ versions keep their published meaning.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, Self, TypeVar
 
 UINT32_MAX: Final = 2**32 - 1
@@ -139,3 +139,35 @@ INFORMANT_TABLE: Final = (
         InformantProtoVersion.V2_0, "`/downscale`, `/upscale` with ID and sequence number", "-", spoken=False
     ),
 )
+
+
+PluginRange = VersionRange[PluginProtoVersion]
+
+
+@dataclass(frozen=True, slots=True)
+class Negotiation:
+    """What is known of one scheduler instance.
+
+    `version` is the one to speak, None when none is shared; `succeeded` says that a request of that version was
+    answered; `exhausted` says that a plain 400 came at the lowest version.
+    """
+
+    version: PluginProtoVersion | None = PLUGIN_SPOKEN.max
+    succeeded: bool = False
+    exhausted: bool = False
+
+    def on_success(self) -> "Negotiation":
+        """A request was answered with 200."""
+        return replace(self, succeeded=True, exhausted=False)
+
+    def on_supported(self, theirs: PluginRange, ours: PluginRange = PLUGIN_SPOKEN) -> "Negotiation":
+        """A 400 named the versions that the scheduler speaks."""
+        return Negotiation(ours.latest_shared(theirs), succeeded=False)
+
+    def on_plain_refusal(self, ours: PluginRange = PLUGIN_SPOKEN) -> "Negotiation":
+        """A 400 without a word on versions: one step down before the first success, otherwise just a refusal."""
+        if self.succeeded or self.version is None:
+            return self
+        if self.version > ours.min:
+            return replace(self, version=PluginProtoVersion(self.version - 1))
+        return Negotiation(ours.max, exhausted=True)

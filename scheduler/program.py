@@ -12,8 +12,8 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import AddressError, advertised, endpoint
-from hosting.operation import HEALTHZ, METRICS, READYZ
 from hosting.options import Advertise, FiniteRange, daemon
+from hosting.problems import HEALTHZ, METRICS, READYZ
 from scheduler.clusters.file import FileCluster
 from scheduler.daemon.extender import ExtenderOptions, extender_options, listener_settings
 from scheduler.daemon.serving import Serving, ServingOptions, Sources, description

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
-from agent.backends.kubernetes import KubernetesBackend
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend, nothing_known
 from agent.backends.pod.distribution import DivisionRules
@@ -24,6 +23,43 @@ from protocol.pod_cgroups import PodCgroups
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
+from agent.core.ports import Capabilities, Fencing
+from protocol.values import Observation, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesBackend:
+    """The `VmBackend` port over the back ends `by_kind`."""
+
+    by_kind: Mapping[VmKind, VmBackend]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The longest of all deadlines, and of all waits between looks."""
+        able = [each.capabilities for each in self.by_kind.values()]
+        return Capabilities(
+            max(each.command_deadline_s for each in able),
+            max(each.look_every_s for each in able),
+            max(each.look_at_rest_every_s for each in able),
+        )
+
+    async def fence(self, vm: Vm) -> Fencing:
+        return await self._of(vm).fence(vm)
+
+    async def observe(self, vm: Vm) -> Observation:
+        return await self._of(vm).observe(vm)
+
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
+        await self._of(vm).resize(vm, target, fencing, seen=seen, not_after_s=not_after_s)
+
+    def _of(self, vm: Vm) -> VmBackend:
+        found = self.by_kind.get(vm.kind)
+        if found is None:
+            raise BackendError(f"nothing here resizes a VM of kind {vm.kind.value}")
+        return found
+
 
 NO_QEMU_EXTRA: Final = "backend: qemu needs the extra `vm`: .venv/bin/pip install '.[vm]'"
 

@@ -12,8 +12,8 @@ from typing import Final
 from agent.core.plan import Plan
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
-from protocol.plurals import counted
 from protocol.reasons import Reason
+from protocol.texts import counted
 
 VM: Final = "VM"
 """The peer that a runner waits for when it cannot look at its VM, or cannot resize it."""

@@ -11,11 +11,10 @@ from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.state import NO_DENIALS, PermitRequest, RefusedRequest, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX
-from protocol.negotiation import Negotiation
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import SequenceSource
 from protocol.values import ZERO
-from protocol.versions import PluginProtoVersion, VersionRange
+from protocol.versions import Negotiation, PluginProtoVersion, VersionRange
 
 
 def started(state: RunnerState, request: PermitRequest, now_s: float, timing: Timing) -> RunnerState:

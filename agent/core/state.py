@@ -16,11 +16,10 @@ from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.refused import RefusedResizes
 from agent.core.rivalry import Rivalry
-from protocol.negotiation import Negotiation
 from protocol.reasons import ErrorCode, Reason
 from protocol.sequence import Life, SequenceSource
 from protocol.values import ZERO, ComputeUnit, Observation, Resources
-from protocol.versions import InformantProtoVersion, PluginProtoVersion
+from protocol.versions import InformantProtoVersion, Negotiation, PluginProtoVersion
 from protocol.wire import Metrics
 
 NO_DENIALS: Final[PerResource[Denial | None]] = PerResource(None, None)

@@ -1,17 +1,22 @@
 """Makes the runner of a VM: its peers, and its policies, windows and bounds, as the settings and the VM's annotations say."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
+from agent.core import events
 from agent.core.model import Vm, VmKind
 from agent.core.policies.combined import Combined
+from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
 from agent.core.ports import ExporterPeer, VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.load_files import LoadFiles
-from agent.daemon.plugin_peers import MetricsFromPlugin, PluginPolicies
+from agent.daemon.policies import checked
 from agent.daemon.settings import AgentSettings
-from agent.node.plugins.ports import PluginCatalogue
+from agent.node.plugins.ports import MetricsSource, OutsidePolicy, PluginCatalogue, PluginError
 from agent.peers.exporter import ExporterLink
 from agent.peers.informant import InformantLink
 from agent.peers.scheduler import SchedulerLink
@@ -20,6 +25,63 @@ from agent.runner.runner import Runner, RunnerContext
 from hosting.addresses import Advertised, bracketed, is_own
 from hosting.client import HttpClient
 from protocol.values import ComputeUnit
+
+
+class PluginPolicies:
+    """Asks the policy plugins of one VM, all at once, for at most `deadline_s`. Implements `PolicyPeer`."""
+
+    def __init__(
+        self, catalogue: PluginCatalogue, policies: Sequence[PluginPolicy], deadline_s: float
+    ) -> None:
+        self._policies = tuple((each, catalogue.policy(each.plugin)) for each in policies)
+        self._deadline_s = deadline_s
+
+    async def ask(self, vm: Vm, load: Load, sizing: Sizing) -> events.PoliciesAnswered:
+        asked = (self._ask(policy, plugin, vm, load, sizing) for policy, plugin in self._policies)
+        return events.PoliciesAnswered(tuple(await asyncio.gather(*asked)))
+
+    async def _ask(
+        self, policy: PluginPolicy, plugin: OutsidePolicy, vm: Vm, load: Load, sizing: Sizing
+    ) -> PluginAnswer:
+        name = policy.plugin
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                said = await plugin.goal(vm, load, sizing, policy.args)
+        except PluginError as error:
+            return PluginAnswer(name, None, str(error))
+        except TimeoutError:
+            return PluginAnswer(name, None, f"policy plugin {name}: no answer within {self._deadline_s:g} s")
+        goal = checked(f"plugin {name}", said)
+        return PluginAnswer(name, goal, "; ".join(dict.fromkeys(_lacking(goal))))
+
+
+def _lacking(goal: Goal) -> list[str]:
+    return [each.reason for each in (goal.cpu, goal.memory) if each.units is None]
+
+
+class MetricsFromPlugin:
+    """The load of one VM as a metrics plugin tells it; where the plugin fails, as the VM's exporter does. Implements
+    `ExporterPeer`."""
+
+    def __init__(self, source: MetricsSource, name: str, exporter: ExporterPeer, deadline_s: float) -> None:
+        self._source = source
+        self._name = name
+        self._exporter = exporter
+        self._deadline_s = deadline_s
+
+    async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return events.MetricsRead(await self._source.read(vm), self._name)
+        except PluginError as error:
+            why = str(error)
+        except TimeoutError:
+            why = f"metrics plugin {self._name}: no answer within {self._deadline_s:g} s"
+        outcome = await self._exporter.read(vm, port)
+        if isinstance(outcome, events.MetricsRead):
+            return replace(outcome, fault=f"{why}; the exporter is read instead")
+        return replace(outcome, error=f"{why}; exporter: {outcome.error}")
+
 
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from informant.core.containers import POD, ContainerReading
 from informant.core.report import PodReading
 from informant.core.thresholds import MIB, Thresholds
-from protocol.plurals import counted
+from protocol.texts import counted
 
 _SHOWN: Final = 24
 """So many characters of a container's name are told."""

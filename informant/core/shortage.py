@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from informant.core.pod_limits import PodLimits
 from informant.core.report import Reading
 from informant.core.thresholds import MIB, Thresholds
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.wire import MoreResources
 
 _MOST_POINTS: Final = 64

@@ -24,8 +24,7 @@ from informant.core.state import GuestState
 from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
 from informant.guest.findings import reason_of
-from informant.guest.machine import GuestSource
-from informant.guest.machine_files import MachineFiles
+from informant.guest.machine import GuestSource, MachineFiles
 from informant.guest.watching import EventSource
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError

@@ -19,7 +19,7 @@ from parley.listing.core.tables import TableColumn, matches, ordered, shown, tab
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import DecisionOutcome, Nodes, VmShown
-from protocol.plurals import counted
+from protocol.texts import counted
 
 T = TypeVar("T")
 ReachManager = AbstractAsyncContextManager[Reach]

@@ -8,8 +8,10 @@ import asyncio
 import random
 import time
 import uuid
+from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -19,23 +21,123 @@ from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
-from hosting.operation import HEALTHZ, METRICS, READYZ
+from hosting.problems import HEALTHZ, METRICS, READYZ
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
 from hosting.tls import TlsError
+from protocol import codec
+from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
-from scheduler.daemon.following import AWAITED_S, HeldRequests, is_published, led_routes, refuse
 from scheduler.daemon.leader_label import LeaderLabel
 from scheduler.daemon.scheduling import check_usable
 from scheduler.daemon.serving import (
     UNREADABLE,
     ConfigurationSource,
+    Serving,
+    ServingOptions,
+    Sources,
     description_if_any,
 )
 from scheduler.daemon.term import KubernetesOptions, LeadershipTerm, LeaseGuard, cluster_of, configuration_of
-from scheduler.daemon.waits import either, into
+from scheduler.permits.service.answers import not_leader
 from scheduler.permits.service.config_file import Configuration
+from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.placing.kube_extender.listener import ExtenderListener
+from scheduler.ports import Cluster
+
+T = TypeVar("T")
+
+
+async def into(found: list[T], wait: Awaitable[T]) -> None:
+    """Keep what `wait` comes to in `found`."""
+    found.append(await wait)
+
+
+async def either(*waits: "asyncio.Task[Any] | Coroutine[Any, Any, Any]") -> None:
+    """Return with the first of them, whose error counts. Coroutines are cancelled then; tasks go on."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    own = [task for task, wait in zip(tasks, waits, strict=True) if task is not wait]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in own:
+            task.cancel()
+        if own:
+            await asyncio.wait(own)
+
+
+_AGENT_HEADER: Final = AGENT_HEADER.lower()
+_OF_AGENTS: Final = ("/", "/batch")
+AWAITED_S: Final = 3.0
+"""So long a request is held for this process to lead. What is left of the caller's patience goes to a look at the cluster."""
+
+
+def is_published(request: server.Request) -> bool:
+    """Whether a caller without the extension asks for a permit: it posts to `/` only."""
+    return request.path == "/" and _AGENT_HEADER not in request.headers
+
+
+class HeldRequests:
+    """Requests of callers without the extension that wait for this process to lead. The server's cap on connections bounds them."""
+
+    def __init__(self) -> None:
+        self._leads = asyncio.Event()
+        self._handler: server.Handler | None = None
+
+    def answer_by(self, handler: server.Handler | None) -> None:
+        """This process leads, and `handler` answers; None: it leads no more."""
+        self._handler = handler
+        (self._leads.set if handler is not None else self._leads.clear)()
+
+    async def serve(self, request: server.Request) -> server.Reply | server.HangUp:
+        """The answer once this process leads; the end of the connection where it does not in time."""
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        try:
+            async with asyncio.timeout(AWAITED_S):
+                await self._leads.wait()
+        except TimeoutError:
+            return server.HangUp()
+        if self._handler is None:
+            return server.HangUp()
+        limit = codec.MAX_REQUEST_BYTES
+        is_cut = len(request.body) > limit
+        found = replace(request, body=request.body[:limit], is_cut=is_cut, waited_s=clock() - began_s)
+        return await self._handler(found)
+
+
+def refuse(request: server.Request, leader: str | None, own: str) -> server.Reply | server.HangUp:
+    """Any answer but a permit would be fatal to callers without the extension, which post to `/` only. `own` is this process's address."""
+    if is_published(request):
+        return server.HangUp()
+    if request.path in _OF_AGENTS:
+        return not_leader(leader)
+    if leader is None:
+        detail = "no scheduler leads now, as far as this one knows"
+    elif leader == own:
+        detail = "this scheduler does not serve yet, or no more"
+    else:
+        detail = f"another scheduler leads; ask {leader}"
+    return server.problem(503, ErrorCode.NOT_LEADER, detail, leader=leader)
+
+
+def led_routes(
+    options: ServingOptions, cluster: Cluster, *, has_scheduling: bool
+) -> tuple[server.Route, ...]:
+    """The routes that a leader has beside those of every scheduler, to be described. They are those of a core that never begins.
+
+    Pages of scheduling plugins are left out: which there are is known once they are made, and only a leader makes them.
+    """
+    options = options.copy()
+    options["journal"] = options["state"] = None  # only the leader's may be open
+    serving = Serving(options, Sources(cluster, None, dict, are_pools_objects=True))
+    if not has_scheduling:
+        return serving.routes()
+    ports = ExtenderPorts(serving.placements, serving.births, time.monotonic)
+    return (*serving.routes(), *SharedExtension(ports, logs.logger("scheduling")).routes(dict))
+
 
 RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
 """Between tries to read the cluster and the configuration: each lists every object."""

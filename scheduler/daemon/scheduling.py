@@ -1,36 +1,192 @@
-"""The scheduling framework for one time that this process leads: its profiles, and what their plugins reach."""
+"""The scheduling framework for one time that this process leads: its profiles, and what their plugins reach.
+
+It follows the pods of the profiles itself, and tells the queue which room came free."""
 
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from hosting import logs, metrics, server
+from hosting.backoff import Backoff
+from hosting.fault_log import FaultLog
+from hosting.kubernetes import names, objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
-from hosting.supervisor import Child
+from hosting.supervisor import Child, Supervisor
+from protocol.values import ZERO
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
+from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.outcomes import PodOutcomes, is_final, write_condition
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.daemon.own_pods import OwnPods
-from scheduler.daemon.room_freed import RoomFreed
+from scheduler.clusters.kubernetes.unscheduled import UnscheduledPods
 from scheduler.daemon.serving import Serving
+from scheduler.permits.core.core import Core
 from scheduler.placing.core.objects import NodeSnapshot, PodInfo
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.attempt import Extenders
 from scheduler.placing.cycle.migration_targets import MigrationTargets
+from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.placing.extension.extender import FrameworkExtender
 from scheduler.placing.extension.ledger_reservations import LedgerReservations
 from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.placing.kube_extender.refused import RefusedPods
+from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
 from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
 from scheduler.placing.runtime.assembly import build_frameworks, check_profiles
 from scheduler.placing.runtime.registry import new_registry
 from scheduler.placing.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
+
+LOOK_S: Final = 0.25
+"""How often the ledger is asked whether room became free."""
+
+
+class OwnPods:
+    """One for each time that this process leads."""
+
+    def __init__(  # noqa: PLR0913 - what is around the cycles
+        self,
+        api: KubernetesApi,
+        cluster: KubernetesCluster,
+        core: Core,
+        view: PlacingView,
+        extenders: Extenders,
+        *,
+        recorder: EventRecorder,
+        guard: LeadershipGuard,
+        rng: random.Random,
+        supervisor: Supervisor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        log = logs.logger("scheduling")
+        self._supervisor = supervisor
+        self._names: tuple[str, ...] = ()
+        self._has_started = False
+        self._outcomes = PodOutcomes(api, recorder, rng=rng, log=log)
+        self._changes, self._ledger = ClusterChanges(cluster, view), LedgerChanges(core)
+        self._scheduler = PodScheduler(extenders, view, self._outcomes, clock=clock, rng=rng, guard=guard)
+        self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
+
+    def use(self, extenders: Extenders) -> None:
+        """The profiles are these from now on."""
+        self._scheduler.use(extenders)
+        self._names = tuple(extenders.frameworks)
+        if self._has_started:
+            self._watch()
+
+    def start(self) -> None:
+        """Begin to place pods."""
+        self._has_started = True
+        self._supervisor.start("scheduler", self._scheduler.run)
+        self._supervisor.start("room that became free", self._follow_room)
+        self._supervisor.start("conditions of pods", self._outcomes.run)
+        self._watch()
+
+    def _watch(self) -> None:
+        for name, child in self._pods.follow(self._names).items():
+            self._supervisor.start(name, child)
+
+    def refreshed(self) -> None:
+        """The ledger has taken what the watches have shown."""
+        self._scheduler.happened(self._changes.take())
+        self._pods.offer_again()
+
+    def families(self) -> tuple[metrics.AnyFamily, ...]:
+        """The metrics."""
+        return self._scheduler.families()
+
+    async def _follow_room(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._scheduler.happened(self._ledger.take())
+
+
+MOST_AT_ONCE: Final = 5
+"""Pods that kube-scheduler is told of after one look: 20 in a second at most."""
+WRITE_S: Final = 3.0
+"""How long the API server has for one of them."""
+_BACKOFF: Final = Backoff(base_s=0.5, cap_s=10.0)
+
+
+class RoomFreed:
+    """Follows the ledger while `run` runs, and writes the condition `parley.dev/RoomFreed` to pods that have no node yet."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        cluster: KubernetesCluster,
+        core: Core,
+        refused: RefusedPods,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        date: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._ledger = LedgerChanges(core)
+        self._core = core
+        self._seen_generation, self._largest = -1, ZERO
+        self._refused = refused
+        self._clock, self._rng, self._date = clock, rng, date
+        self._faults = FaultLog(
+            logs.logger("extender"),
+            "kube-scheduler cannot be told of room that became free",
+            "kube-scheduler is told of room that became free again",
+        )
+
+    async def run(self) -> None:
+        """Follow the ledger for ever."""
+        self._refused.recover(self._clock())
+        failures = 0
+        while True:
+            await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng.random()) if failures else LOOK_S)
+            failures = 0 if await self._look() else failures + 1
+
+    async def _look(self) -> bool:
+        """Tell of the pods that are due; whether the API server took it."""
+        events, now_s = self._ledger.take(), self._clock()
+        if not self._refused.is_waiting and not events:
+            return True
+        generation = self._core.ledger.generation
+        if generation != self._seen_generation:
+            self._seen_generation, self._largest = generation, largest_room(self._core)
+        self._refused.happened(events, self._largest, now_s)
+        due = self._refused.due(MOST_AT_ONCE, now_s)
+        for number, pod in enumerate(due):
+            try:
+                await self._tell(pod)
+            except KubernetesError as error:
+                self._faults.failed(error)
+                if is_final(error):
+                    self._refused.gone(pod.uid)
+                self._refused.failed((each.uid for each in due[number:]), self._clock())
+                return False
+            self._faults.worked()
+        return True
+
+    async def _tell(self, pod: PodInfo) -> None:
+        if (
+            pod.pod.namespace,
+            pod.pod.name,
+        ) in self._cluster.pods():  # it has a node, or another pod of its name has
+            self._refused.gone(pod.uid)
+            return
+        condition: Manifest = {
+            "type": names.ROOM_FREED,
+            "status": "True",
+            "reason": "RoomFreed",
+            "message": "Parley's ledger may have room for the pod since this moment",
+            "lastTransitionTime": objects.time_written(self._date()),
+        }
+        await write_condition(self._api, pod, condition, deadline_s=WRITE_S)
+        self._refused.told(pod.uid, self._clock())
+
 
 READ_DEADLINE_S: Final = 1.0
 """How long a call of kube-scheduler may wait for a read of the cluster."""

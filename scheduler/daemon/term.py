@@ -10,11 +10,15 @@ from typing import Final
 from hosting import logs, metrics, server
 from hosting.addresses import Advertised
 from hosting.kubernetes import names
-from hosting.kubernetes.api import KubernetesApi
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.lease import Leadership, LeaseElector
 from hosting.kubernetes.recorder import EventRecorder
+from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import CONFIG_MAPS, Manifest, ResourceType
+from hosting.logs import Logger
+from hosting.settings import MAX_FILE_BYTES, SettingsError
 from hosting.supervisor import Child
+from hosting.threads import in_own_thread
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.policies import PolicyStatus
@@ -22,7 +26,6 @@ from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.kubernetes.reading import is_served_by_published
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.clusters.migrator import KubernetesMigrator
-from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.scheduling import LiveScheduling
 from scheduler.daemon.serving import (
@@ -32,11 +35,98 @@ from scheduler.daemon.serving import (
     Sources,
 )
 from scheduler.permits.core import events
-from scheduler.permits.service.config_file import ConfigFile
+from scheduler.permits.service.config_file import ConfigFile, Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.kube_extender.listener import ListenerSettings
 from scheduler.placing.kube_extender.service import ExtenderService
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
+
+KEY: Final = "config.yaml"
+
+
+class ConfigMapSource:
+    """The configuration under `config.yaml` in the ConfigMap `namespace`/`name`. It is up to date while `run` runs."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        place: tuple[str, str],
+        clock: Callable[[], float],
+        rng: random.Random,
+        log: Logger,
+        *,
+        migrator_present: bool,
+    ) -> None:
+        self._place = place
+        self._clock = clock
+        self._log = log
+        self._model = model_of(migrator_present=migrator_present)
+        self._watch = Reflector(
+            api,
+            CONFIG_MAPS,
+            place[0],
+            field_selector=f"metadata.name={place[1]}",
+            clock=clock,
+            rng=rng,
+            log=log,
+        )
+        self.run: Final[Child] = self._watch.run
+        self._read: str | None = None
+        """The text that was read last."""
+        self._faults: list[str] = []
+        self._has_begun = False
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The ConfigMap; None where there is none."""
+        return self._watch.objects().get(self._place)
+
+    @property
+    def path(self) -> Path:
+        """What faults name."""
+        return Path(f"configmap/{'/'.join(self._place)}/{KEY}")
+
+    async def refresh(self) -> Configuration | None:
+        """The configuration, where it is read for the first time or has changed since; else None.
+
+        Raises `SettingsError` with every fault, in each call until the text changes, and `ClusterUnreachableError` before the
+        ConfigMap was seen for the first time.
+        """
+        if not self._watch.has_synced:
+            try:
+                await self._watch.caught_up(self._clock())
+            except KubernetesError as error:
+                raise ClusterUnreachableError(f"{self.path}: {error}") from None
+        text = self._text()
+        if text == self._read:
+            if self._faults:
+                raise SettingsError(self.path, self._faults)
+            return None
+        content = text.encode()
+        self._read, self._faults = text, []
+        if len(content) > MAX_FILE_BYTES:
+            self._faults = [f"is larger than {MAX_FILE_BYTES} bytes"]
+            raise SettingsError(self.path, self._faults)
+        try:
+            found = await in_own_thread(lambda: read_configuration(self.path, content, self._model))
+        except SettingsError as error:
+            self._faults = error.faults
+            raise
+        if self._has_begun:
+            self._log.info("configuration read again", source=str(self.path))
+        self._has_begun = True
+        return found
+
+    def _text(self) -> str:
+        """The text as the API server showed it last. Raises `SettingsError` where there is none."""
+        found = self.manifest
+        if found is None:
+            raise SettingsError(self.path, ["there is no such ConfigMap"])
+        text = (found.get("data") or {}).get(KEY)
+        if not isinstance(text, str):
+            raise SettingsError(self.path, [f"the ConfigMap has no key {KEY}"])
+        return text
+
 
 REPORTER: Final = f"{names.GROUP}/scheduler"
 

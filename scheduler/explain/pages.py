@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from hosting import server
-from hosting.operation import DocumentedAnswer, DocumentedParameter, Operation
+from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol.explaining import (
     Audit,
     DecisionOutcome,

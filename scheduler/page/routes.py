@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hosting import server
-from hosting.operation import DocumentedAnswer, Operation
+from hosting.problems import DocumentedAnswer, Operation
 
 D3_PACKAGE: Final = "xstatic.pkg.d3"
 D3_PLACE: Final = b"{{D3_INTEGRITY}}"

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from agent.node.plugins import reconciler
+from agent.node.plugins import manager as node_manager
 from agent.node.plugins.core import reconciling
 from agent.node.plugins.core.operations import Operations
 from agent.node.plugins.core.plugin_info import PluginInfo
@@ -144,7 +144,7 @@ def replaced_socket_stays() -> Patch:
         )
 
     original = reconciling.plan
-    return mock.patch.object(reconciler, "plan", plan)
+    return mock.patch.object(node_manager, "plan", plan)
 
 
 def path_stays_pending() -> Patch:

@@ -13,7 +13,7 @@ from unittest import mock
 
 from structlog.testing import capture_logs
 
-from agent.node.plugins import reconciler, registration
+from agent.node.plugins import manager, registration
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.status import PluginState, PluginStatus
 from hosting import logs
@@ -100,7 +100,7 @@ class PluginWorld:
         uuids = count(1)
         self._worlds = Worlds(DesiredStateOfWorld(lambda: 1, lambda: f"U{next(uuids)}"), ActualStateOfWorld())
         loop = asyncio.get_running_loop()
-        self._reconciler = reconciler.PluginReconciler(
+        self._reconciler = manager.PluginReconciler(
             self._worlds,
             {TYPE: self._handler},
             log=logs.logger("test"),

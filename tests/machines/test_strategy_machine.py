@@ -19,10 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.node.qos.client import StrategyPorts
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
-from agent.node.qos.flags import configured
+from agent.node.qos.flags import ExtensionRegistry, configured
 from agent.node.qos.manager import QosManager
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.registry import ExtensionRegistry
 from tests.support.waiting import PATIENCE_S, until
 from tests.unit.agent_qos.strategies import LOG, states
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from agent.backends.qemu.metrics import guest_families
+from agent.backends.qemu.backend import guest_families
 from agent.daemon import plugin_page, qos_page
 from hosting import logs, metrics
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hosting.server import Reply
 from scheduler.pools.chain.plugin import PoolHandle
-from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S
 from scheduler.pools.core.fair_split import Tenant, Tree, fair_split
 from scheduler.pools.core.providers import Providers
+from scheduler.pools.core.queues import CLAIM_S, MAX_CLAIM_S
 from scheduler.pools.core.values import Pool
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import Use

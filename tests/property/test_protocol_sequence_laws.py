@@ -5,7 +5,6 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.negotiation import Negotiation
 from protocol.sequence import (
     AgentGate,
     AnswerGate,
@@ -18,7 +17,7 @@ from protocol.sequence import (
     Stale,
     Superseded,
 )
-from protocol.versions import PLUGIN_SPOKEN, PluginProtoVersion, VersionRange
+from protocol.versions import PLUGIN_SPOKEN, Negotiation, PluginProtoVersion, VersionRange
 
 relaxed = settings(deadline=None, max_examples=200)
 

@@ -11,8 +11,7 @@ from hosting import logs
 from hosting.cgroups.tree import CgroupTree
 from hosting.client import HttpClient
 from hosting.settings import Settings, load
-from informant.guest.machine import ProcSource
-from informant.guest.machine_files import MachineFiles
+from informant.guest.machine import MachineFiles, ProcSource
 from informant.guest.watching import PollingSource
 from informant.service.informant import Informant
 from informant.service.limits import Guest

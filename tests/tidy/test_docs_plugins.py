@@ -6,7 +6,7 @@ import pytest
 
 from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
-from agent.node.plugins import plugin_connection, reconciler, registration
+from agent.node.plugins import manager, plugin_connection, registration
 from agent.node.plugins.registration import RegistrationLimits
 from agent.node.plugins.types.answers import MAX_TEXT
 from agent.node.plugins.types.calls import PluginLimits
@@ -15,7 +15,7 @@ from agent.node.plugins.types.policy import MAX_PARTS
 from agent.node.plugins.unix_channel import MAX_PATH_BYTES
 from agent.node.qos.core.decisions import MAX_DECISIONS
 from agent.node.qos.core.lifecycle import LifecycleTiming
-from agent.node.qos.registry import QOS_PLUGIN_GROUP
+from agent.node.qos.flags import QOS_PLUGIN_GROUP
 from hosting.fault_log import ALIKE
 from hosting.kubernetes import names
 from parley import node_plugins
@@ -151,7 +151,7 @@ def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
         f"{registration.DIALS} sockets are dialled at once",
         f"the first turn of a socket takes {registration.FIRST_TURN_S:g} s",
         f"(up to {registration.PATIENT} sockets at the same time)",
-        f"At most {reconciler.STARTS} registrations begin in one pass",
+        f"At most {manager.STARTS} registrations begin in one pass",
         f"Of more than {ALIKE} sockets with the same fault",
         f"list up to {plugin_page.MAX_LISTED} sockets",
         f"a `type` and a `name` have at most {plugin_connection.MAX_LABEL} printable characters",

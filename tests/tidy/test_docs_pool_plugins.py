@@ -26,7 +26,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import POOL_LABEL
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Config
-from scheduler.pools.chain import calls, config, manager, registry
+from scheduler.pools.chain import calls, config, manager
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, errors, queues
@@ -223,9 +223,9 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"asked about together, up to {queues.MAX_BATCH}",
         f"`pools.cooldown` ({admission_state.COOLDOWN_S:g} seconds)",
         f"at most {errors.MAX_MESSAGE} characters",
-        f"`{registry.PLUGIN_GROUP}`",
-        f"`{registry.QUOTA_GROUP}`",
-        f"`{registry.INSTANCE_TYPE_GROUP}`",
+        f"`{config.PLUGIN_GROUP}`",
+        f"`{config.QUOTA_GROUP}`",
+        f"`{config.INSTANCE_TYPE_GROUP}`",
     ):
         assert sentence in prose, sentence
 

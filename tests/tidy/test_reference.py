@@ -19,7 +19,7 @@ NO_FILES = {
     "agent.daemon.policies.Choice": "an entry of `policies` of the agent's file, which is told there",
     "hosting.kubernetes.annotations._": "read from a pod's annotations: docs/guides/kubernetes.md",
     "labs.vms.load.messages": "a message to the load generator of tests and demos",
-    "scheduler.pools.state._": "the scheduler's own file",
+    "scheduler.pools.service._": "the scheduler's own file",
     "scheduler.clusters.kubernetes": "read from objects of Kubernetes",
     "scheduler.placing.extension.services": "the body of a request: in the API's document",
     "scheduler.pools.entry.WrittenPool": "the body of a request: in the API's document",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.mark import Mark
 from agent.backends.pod import containers
+from agent.backends.pod.containers import KnownPod, why_never, why_not_now
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
-from agent.backends.pod.reading import KnownPod, why_never, why_not_now
 from agent.core.lately import LatelyUsed
 from agent.core.model import PodObservation, Vm
 from agent.core.ports import (

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -10,13 +10,37 @@ from msgspec.structs import replace
 from agent.backends.qemu.core.state import QemuGuest
 from agent.backends.qemu.core.told import machine_document, observation, unreachable
 from agent.backends.qemu.guest_loop import GuestAccess, GuestLoop, LoopContext
-from agent.backends.qemu.metrics import guest_families
 from agent.backends.qemu.standing import GuestStanding
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, Fencing, ResizeRefusedError
 from hosting.metrics import Family
 from hosting.supervisor import Supervisor
 from protocol.values import Observation, Resources
+
+
+def guest_families(guests: Mapping[str, QemuGuest], now_s: float) -> Iterator[Family]:
+    """What is plugged in, and what the guests use of it where they tell. Guests by the names of their VMs."""
+    cpus: list[tuple[tuple[str, ...], float]] = []
+    memory: list[tuple[tuple[str, ...], float]] = []
+    for name, known in guests.items():
+        cpus.append(((name, "plugged"), float(known.look.plugged_cpus)))
+        memory.append(((name, "plugged"), float(known.plugged_bytes)))
+        guest = known.guest.believed(now_s, known.rules.silence_s)
+        if guest is not None:
+            cpus.append(((name, "online"), float(guest.online_cpus)))
+            memory.append(((name, "online"), float(guest.memory_online_bytes)))
+    labels = ("vm", "state")
+    yield Family(
+        "gauge", "parley_agent_guest_cpus", "vCPUs of each guest, plugged in and online", labels, tuple(cpus)
+    )
+    yield Family(
+        "gauge",
+        "parley_agent_guest_memory_bytes",
+        "Memory of each guest, plugged in and online",
+        labels,
+        tuple(memory),
+    )
+
 
 LOOK_EVERY_S: Final = 1.0
 """The runner is told when a guest has changed; it need not ask all the time."""

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 from agent.core.policies.values import MAX_UNITS, Goal, Load, ResourceGoal, Sizing, usable
 from protocol import float32
-from protocol.plurals import counted
+from protocol.texts import counted
 
 MAX_FLOAT32: Final = 2.0**128 - 2.0**104
 

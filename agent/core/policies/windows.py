@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.core.policies.values import MAX_UNITS, Goal, ResourceGoal, Sizing, moved
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.values import ComputeUnit
 
 

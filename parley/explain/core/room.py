@@ -14,8 +14,8 @@ from protocol.explaining import (
     ReasonShown,
     Room,
 )
-from protocol.plurals import counted
 from protocol.reasons import ReasonCode
+from protocol.texts import counted
 
 MAX_HOLDERS: Final = 3
 SETTLING: Final = "settling"

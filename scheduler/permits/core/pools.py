@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import structs
 
-from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
+from protocol.texts import counted
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, Resources, amount_of
 from scheduler.permits.core.events import AmountLimit, PoolVerdict
 from scheduler.permits.core.ledger import Ledger, PoolAccount

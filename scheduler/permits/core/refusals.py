@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
-from protocol.plurals import counted
 from protocol.reasons import Reason
+from protocol.texts import counted
 from protocol.values import amount_of
 from scheduler.permits.core import limits
 from scheduler.permits.core.ledger import Cause, Ledger, PoolAccount

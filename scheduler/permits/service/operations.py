@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hosting.operation import DocumentedAnswer, DocumentedParameter, Operation
+from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol import codec, wire
 from protocol.extension import AGENT_HEADER
 

@@ -30,10 +30,9 @@ from scheduler.permits.service.answers import Answers, Outcome
 from scheduler.permits.service.cluster_reader import ClusterReader
 from scheduler.permits.service.core_loop import CoreLoop
 from scheduler.permits.service.effects import Effects
-from scheduler.permits.service.looks import Looks
 from scheduler.permits.service.operations import PERMIT
 from scheduler.permits.service.stats import PermitStats
-from scheduler.permits.service.waiting import WaitingRequest, WaitingRequests
+from scheduler.permits.service.waiting import Looks, WaitingRequest, WaitingRequests
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
     LOOK_DEADLINE_S,

@@ -45,9 +45,8 @@ from scheduler.placing.core.status import (
     is_success,
     message_of,
 )
-from scheduler.placing.extension.reserving import ReservationPlugins
+from scheduler.placing.extension.reserving import ReservationPlugins, Transformers
 from scheduler.placing.extension.shared import SharedExtension
-from scheduler.placing.extension.transforming import Transformers
 from scheduler.placing.runtime.answers import answered, blame
 from scheduler.placing.runtime.assembly import ProfileError, of_profile
 from scheduler.placing.runtime.context import CycleState, NotFoundError

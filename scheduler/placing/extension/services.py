@@ -13,7 +13,7 @@ from pydantic import Field
 
 from hosting import addresses, server
 from hosting.logs import Logger
-from hosting.operation import DocumentedAnswer, DocumentedParameter, Operation
+from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from hosting.settings import Settings, SettingsError, parse_json
 from protocol.explaining import AmountShown
 from protocol.pages import (

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hosting.operation import DocumentedAnswer, Operation
+from hosting.problems import DocumentedAnswer, Operation
 from scheduler.placing.kube_extender.messages import (
     ExtenderBindingResult,
     ExtenderFilterResult,

@@ -12,9 +12,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
-from protocol.texts import clean
+from protocol.texts import clean, counted
 from protocol.values import Resources, Value
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.model import VmSpec

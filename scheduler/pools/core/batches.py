@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from protocol.plurals import counted
 from protocol.reasons import Reason, ReasonCode
+from protocol.texts import counted
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value, amount_of
 from scheduler.permits.core import limits
 from scheduler.permits.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.values import Resources, amount_of
 from scheduler.pools.core.errors import AppError, Detail, Interrupt, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.values import Admission, AmountCap, resource_text, tightest

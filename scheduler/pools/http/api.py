@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from hosting import addresses, server
-from hosting.operation import DocumentedAnswer, DocumentedParameter, Operation
+from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from hosting.settings import SettingsError, parse_json
 from protocol.explaining import AmountShown
 from protocol.pages import (
@@ -28,8 +28,8 @@ from protocol.pages import (
     SaturatedAmount,
     UnparkedPool,
 )
-from protocol.plurals import counted
 from protocol.reasons import ErrorCode
+from protocol.texts import counted
 from protocol.values import Resources
 from scheduler.permits.core.core import Core
 from scheduler.pools import entry

@@ -20,7 +20,7 @@ from operator import add, is_not, sub
 from typing import Final, NamedTuple
 
 from hosting.settings import check
-from protocol import plurals, values
+from protocol import texts, values
 from protocol.values import amount_of
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
@@ -180,7 +180,7 @@ class QuotaPlugin(BasePlugin):
             if allowed.units is None or needs[at] <= max(allowed.units - used[at] + mine[at], has[at]):
                 continue
             left = max(0, allowed.units - used[at] + mine[at])
-            need, room = f"the {plurals.counted(needs[at], 'unit')}", str(left)
+            need, room = f"the {texts.counted(needs[at], 'unit')}", str(left)
             if measure != UNITS:
                 need, room = resource_text(measure, needs[at]), resource_text(measure, left)
             message = f"tenant {tenant} cannot keep {need} of pool {pool.name}'s minUnits: it has {room} for the pool"
@@ -333,11 +333,11 @@ class QuotaPlugin(BasePlugin):
         assert allowance.units is not None
         tenant = self._tree.nodes[place].tenant.name
         units = max(0, allowance.units - self._accounts.used_units(place))
-        left = plurals.counted(units, "unit")
+        left = texts.counted(units, "unit")
         bound, bounding = allowance.bound_units, self._tree.nodes[allowance.place].tenant.name
         match allowance.binding, allowance.place == place:
             case BindingLimit.LIMIT, True:
-                why = f"has {units} of its {plurals.counted(bound, 'unit')} left"
+                why = f"has {units} of its {texts.counted(bound, 'unit')} left"
             case BindingLimit.LIMIT, False:
                 why = f"has {left} left of the {bound} that {bounding} may use"
             case BindingLimit.FAIR_SHARE, True:
@@ -346,7 +346,7 @@ class QuotaPlugin(BasePlugin):
                 why = f"has {left} left of the {bound} that are {bounding}'s guarantee and fair share"
             case _:
                 why = f"has {left} left: others use the {bound} of {bounding}, or are guaranteed them"
-        return f"tenant {tenant} {why}; {cap} of {plurals.counted(pool.replicas, 'replica')} {'fits' if cap == 1 else 'fit'}"
+        return f"tenant {tenant} {why}; {cap} of {texts.counted(pool.replicas, 'replica')} {'fits' if cap == 1 else 'fit'}"
 
     def _why_amount(self, resource: str, place: int, allowance: Allowance, room: int) -> str:
         """Why no more of a resource is admitted, for people."""

@@ -8,8 +8,8 @@ import threading
 from agent import program
 from agent.node.qos.core.actions import CgroupResource, CgroupUpdate, StrategyDecision
 from agent.node.qos.core.gates import FeatureSpec
+from agent.node.qos.flags import register_qos_ext_plugin
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.registry import register_qos_ext_plugin
 
 GROUP = "kubepods/besteffort"
 

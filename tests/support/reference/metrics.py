@@ -10,10 +10,10 @@ from typing import Any, Final, cast
 
 import yaml
 
-from agent.backends.qemu.metrics import guest_families
+from agent.backends.qemu.backend import guest_families
 from agent.daemon import plugin_page, qos_page, status
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
-from agent.node.plugins.metrics import plugins_families
+from agent.node.plugins.manager import plugins_families
 from agent.runner.stats import Latencies
 from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.daemon.gates_file import GatesFile
+from agent.daemon.qos import GatesFile
 from hosting.settings import FaultsError
 from tests.support.servers import QUIET
 

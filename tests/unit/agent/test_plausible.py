@@ -7,7 +7,7 @@ import pytest
 from agent.core import events
 from agent.core.condition import condition
 from agent.core.model import Sample, Vm, VmKind
-from agent.core.plausible import BURST, LATE_S, Usable, plausible, usable
+from agent.core.on_metrics import BURST, LATE_S, Usable, plausible, usable
 from agent.core.policies.values import MILLION, Load
 from protocol.values import ZERO, Bounds, Resources
 from tests.support.amounts import GIB, cu

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.daemon.plugin_events import PluginEvents
+from agent.daemon.node_plugins import PluginEvents
 from agent.node.plugins.status import PluginState, PluginStatus
 
 S = PluginState

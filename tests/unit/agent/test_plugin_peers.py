@@ -11,7 +11,7 @@ from agent.core.model import Sample, Vm
 from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.values import Goal, Load, ResourceGoal, Sizing
 from agent.core.ports import VmBackend
-from agent.daemon.plugin_peers import MetricsFromPlugin, PluginPolicies
+from agent.daemon.runner_factory import MetricsFromPlugin, PluginPolicies
 from agent.node.plugins.ports import MetricsSource, OutsidePolicy, PluginError
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.agent.driver import VM

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from agent.backends.change_log import ChangeLog
-from agent.backends.kubernetes import KubernetesBackend
+from agent.backends.factories import KubernetesBackend
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod import containers
 from agent.backends.pod.backend import TRUSTED_AFTER_S, PodBackend

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from agent.daemon.node_events import ClusterNode, NodeEvents
-from agent.daemon.states_feed import StatesFeed, machine
+from agent.daemon.qos import StatesFeed, machine
 from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.states import ObjectType
 from agent.node.qos.states_informer import States

@@ -16,8 +16,7 @@ from agent.node.plugins.core.operations import AlreadyExecuting, Refusal
 from agent.node.plugins.core.plugin_info import PluginInfo, RegistrationError
 from agent.node.plugins.core.reconciling import UnregisterPlugin, plan
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, SocketPathError, Worlds
-from agent.node.plugins.manager import NodePluginManager
-from agent.node.plugins.reconciler import PluginReconciler
+from agent.node.plugins.manager import NodePluginManager, PluginReconciler
 from agent.node.plugins.registration import RegistrationLimits
 from hosting import logs
 from tests.support.servers import Certain

@@ -16,8 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from agent.node.plugins.core.worlds import DesiredStateOfWorld
-from agent.node.plugins.watcher import Watcher
-from agent.node.plugins.watcher_tree import SocketTree
+from agent.node.plugins.watcher import SocketTree, Watcher
 from hosting import logs
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.node.plugins.registration import RegistrationLimits
-from agent.node.plugins.sdk import registration as sdk
+from agent.node.plugins.sdk import serving as sdk
 from agent.node.plugins.status import PluginState
 from hosting import logs
 from parley.node_plugins import RegistrationOffer, RegistrationServer

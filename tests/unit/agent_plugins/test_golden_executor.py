@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from agent.node.plugins.core.operations import AlreadyExecuting, BackingOff, Operations
-from agent.node.plugins.executor import OperationExecutor
+from agent.node.plugins.manager import OperationExecutor
 from tests.support.servers import Certain
 from tests.support.waiting import until
 from tests.unit.agent_plugins.recorded_plugins import Case, recorded

@@ -14,7 +14,7 @@ from agent.node.plugins.core.worlds import (
     SocketPathError,
     Worlds,
 )
-from agent.node.plugins.metrics import plugins_families
+from agent.node.plugins.manager import plugins_families
 from tests.unit.agent_plugins.recorded_plugins import Case, LabelledHandler, recorded
 
 CASES: Final = recorded(("asw", "dsw", "worlds", "metrics"))

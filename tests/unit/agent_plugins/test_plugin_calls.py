@@ -15,7 +15,7 @@ from agent.node.plugins.proto import resizer_v1_pb2 as wire
 from agent.node.plugins.status import CallFigures
 from agent.node.plugins.types.answers import AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
-from agent.node.plugins.types.handlers import TypeHandler
+from agent.node.plugins.types.catalogue import TypeHandler
 from agent.node.plugins.types.resizer import (
     NoSizeLog,
     ResizerAnewError,

@@ -25,9 +25,7 @@ from agent.node.plugins.core.worlds import (
     SocketPathError,
     Worlds,
 )
-from agent.node.plugins.executor import OperationExecutor
-from agent.node.plugins.metrics import plugins_families
-from agent.node.plugins.reconciler import PluginReconciler
+from agent.node.plugins.manager import OperationExecutor, PluginReconciler, plugins_families
 from agent.node.plugins.watcher import Watcher
 from hosting import logs
 from parley.node_plugins import RegistrationOffer, RegistrationServer

@@ -13,8 +13,8 @@ from agent.node.plugins import registration
 from agent.node.plugins.core.operations import MAX_ERROR
 from agent.node.plugins.core.reconciling import RegisterPlugin
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
+from agent.node.plugins.manager import STARTS, PluginReconciler
 from agent.node.plugins.plugin_connection import PluginTold
-from agent.node.plugins.reconciler import STARTS, PluginReconciler
 from agent.node.plugins.status import PluginState, PluginStatus
 from hosting import logs
 from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.node.plugins import watcher, watcher_birth, watcher_tree
+from agent.node.plugins import watcher
 from agent.node.plugins.core.scanning import Sockets
-from agent.node.plugins.watcher_tree import FolderLook, SocketTree
+from agent.node.plugins.watcher import FolderLook, SocketTree
 from hosting.backoff import Backoff
 from tests.support.waiting import PATIENCE_S, until
 from tests.unit.agent_plugins.registry_folder import (
@@ -164,7 +164,7 @@ async def test_sockets_stay_desired_while_nobody_can_see_them(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", refused)
-        patched.setattr(watcher_tree, "socket_identity", refused)
+        patched.setattr(watcher, "socket_identity", refused)
         registry.watched.rescan()
         await registry.watched.looked_again(1)
         assert registry.desired() == ["x/a.sock"]
@@ -198,7 +198,7 @@ async def test_without_watches_of_the_kernel_the_folder_is_looked_at_from_time_t
     def none_left(*_: object, **__: object) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(watcher_tree, "Inotify", none_left)
+    monkeypatch.setattr(watcher, "Inotify", none_left)
     watched = WatchedFolder(tmp_path, rescan_s=SOON_S)
     with capture_logs() as lines:
         await watched.start_unsettled()
@@ -211,7 +211,7 @@ async def test_without_watches_of_the_kernel_the_folder_is_looked_at_from_time_t
 async def test_a_socket_is_known_by_its_last_modification_where_nobody_tells_when_it_was_made(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher_birth, "_libc", object())
+    monkeypatch.setattr(watcher, "_libc", object())
     registry.socket("r/a.sock")
     await registry.watched.changed("a.sock")
     os.utime(registry.root / "a.sock", ns=(1, 1))
@@ -225,7 +225,7 @@ async def test_a_tree_that_is_too_large_is_looked_at_in_part_and_forgets_only_wh
 ) -> None:
     registry.sockets("r/s", "9")
     await registry.watched.changed("s008.sock")
-    monkeypatch.setattr(watcher_tree, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(watcher, "ENTRIES_MAX", 3)
     with capture_logs() as lines:
         registry.removes("r/s", "5")
         await registry.watched.changed("-s004.sock")

@@ -11,10 +11,9 @@ from typing import Any
 from agent.node.qos.client import StrategyPorts
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
-from agent.node.qos.flags import configured
+from agent.node.qos.flags import ExtensionRegistry, configured
 from agent.node.qos.manager import QosManager
 from agent.node.qos.ports import StopSignal
-from agent.node.qos.registry import ExtensionRegistry
 from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States
 from tests.support.waiting import PATIENCE_S

@@ -13,10 +13,9 @@ import pytest
 from agent.node.qos.client import StrategyPorts
 from agent.node.qos.core.metrics import PSI, MetricSample
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.flags import configured
+from agent.node.qos.flags import QOS_PLUGIN_GROUP, ExtensionRegistry, configured, standard
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
-from agent.node.qos.registry import QOS_PLUGIN_GROUP, ExtensionRegistry, standard
 from tests.support.waiting import until
 from tests.unit.agent_qos.group_trees import GroupTree
 from tests.unit.agent_qos.strategies import LOG, states

@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 
 from agent.node.qos.core.gates import FeatureSpec
-from agent.node.qos.flags import EXTENSIONS_FLAG, Flag, Flags, QOSExtensionConfig, configured
+from agent.node.qos.flags import (
+    EXTENSIONS_FLAG,
+    ExtensionRegistry,
+    Flag,
+    Flags,
+    QOSExtensionConfig,
+    configured,
+    standard,
+)
 from agent.node.qos.ports import FlagSet
-from agent.node.qos.registry import ExtensionRegistry, standard
 from hosting.settings import FaultsError
 from tests.unit.agent_qos.strategies import Strategy
 

@@ -18,8 +18,8 @@ from agent.node.qos.core.actions import (
 from agent.node.qos.core.decisions import MAX_DECISIONS, MAX_REASONS, DecisionRecord, noted
 from agent.node.qos.core.states import PodState
 from agent.node.qos.host import ThreadStop
+from agent.node.qos.manager import RecommendingClient
 from agent.node.qos.ports import NodeClient
-from agent.node.qos.recommending import RecommendingClient
 from hosting.cgroups.tree import CgroupTree
 from tests.unit.agent_qos.strategies import Lines, pod
 

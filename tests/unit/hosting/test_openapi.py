@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from hosting import openapi
-from hosting.operation import HEALTHZ, NO_CONTENT, DocumentedAnswer, DocumentedParameter, Operation
+from hosting.problems import HEALTHZ, NO_CONTENT, DocumentedAnswer, DocumentedParameter, Operation
 from hosting.server import Reply, Request, Route
 from hosting.settings import Settings
 from protocol.reasons import ErrorCode

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from informant.core.cpu_orders import CpuSwitch
-from informant.guest.machine_files import MachineFiles
+from informant.guest.machine import MachineFiles
 
 BLOCK = 128 * 2**20
 

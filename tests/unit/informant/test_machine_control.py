@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hosting.server import Reply, Request
-from informant.service.machine_control import MachineControl
+from informant.service.informant import MachineControl
 from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.informant.machine_trees import BLOCK, MachineTree, MadeUpMachine

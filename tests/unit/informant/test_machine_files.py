@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from informant.core.cpu_orders import CpuSwitch, GuestCpus
-from informant.guest.machine_files import MachineFiles, findings
+from informant.guest.machine import MachineFiles, findings
 from tests.unit.informant.machine_trees import BLOCK, MachineTree
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Shortage, ShortageDetector
 from informant.core.thresholds import Spare, Thresholds
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.wire import MoreResources
 
 MIB, GIB = 2**20, 2**30

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.plurals import counted
+from protocol.texts import counted
 
 
 @pytest.mark.parametrize(

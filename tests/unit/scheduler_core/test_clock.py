@@ -5,7 +5,7 @@ import random
 import pytest
 
 from protocol.wire import SlotResources
-from scheduler.permits.core import clock, events, journal, timers
+from scheduler.permits.core import clock, events, journal, state
 from scheduler.permits.core.state import CoreState, SchedulerConfig
 from scheduler.permits.core.vms import VmRecord
 from tests.support.amounts import UNIT, cu
@@ -107,7 +107,7 @@ class Scanning(World):
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """One input; at a tick all VMs are due."""
         if isinstance(event, events.ClockTicked):
-            queue = self.core.state.timers = timers.TimerQueue()
+            queue = self.core.state.timers = state.TimerQueue()
             for record in self.core.vms:
                 queue.schedule(record.spec.uid, event.now_s)
         return super().apply(event)

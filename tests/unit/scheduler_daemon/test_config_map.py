@@ -9,7 +9,7 @@ import pytest
 
 from hosting.kubernetes.resources import CONFIG_MAPS
 from hosting.settings import SettingsError
-from scheduler.daemon.config_map import ConfigMapSource
+from scheduler.daemon.term import ConfigMapSource
 from scheduler.ports import ClusterUnreachableError
 from tests.support.kube_api import FakeApiServer
 from tests.support.servers import QUIET

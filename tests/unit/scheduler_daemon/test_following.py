@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hosting import openapi, problems
-from hosting.operation import HEALTHZ
+from hosting.problems import HEALTHZ
 from hosting.server import HangUp, Reply, Request, Route
-from scheduler.daemon.following import AWAITED_S, HeldRequests, led_routes, refuse
+from scheduler.daemon.leader import AWAITED_S, HeldRequests, led_routes, refuse
 from scheduler.daemon.serving import Serving, Sources, description
 from tests.support.openapi import document_faults
 from tests.support.virtual_time import now_s, virtually

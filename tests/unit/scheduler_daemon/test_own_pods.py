@@ -12,7 +12,7 @@ from hosting.supervisor import Supervisor
 from protocol.values import Resources
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.daemon.own_pods import OwnPods
+from scheduler.daemon.scheduling import OwnPods
 from scheduler.permits.service.placements import CorePlacements
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.attempt import Extenders

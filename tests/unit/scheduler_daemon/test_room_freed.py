@@ -13,7 +13,7 @@ from hosting.kubernetes import names, objects
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.resources import NODES, PODS
 from protocol.wire import PodName
-from scheduler.daemon.room_freed import RoomFreed
+from scheduler.daemon.scheduling import RoomFreed
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
 from tests.support.amounts import cu

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.placing.runtime.context import CycleState, PluginContext
-from scheduler.placing.runtime.locks import LockError
+from scheduler.placing.runtime.context import CycleState, LockError, PluginContext
 from tests.support.virtual_time import turns, virtually
 
 Take = Callable[[PluginContext], Coroutine[Any, Any, None]]

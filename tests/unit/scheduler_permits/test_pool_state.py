@@ -17,14 +17,12 @@ from hosting.settings import SettingsError
 from protocol.values import Resources
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.pools.chain.config import ChainConfig, Named, Registries
-from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry
+from scheduler.pools.chain.config import ChainConfig, Named, PluginRegistry, ProviderRegistry, Registries
 from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.errors import AppError
 from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import Admission, Pool, PoolLimits
-from scheduler.pools.service import PoolService
-from scheduler.pools.state import PoolStateFile
+from scheduler.pools.service import PoolService, PoolStateFile
 from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_permits.service_worlds import INSTANCE

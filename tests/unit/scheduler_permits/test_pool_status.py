@@ -9,8 +9,7 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import NodeSpec
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.pools.chain.config import Registries
-from scheduler.pools.chain.registry import PluginRegistry
+from scheduler.pools.chain.config import PluginRegistry, Registries
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService

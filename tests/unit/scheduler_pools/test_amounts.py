@@ -15,8 +15,8 @@ from scheduler.pools.chain.plugin import BasePlugin
 from scheduler.pools.core import batches
 from scheduler.pools.core.admission_state import CachedRefusal, PoolAdmissionState
 from scheduler.pools.core.batches import PoolGrowth, Question, Waiter
-from scheduler.pools.core.claims import Claims
 from scheduler.pools.core.errors import new_insufficient_resources, new_internal
+from scheduler.pools.core.queues import Claims
 from scheduler.pools.core.values import ADMITTED, Admission, AmountCap, Context, Pods, Pool, Purpose
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns, virtually

@@ -12,9 +12,16 @@ from hosting.registry import RegistryError
 from hosting.settings import FaultsError, SettingsError
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.pools.chain.config import ChainConfig, Named, Registries, build_chain
+from scheduler.pools.chain.config import (
+    ChainConfig,
+    Named,
+    PluginRegistry,
+    ProviderRegistry,
+    Registries,
+    build_chain,
+    standard,
+)
 from scheduler.pools.chain.plugin import Handle, PoolHandle
-from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
 from scheduler.pools.core.providers import NoInstanceTypes, Providers
 from scheduler.pools.service import PoolService
 from tests.support.virtual_time import now_s, virtually

@@ -2,8 +2,8 @@
 
 from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.core.admission_state import COOLDOWN_S
-from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S, Claims
 from scheduler.pools.core.errors import new_internal
+from scheduler.pools.core.queues import CLAIM_S, MAX_CLAIM_S, Claims
 from scheduler.pools.core.values import Admission
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import permit

@@ -6,19 +6,19 @@ import inspect
 import pytest
 
 from parley import plugins
-from scheduler.pools.chain import manager, plugin, probing, registry
+from scheduler.pools.chain import config, manager, plugin, probing
 from scheduler.pools.core import errors, probe, providers, values
 
 SEED = {
     "NewInsufficientResources": ("new_insufficient_resources", errors.new_insufficient_resources),
     "NewInternal": ("new_internal", errors.new_internal),
     "NewInvalidSpec": ("new_invalid_spec", errors.new_invalid_spec),
-    "Register": ("register", registry.register),
+    "Register": ("register", config.register),
     "BasePlugin": ("BasePlugin", plugin.BasePlugin),
     "Factory": ("Factory", plugin.Factory),
-    "Get": ("get", registry.get),
+    "Get": ("get", config.get),
     "Plugin": ("Plugin", plugin.Plugin),
-    "Build": ("build", registry.build),
+    "Build": ("build", config.build),
     "PluginErrorKind": ("PluginErrorKind", errors.PluginErrorKind),
     "KindFromAppError": ("kind_from_app_error", errors.kind_from_app_error),
     "PluginManager": ("PluginManager", manager.PluginManager),

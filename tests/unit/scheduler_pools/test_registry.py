@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 
 from hosting.registry import RegistryError
-from scheduler.pools.chain import registry
+from scheduler.pools.chain import config
+from scheduler.pools.chain.config import PluginRegistry
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, Plugin
-from scheduler.pools.chain.registry import PluginRegistry
 from scheduler.pools.core.providers import (
     InstanceType,
     NoInstanceTypes,
@@ -40,7 +40,7 @@ def known(**factories: Any) -> PluginRegistry:
 
 def test_a_factory_gets_the_handle_the_args_and_a_provider_in_every_place() -> None:
     args = {"limit": 3}
-    plugin = registry.build("quota", HANDLE, NOTHING, args, known(quota=Made))
+    plugin = config.build("quota", HANDLE, NOTHING, args, known(quota=Made))
     assert isinstance(plugin, Made)
     handle, providers, given = plugin.given
     assert handle is HANDLE
@@ -63,33 +63,33 @@ def test_what_a_factory_raises_comes_as_a_value_error_that_names_it(error: BaseE
         raise error
 
     with pytest.raises(ValueError, match=rf"'quota'.*{words}"):
-        registry.build("quota", HANDLE, NOTHING, None, known(quota=broken))
+        config.build("quota", HANDLE, NOTHING, None, known(quota=broken))
 
 
 @pytest.mark.parametrize("made", [None, "quota", object(), BasePlugin])
 def test_a_factory_that_makes_no_plugin_is_named(made: object) -> None:
     with pytest.raises(ValueError, match="'quota'"):
-        registry.build("quota", HANDLE, NOTHING, None, known(quota=lambda *_: made))
+        config.build("quota", HANDLE, NOTHING, None, known(quota=lambda *_: made))
 
 
 def test_an_unknown_name_is_not_built() -> None:
     with pytest.raises(RegistryError, match="'quote' is not registered"):
-        registry.build("quote", HANDLE, NOTHING, None, known(quota=Made))
+        config.build("quote", HANDLE, NOTHING, None, known(quota=Made))
 
 
 def test_an_empty_registry_is_asked_and_not_the_one_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_REGISTRY", known(quota=Made))
+    monkeypatch.setattr(config, "_REGISTRY", known(quota=Made))
     with pytest.raises(RegistryError):
-        registry.build("quota", HANDLE, NOTHING, None, known())
+        config.build("quota", HANDLE, NOTHING, None, known())
 
 
 def test_the_process_has_one_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_REGISTRY", PluginRegistry())
-    registry.register("quota", Made)
+    monkeypatch.setattr(config, "_REGISTRY", PluginRegistry())
+    config.register("quota", Made)
     with pytest.raises(RegistryError):
-        registry.register("quota", Made)
-    assert registry.get("quota") is Made
-    assert isinstance(registry.build("quota", HANDLE, NOTHING, None), Made)
+        config.register("quota", Made)
+    assert config.get("quota") is Made
+    assert isinstance(config.build("quota", HANDLE, NOTHING, None), Made)
 
 
 # ------------------------------------------------------------ providers

@@ -23,7 +23,7 @@ from agent.backends.qemu.core.steps import (
     UnplugCpu,
 )
 from protocol.machine import GuestMachine
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.values import Resources
 
 

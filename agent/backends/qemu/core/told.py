@@ -9,7 +9,7 @@ from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
 from agent.backends.qemu.core.steps import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem
 from protocol import quantities
 from protocol.machine import GuestMachine
-from protocol.plurals import counted
+from protocol.texts import counted
 from protocol.values import Observation, Resources
 
 
