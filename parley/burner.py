@@ -1,12 +1,13 @@
 """The demo's headline: every core is kept busy for a while, `this-machine` grows, and comes back."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from parley import view
 from parley.observer import SizeChange
 from parley.top.texts import amount_text
+from protocol.agent_pages import VmInShort
 from protocol.texts import counted
 from protocol.values import Resources
 
@@ -99,7 +100,7 @@ class Burner:
             return "every core is kept busy"
         return "the load is over"
 
-    def figures(self, sizes: Sequence[SizeChange], vm: Mapping[str, Any] | None) -> dict[str, Any]:
+    def figures(self, sizes: Sequence[SizeChange], vm: VmInShort | None) -> dict[str, Any]:
         """Seconds from the load's start to the first growth, and from its end to the size from before; `vm` is the last
         report of the agent on `this-machine`. `notes` give the reason why a figure is missing, or what it took to get it.
         """
@@ -125,15 +126,11 @@ class Burner:
         first = next(back, None)
         return first.at_s - self.ended_s if first is not None else None
 
-    def _notes(
-        self, growth_s: float | None, shrink_s: float | None, vm: Mapping[str, Any] | None
-    ) -> list[str]:
+    def _notes(self, growth_s: float | None, shrink_s: float | None, vm: VmInShort | None) -> list[str]:
         if self.began_s is None:
             return ["the demo ended before the load began: it waits until this-machine is calm"]
         now = (
-            f"it has {amount_text(vm.get('size'))}, and its last reason is: {view.why(vm)}"
-            if vm is not None
-            else ""
+            f"it has {amount_text(vm.size)}, and its last reason is: {view.why(vm)}" if vm is not None else ""
         )
         notes = []
         if self._is_raised:

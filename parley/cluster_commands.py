@@ -3,9 +3,8 @@
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -13,6 +12,9 @@ from click.core import ParameterSource
 from parley.listing.namespaces import chosen_namespace, namespace_options
 from parley.reach.ports import NoAnswer, Reach, Way
 from parley.reach.vm_names import complete_nodes
+
+if TYPE_CHECKING:
+    from protocol.agent_pages import AgentVms
 
 
 class OptionsFirstGroup(click.Group):
@@ -89,7 +91,7 @@ def top_command(way: Way) -> click.Command:
         Exit codes: 0; 1 when no agent can be reached; 2 for a wrong command line, where there is no terminal, or where textual is not installed.
         """
         from parley.top.needs import loaded_app  # noqa: PLC0415 - `--version` should not load it
-        from parley.top.reached import NoAgentsError, ReachSource  # noqa: PLC0415 - as above
+        from parley.top.source import NoAgentsError, ReachSource  # noqa: PLC0415 - as above
 
         chosen = chosen_namespace(way, options)
         source = ReachSource(way.reach(options), nodes, chosen)
@@ -108,9 +110,9 @@ def _show(
 ) -> int:
     from hosting import lifecycle  # noqa: PLC0415 - `--version` should not load the client
     from parley.listing import output as outputs  # noqa: PLC0415 - as above
-    from parley.top.reached import NoAgentsError, chosen, vms_of, within  # noqa: PLC0415 - as above
+    from parley.top.source import NoAgentsError, chosen, vms_of, within  # noqa: PLC0415 - as above
 
-    told: dict[str, Mapping[str, Any]] = {}
+    told: dict[str, AgentVms] = {}
     faults: list[str] = []
 
     async def ask(reach: Reach) -> None:
@@ -132,11 +134,11 @@ def _show(
 
         async def one(agent: str) -> None:
             async with gate:
-                answer = vms_of(await reach.agent(agent, "/v1/vms"))
+                answer = await vms_of(reach, agent)
             if isinstance(answer, NoAnswer):
                 faults.append(answer.fault)
             else:  # what is not shown is not kept: there may be many nodes
-                told[agent] = within(answer.document, namespace)
+                told[agent] = within(answer, namespace)
 
         async with asyncio.TaskGroup() as tasks:
             for agent in asked:
@@ -151,17 +153,19 @@ def _show(
     return outputs.run(main)
 
 
-def _print(documents: list[Mapping[str, Any]], faults: list[str], output: str) -> None:
-    from parley import view  # noqa: PLC0415 - `--version` should not load it
+def _print(documents: "list[AgentVms]", faults: list[str], output: str) -> None:
+    import msgspec  # noqa: PLC0415 - `--version` should not load it
+
+    from parley import view  # noqa: PLC0415 - as above
     from parley.top.texts import clean  # noqa: PLC0415 - as above
 
     if output == "json":
-        click.echo(json.dumps({"agents": documents}))
+        click.echo(json.dumps({"agents": msgspec.to_builtins(documents)}))
     else:
         for document in documents:
-            lines = [view.line(vm) for vm in view.vms(document)]
-            node = clean(document.get("node")) or "?"
-            for line in (f"{node}:", *(lines or ["no VMs"]), *view.beside(document)):
+            lines = [view.line(vm) for vm in document.vms]
+            node = clean(document.node) or "?"
+            for line in (f"{node}:", *(lines or ["no VMs"]), *view.notes(document)):
                 click.echo(line)
     for fault in faults:
         click.echo(clean(fault, MAX_FAULT), err=True)

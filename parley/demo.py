@@ -11,13 +11,14 @@ import tempfile
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 
@@ -35,6 +36,7 @@ from parley.scene import NODE, Scene
 from parley.stage import NO_LIVE_PAGE, Stage, StageError
 from parley.top import drawing
 from parley.vm_choice import QemuGuests
+from protocol.agent_pages import AgentVms, CountsShown, VmInShort, read
 from protocol.texts import counted
 
 NOTHING_RAN: Final = 1
@@ -68,12 +70,12 @@ class DemoOptions:
 class Tallies:
     """Counts per VM over all lives of the agent, and of the VM: each starts at zero, so the last counts of every life are added."""
 
-    _last: dict[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _last: dict[tuple[str, str, str], CountsShown] = field(default_factory=dict)
 
-    def note(self, daemon: str, vms: Sequence[Mapping[str, Any]]) -> None:
+    def note(self, daemon: str, vms: Sequence[VmInShort]) -> None:
         """Take the counts that one life of the agent reports now."""
         for vm in vms:
-            self._last[daemon, vm["vm"], vm["agentID"]] = vm["counts"]
+            self._last[daemon, vm.vm, vm.agent_id] = vm.counts
 
     def totals(self) -> dict[str, dict[str, Any]]:
         result: dict[str, dict[str, Any]] = {}
@@ -81,9 +83,9 @@ class Tallies:
             nothing = {"permits": 0, "resizes": 0, "restarts": 0, "ends": Counter(), "refusals": Counter()}
             total = result.setdefault(name, nothing)
             for each in ("permits", "resizes", "restarts"):
-                total[each] += counts[each]
+                total[each] += getattr(counts, each)
             for each in ("ends", "refusals"):
-                total[each].update(counts[each])
+                total[each].update(getattr(counts, each))
         for total in result.values():
             total |= {each: dict(total[each]) for each in ("ends", "refusals")}
         return result
@@ -142,7 +144,7 @@ class Demo:
         self._unprinted: list[str] = []
         """Notes to print. The tasks that run the programs add them; a fault of the output must not end these tasks."""
         self._shown: dict[str, tuple[object, ...]] = {}
-        self._vms: list[Mapping[str, Any]] = []
+        self._vms: tuple[VmInShort, ...] = ()
         self._answered_s: float | None = None
         """When the agent answered first."""
         self._tallies = Tallies()
@@ -241,11 +243,11 @@ class Demo:
         url = f"http://127.0.0.1:{self._stage.agent_port}/v1/vms"
         outcome = await client.call("GET", url, deadline_s=1.0)
         if isinstance(outcome, Answered) and outcome.status == 200:
-            document = json.loads(outcome.body)
+            document = read(json.loads(outcome.body), AgentVms)
             self._answered_s = self._answered_s or time.monotonic()
-            self._vms = document["vms"]
+            self._vms = document.vms
             self._recent.heard(document, time.monotonic())
-            self._tallies.note(document["daemon"], self._vms)
+            self._tallies.note(document.daemon, self._vms)
         elif self._answered_s is not None:
             self._recent.missed("does not answer", time.monotonic())
         self._fold()
@@ -267,8 +269,8 @@ class Demo:
     def _print_changes(self) -> None:
         for vm in self._vms:
             key = view.key(vm)
-            if self._shown.get(vm["vm"]) != key:
-                self._shown[vm["vm"]] = key
+            if self._shown.get(vm.vm) != key:
+                self._shown[vm.vm] = key
                 self._print(view.line(vm))
 
     def _say(self, program: str, note: str) -> None:
@@ -329,7 +331,7 @@ class Demo:
             "lost" if self._tail.is_broken else "whole" if self._observer.lines else "none",
         )
         name = f"{scenes.NAMESPACE}/{scenes.THIS_MACHINE}"
-        this_machine = next((vm for vm in self._vms if vm["vm"] == name), None)
+        this_machine = next((vm for vm in self._vms if vm.vm == name), None)
         return {
             "seconds": round(seconds, 1),
             "seed": self._options.seed,
@@ -338,7 +340,9 @@ class Demo:
             "nodes": {self._stage.node: node},
             "apart": self._comparison.figures(),
             "sizes": moves(self._observer.sizes),
-            "machines": {vm["vm"]: vm["machine"] for vm in self._vms if vm.get("machine") is not None},
+            "machines": {
+                vm.vm: msgspec.to_builtins(vm.machine) for vm in self._vms if vm.machine is not None
+            },
             "restarts": {**self._children.restarts, **self._stage.restarts},
         }
 

@@ -8,7 +8,7 @@ import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Group
@@ -18,8 +18,9 @@ from parley.top import drawing
 from parley.top.events import short
 from parley.top.history import History, Measured, Past
 from parley.top.model import load, memory_used
-from parley.top.texts import MAX_LINE, amount_text, clean, figure, goal_reasons, mapping
+from parley.top.texts import MAX_LINE, amount_text, clean, figure, goal_reasons
 from parley.view import code, name, permit, pressure, reasons, slots, vcpus, why
+from protocol.agent_pages import VmInShort
 
 WIDE: Final = 110
 """The columns of a terminal on which the sparklines of both resources and the reasons stand beside each other."""
@@ -69,7 +70,7 @@ class _Shape:
 
 def screen(
     node: str,
-    vms: Sequence[Mapping[str, Any]],
+    vms: Sequence[VmInShort],
     footer: Sequence[str],
     width: int = 160,
     height: int | None = None,
@@ -87,7 +88,7 @@ def screen(
     used = len(head) + 1 + len(foot)
     least = LEAST_EVENTS + 1 if lately is not None else 0
     is_tall = height is None or used + 2 * len(vms) + least <= height
-    has_machines = any(vm.get("machine") is not None for vm in vms)
+    has_machines = any(vm.machine is not None for vm in vms)
     shape = _Shape(width, width >= WIDE, is_tall, has_machines, lately)
     shown = vms
     if height is not None and used + len(vms) + least > height:
@@ -144,7 +145,7 @@ def _folded(texts: Sequence[str], width: int, style: str = "") -> list[Text]:
     return made
 
 
-def _details(cut: Sequence[Mapping[str, Any]]) -> list[str]:
+def _details(cut: Sequence[VmInShort]) -> list[str]:
     """The reasons in full of the first VMs with a refusal or a fault, where the table had no room for them."""
     noted = [f"{_name(vm)}: {clean(why(vm), MAX_LINE)}" for vm in cut]
     more = len(noted) - MAX_DETAILS
@@ -171,9 +172,9 @@ def _legend(table: "_Table") -> Iterator[str]:
 class _Table:
     """The VMs, in a line or two each. The columns of sparklines take the room that the others leave."""
 
-    def __init__(self, shape: _Shape, vms: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, shape: _Shape, vms: Sequence[VmInShort]) -> None:
         self.shape = shape
-        self.cut: list[Mapping[str, Any]] = []
+        self.cut: list[VmInShort] = []
         """VMs with a refusal or a fault whose reasons were cut; known once the lines are made."""
         self._vms = vms
         self._cells = [self._texts(vm) for vm in vms]
@@ -211,12 +212,12 @@ class _Table:
         last = ["state", "reason"] if shape.is_wide else ["state"] if shape.is_tall else ["why"]
         return ["VM", *strips, "load", *machine, "goal", "permit", "size", *last]
 
-    def _texts(self, vm: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    def _texts(self, vm: VmInShort) -> dict[str, tuple[str, str]]:
         """The texts of a VM in its two lines, by column; sparklines are drawn once their width is known."""
         busy = load(vm)[1].removesuffix(" busy") or "-"
         used = memory_used(vm)
         said = [clean(each, MAX_LINE) for each in reasons(vm)]
-        state = clean(vm.get("state"))
+        state = clean(vm.state)
         return {
             "VM": (_name(vm), ""),
             "load": (
@@ -226,10 +227,10 @@ class _Table:
             "PSI": (pressure(vm), ""),
             "vCPUs": (vcpus(vm), ""),
             "slots": (slots(vm), ""),
-            "goal": (amount_text(vm.get("goal")), ""),
+            "goal": (amount_text(vm.goal), ""),
             "permit": (clean(permit(vm)), ""),
             "size": (
-                f"{amount_text(vm.get('size'))}{' →' if vm.get('size') != vm.get('target') else ''}",
+                f"{amount_text(vm.size)}{' →' if vm.size != vm.target else ''}",
                 "",
             ),
             "state": (state, ""),
@@ -237,17 +238,17 @@ class _Table:
             "reason": ("; ".join(said), "") if not self.shape.is_tall else (said[0], "; ".join(said[1:])),
         }
 
-    def _shown_load(self, vm: Mapping[str, Any], busy: str) -> str:
+    def _shown_load(self, vm: VmInShort, busy: str) -> str:
         """The load of the resource whose sparkline is shown, where that is one of the two."""
         used = memory_used(vm)
         return _gib(used) if used is not None and self._measured(vm) == "memory" else busy
 
-    def _measured(self, vm: Mapping[str, Any]) -> Measured | None:
+    def _measured(self, vm: VmInShort) -> Measured | None:
         """Which of the two resources the one sparkline is about."""
         lately = self.shape.lately
         if lately is None or self.shape.is_wide or not self.shape.is_tall:
             return None
-        found = drawing.telling(lately.history, (lately.agent, str(vm.get("vm"))), MAX_STRIP)
+        found = drawing.telling(lately.history, (lately.agent, vm.vm), MAX_STRIP)
         return None if found is None else found[0]
 
     def lines(self) -> list[Text]:
@@ -260,7 +261,7 @@ class _Table:
             line.no_wrap, line.overflow = True, "crop"
         return made
 
-    def _lines(self, vm: Mapping[str, Any], cells: Mapping[str, tuple[str, str]]) -> list[Text]:
+    def _lines(self, vm: VmInShort, cells: Mapping[str, tuple[str, str]]) -> list[Text]:
         style, strips = "yellow" if code(vm) else "", self._strips(vm)
         lines = []
         is_cut = False
@@ -292,26 +293,26 @@ class _Table:
             self.cut.append(vm)
         return lines
 
-    def _words(self, vm: Mapping[str, Any]) -> str:
+    def _words(self, vm: VmInShort) -> str:
         """What a narrow terminal tells in the second line of a VM."""
         machine = (
             f"PSI {pressure(vm)} %, vCPUs {vcpus(vm)}, slots {slots(vm)}; " if self.shape.has_machines else ""
         )
         return clean(f"{machine}{'; '.join(self._said(vm))}", MAX_LINE)
 
-    def _said(self, vm: Mapping[str, Any]) -> tuple[str, ...]:
+    def _said(self, vm: VmInShort) -> tuple[str, ...]:
         """The reasons; beside the sparkline of one resource that is as it should be, those for that one."""
-        goal, measured = mapping(vm.get("goalReasons")), self._measured(vm)
-        found = clean(goal.get(measured or ""), MAX_LINE)
+        goal, measured = vm.goal_reasons, self._measured(vm)
+        found = getattr(goal, measured) if goal is not None and measured is not None else None
         return reasons(vm) if code(vm) or not found else (found, *reasons(vm)[len(goal_reasons(vm)) :])
 
-    def _strips(self, vm: Mapping[str, Any]) -> dict[str, tuple[Text, Text, Text]]:
+    def _strips(self, vm: VmInShort) -> dict[str, tuple[Text, Text, Text]]:
         """By column: both lines, and which resource they are about."""
         lately, width = self.shape.lately, self.strip_width
         wanted = [column for column in self._widths if column in _STRIPS]
         if lately is None or not wanted:
             return {}
-        key = lately.agent, str(vm.get("vm"))
+        key = lately.agent, vm.vm
         if wanted == [_EITHER]:
             found = drawing.telling(lately.history, key, width)
             return {_EITHER: _drawn(found[1], found[0]) if found else _blank(width)}
@@ -341,7 +342,7 @@ def _blank(width: int) -> tuple[Text, Text, Text]:
     return Text(" " * width), Text(" " * width), Text()
 
 
-def _name(vm: Mapping[str, Any]) -> str:
+def _name(vm: VmInShort) -> str:
     return short(name(vm))
 
 

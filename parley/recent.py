@@ -1,14 +1,17 @@
 """What the live view of the demo remembers, and how it asks the scheduler how full the node is."""
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 
 from hosting.client import Answered, HttpClient
 from parley.layout import Lately
 from parley.top import drawing
 from parley.top.history import History
 from parley.top.model import VmRow, rows_of
+from protocol.agent_pages import AgentVms
+from protocol.explaining import Nodes
 from protocol.values import Resources
 
 NODES_EVERY_S: Final = 2.0
@@ -30,10 +33,10 @@ class Recent:
         self._sums = drawing.NodeSums()
         self._asked_s = self._told_s = float("-inf")
 
-    def heard(self, document: Mapping[str, Any], now_s: float) -> None:
+    def heard(self, document: AgentVms, now_s: float) -> None:
         """Take the agent's answer of `/v1/vms`."""
         self._rows, _ = rows_of(self._agent, document)
-        self._history.heard(self._agent, str(document.get("daemon")), self._rows, now_s)
+        self._history.heard(self._agent, document.daemon, self._rows, now_s)
 
     def missed(self, fault: str, now_s: float) -> None:
         """The agent did not answer."""
@@ -50,7 +53,7 @@ class Recent:
         self._asked_s = now_s
         outcome = await client.call("GET", f"{self._scheduler}/v1/nodes", deadline_s=DEADLINE_S)
         if isinstance(outcome, Answered) and outcome.status == 200:
-            self._sums, self._told_s = drawing.node_sums(json.loads(outcome.body)), now_s
+            self._sums, self._told_s = drawing.node_sums(msgspec.json.decode(outcome.body, type=Nodes)), now_s
 
     def lately(self, now_s: float) -> Lately:
         """What is shown now."""

@@ -1,33 +1,30 @@
 """`parley status`: what the VMs of an agent have, and why."""
 
-import json
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
-from hosting import lifecycle, tokens
-from hosting.client import HttpClient
+from hosting import lifecycle
 from hosting.tls import Tls
 from parley import layout, view
 from parley.listing import output as outputs
-from parley.top.source import DEADLINE_S, MAX_ANSWER_BYTES, vms_of
+from parley.reach.direct import DirectReach
+from parley.reach.ports import NoAnswer
+from parley.top.source import vms_of
 from parley.top.texts import MAX_LINE, clean
+from protocol.agent_pages import AgentVms
 
 
 def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     """Print the state of an agent's VMs; the exit code."""
 
     async def main(_: lifecycle.Stop) -> int:
-        async with HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
-            outcome = await client.call(
-                "GET", f"{url}/v1/vms", deadline_s=DEADLINE_S, headers=tokens.headers(token)
-            )
-        found = vms_of(outcome)
-        if isinstance(found, str):
-            click.echo(f"{url}: {clean(found, MAX_LINE)}", err=True)
+        async with DirectReach((), (url,), token, tls) as reach:
+            found = await vms_of(reach, url)
+        if isinstance(found, NoAnswer):
+            click.echo(clean(found.fault, MAX_LINE), err=True)
             return outputs.NOBODY
         _print(url, found, output)
         return 0
@@ -35,18 +32,17 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     return outputs.run(main)
 
 
-def _print(url: str, document: Mapping[str, Any], output: str) -> None:
+def _print(url: str, document: AgentVms, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(document))
+        click.echo(msgspec.json.encode(document).decode())
         return
     console = Console(file=sys.stdout)
-    vms, node = view.vms(document), clean(document.get("node"))
-    beside = [*view.beside(document)]
-    if not vms:
-        click.echo("\n".join((f"{node or url}: the agent answers, and has no VMs", *beside)))
+    notes = [*view.notes(document)]
+    if not document.vms:
+        click.echo("\n".join((f"{document.node or url}: the agent answers, and has no VMs", *notes)))
     elif console.is_terminal:
-        footer = [*beside, f"agent {clean(document.get('daemon'))} at {url}"]
-        console.print(layout.screen(node, vms, footer, console.width))
+        footer = [*notes, f"agent {document.daemon} at {url}"]
+        console.print(layout.screen(document.node, document.vms, footer, console.width))
     else:
-        for line in (*map(view.line, vms), *beside):
+        for line in (*map(view.line, document.vms), *notes):
             click.echo(line)

@@ -7,24 +7,13 @@ from typing import Any, Final, Literal
 from rich.console import Console, RenderableType
 
 from parley.top.model import MAX_VMS, load
-from parley.top.texts import (
-    MAX_LINE,
-    ShownAmount,
-    amount,
-    amount_text,
-    clean,
-    goal_reasons,
-    items,
-    kind,
-    mapping,
-    number,
-)
+from parley.top.texts import MAX_LINE, amount_text, clean, goal_reasons, kind
+from protocol.agent_pages import AgentVms, MachineShown, VmInShort, exceeds
 from protocol.texts import counted
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
 """Of the change log: all of it was read, it was removed or cut meanwhile, or there never was a line."""
-MAX_FAULTS: Final = 16
 MAX_WARNINGS: Final = 64
 _CLAIMS: Final = {
     "whole": "never overcommitted",
@@ -33,123 +22,92 @@ _CLAIMS: Final = {
 }
 
 
-def vms(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The VMs of an agent's document, which is not trusted: each is a JSON object, and nothing is known of what it holds."""
-    return [mapping(each) for each in items(document.get("vms"), MAX_VMS)]
+def name(vm: VmInShort) -> str:
+    """`NAMESPACE/NAME`, as long as a cell may be."""
+    return clean(vm.vm)
 
 
-def name(vm: Mapping[str, Any]) -> str:
-    """`NAMESPACE/NAME`, or a question mark."""
-    return clean(vm.get("vm")) or "?"
-
-
-def permit(vm: Mapping[str, Any]) -> str:
+def permit(vm: VmInShort) -> str:
     """The last permit of a VM, and whether it has lapsed: the agent does not hold all of it any more."""
-    permitted, held = amount(vm.get("permit")), amount(vm.get("held"))
-    is_lapsed = permitted is not None and held is not None and _is_below(held, permitted)
-    return f"{amount_text(vm.get('permit'))}{' (lapsed)' if is_lapsed else ''}"
+    return f"{amount_text(vm.permit)}{' (lapsed)' if exceeds(vm.permit, vm.held) else ''}"
 
 
-def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
-    """Whether `held` is less in CPU or in memory; false for amounts that cannot be read."""
-    if held.worth is None or permitted.worth is None:
-        return False
-    return any(has < may for has, may in zip(held.worth, permitted.worth, strict=True))
-
-
-def reasons(vm: Mapping[str, Any]) -> tuple[str, ...]:
+def reasons(vm: VmInShort) -> tuple[str, ...]:
     """The present reasons for a VM's size: a fault, the reason of a refusal, or the policy's for each resource. What its machine
     waits for comes last."""
-    fault = _fault(vm)
-    if fault:
-        found: tuple[str, ...] = (fault,)
-    else:
-        found = (() if clean(vm.get("reasonCode")) else goal_reasons(vm)) or (
-            clean(vm.get("reason"), MAX_LINE),
-        )
-    pending = clean(mapping(vm.get("machine")).get("pending"), MAX_LINE)
+    found: tuple[str, ...] = vm.faults[:1] or (() if vm.reason_code else goal_reasons(vm)) or (vm.reason,)
+    pending = vm.machine.pending if vm.machine is not None else None
     return (*found, pending) if pending else found
 
 
-def pressure(vm: Mapping[str, Any]) -> str:
+def pressure(vm: VmInShort) -> str:
     """Per cent of the last period in which tasks of the guest waited for CPU and for memory, as `97/3`; a dash where nothing is known."""
-    if not load(vm)[1]:
+    if vm.load is None or not load(vm)[1]:
         return "-"
-    found = [number(mapping(vm.get("load")).get(f"{resource}Pressure")) for resource in ("cpu", "memory")]
-    return "-" if found == [None, None] else "/".join(map(_whole, found))
+    found = (vm.load.cpu_pressure, vm.load.memory_pressure)
+    return "-" if found == (None, None) else "/".join(map(_whole, found))
 
 
-def vcpus(vm: Mapping[str, Any]) -> str:
+def vcpus(vm: VmInShort) -> str:
     """The vCPUs of a machine, as `online/plugged`; the guest alone says what is online."""
-    found = mapping(vm.get("machine"))
-    return f"{_whole(number(found.get('vcpusOnline')))}/{_whole(number(found.get('vcpusPlugged')))}"
+    found = vm.machine or MachineShown()
+    return f"{_whole(found.vcpus_online)}/{_whole(found.vcpus_plugged)}"
 
 
-def slots(vm: Mapping[str, Any]) -> str:
+def slots(vm: VmInShort) -> str:
     """The memory slots of a machine, as `plugged/being ejected`."""
-    found = mapping(mapping(vm.get("machine")).get("memorySlots"))
-    return f"{_whole(number(found.get('plugged')))}/{_whole(number(found.get('ejecting')))}"
+    found = (vm.machine or MachineShown()).memory_slots
+    return f"{_whole(found.plugged)}/{_whole(found.ejecting)}"
 
 
 def _whole(value: float | None) -> str:
     return "?" if value is None else f"{value:.0f}"
 
 
-def why(vm: Mapping[str, Any]) -> str:
+def why(vm: VmInShort) -> str:
     """The present reasons for a VM's size, in one text."""
     return "; ".join(reasons(vm))
 
 
-def code(vm: Mapping[str, Any]) -> str:
+def code(vm: VmInShort) -> str:
     """The reason in short: the peer with a fault, or the code of a refusal; empty where all is well."""
-    fault = _fault(vm)
-    return fault.partition(":")[0] if fault else clean(vm.get("reasonCode"))
+    return vm.faults[0].partition(":")[0] if vm.faults else vm.reason_code or ""
 
 
-def _fault(vm: Mapping[str, Any]) -> str:
-    """The first fault; empty where there is none."""
-    return next((text for each in items(vm.get("faults"), MAX_FAULTS) if (text := clean(each, MAX_LINE))), "")
+def notes(document: AgentVms) -> Iterator[str]:
+    """Lines about what an agent warns of, and about what it cannot scale although somebody wants it."""
+    for vm in document.vms:
+        for warning in vm.warnings[:MAX_WARNINGS]:
+            yield f"{name(vm)}: {warning}"
+    for each in document.not_scaled[:MAX_VMS]:
+        yield f"{clean(each.vm)} is not scaled: {clean('; '.join(each.reasons[:MAX_WARNINGS]), MAX_LINE)}"
 
 
-def beside(document: Mapping[str, Any]) -> Iterator[str]:
-    """Lines about what an agent warns of, and about what it cannot scale although somebody wants it. Agents before these had none."""
-    for vm in vms(document):
-        for warning in items(vm.get("warnings"), MAX_WARNINGS):
-            yield f"{name(vm)}: {clean(warning, MAX_LINE)}"
-    for each in map(mapping, items(document.get("notScaled"), MAX_VMS)):
-        said = (clean(reason, MAX_LINE) for reason in items(each.get("reasons"), MAX_WARNINGS))
-        yield f"{name(each)} is not scaled: {clean('; '.join(said), MAX_LINE)}"
-
-
-def line(vm: Mapping[str, Any]) -> str:
+def line(vm: VmInShort) -> str:
     """All that is told of a VM in one line; what its agent does not say is a dash or a question mark."""
-    goal = f"{amount_text(vm.get('goal'))} {kind(vm)}".rstrip()
+    goal = f"{amount_text(vm.goal)} {kind(vm)}".rstrip()
     machine = ""
-    if vm.get("machine") is not None:
+    if vm.machine is not None:
         machine = (
             f"PSI {pressure(vm)} %, vCPUs {vcpus(vm)} online/plugged, slots {slots(vm)} plugged/ejecting, "
         )
     return clean(
         f"{name(vm)}: load {load(vm)[1] or '-'}, {machine}goal {goal}, permit {permit(vm)}, "
-        f"size {amount_text(vm.get('size'))}, seq {_whole(number(vm.get('sequenceNumber')))}, {_restarted(vm)}{why(vm)}",
+        f"size {amount_text(vm.size)}, seq {_whole(vm.sequence_number)}, {_restarted(vm)}{why(vm)}",
         MAX_LINE,
     )
 
 
-def _restarted(vm: Mapping[str, Any]) -> str:
+def _restarted(vm: VmInShort) -> str:
     """How often containers of a pod were restarted since its agent's start; empty where none was."""
-    counts = mapping(vm.get("counts"))
-    restarts, kills = number(counts.get("restarts")), number(mapping(counts.get("ends")).get("OOMKilled"))
-    if not restarts and not kills:
-        return ""
-    return f"restarts {_whole(restarts or 0)} (OOM kills {_whole(kills or 0)}), "
+    restarts, kills = vm.counts.restarts, vm.counts.ends.get("OOMKilled", 0)
+    return f"restarts {restarts} (OOM kills {kills}), " if restarts or kills else ""
 
 
-def key(vm: Mapping[str, Any]) -> tuple[object, ...]:
+def key(vm: VmInShort) -> tuple[object, ...]:
     """The values whose change makes a new line worth printing."""
-    machine = (vcpus(vm), slots(vm)) if vm.get("machine") is not None else ()
-    amounts = (amount_text(vm.get(each)) for each in ("goal", "permit", "size"))
-    return *amounts, clean(vm.get("reasonCode")), *machine
+    machine = (vcpus(vm), slots(vm)) if vm.machine is not None else ()
+    return vm.goal, vm.permit, vm.size, vm.reason_code, *machine
 
 
 def summary(result: Mapping[str, Any]) -> str:

@@ -7,12 +7,24 @@ that a field may be added; none changes its meaning.
 """
 
 import enum
+import functools
 
 import msgspec
+
+from protocol import quantities
+from protocol.values import Resources
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A document, or a part of one."""
+
+
+@functools.lru_cache(4096)
+def _worth(cpu: str, memory: str) -> tuple[int, int] | None:
+    try:
+        return quantities.parse(cpu).nanos, quantities.parse(memory).nanos
+    except quantities.QuantityError:
+        return None
 
 
 class AmountShown(Document, frozen=True):
@@ -20,6 +32,18 @@ class AmountShown(Document, frozen=True):
 
     cpu: str
     memory: str
+
+    @property
+    def worth(self) -> tuple[int, int] | None:
+        """Both amounts in billionths, to be compared; None where one is no quantity."""
+        return _worth(self.cpu, self.memory)
+
+    @classmethod
+    def of(cls, amount: Resources) -> "AmountShown":
+        return cls(**amount.written())
+
+    def __str__(self) -> str:
+        return f"{self.cpu or '?'}/{self.memory or '?'}"
 
 
 class DecisionOutcome(enum.StrEnum):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
@@ -19,6 +19,7 @@ from hosting.client import HttpClient
 from hosting.kubernetes.scaling import Scaling
 from hosting.logs import Logger
 from hosting.metrics import Family
+from protocol.agent_pages import MachineShown
 from protocol.pod_cgroups import PodCgroups
 
 if TYPE_CHECKING:  # the client library is an extra
@@ -115,7 +116,7 @@ class Machines(Protocol):
     async def close(self) -> None:
         """End everything."""
 
-    def machine(self, name: str) -> Mapping[str, Any] | None:
+    def machine(self, name: str) -> MachineShown | None:
         """What the VM's page shows of its machine; None while the machine is out of reach."""
 
     def families(self) -> Iterator[Family]:

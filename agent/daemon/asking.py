@@ -2,14 +2,26 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import click
+import msgspec
 
 from hosting import lifecycle, problems, tokens
 from hosting.client import Answered, HttpClient
 from hosting.tls import Tls
+from protocol.agent_pages import (
+    NodePluginShown,
+    NodePluginsShown,
+    StrategiesShown,
+    StrategyDecisionShown,
+    StrategyShown,
+    read,
+)
+from protocol.explaining import Document
 from protocol.texts import clean
+
+_D = TypeVar("_D", bound=Document)
 
 DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -19,94 +31,92 @@ NO_STRATEGIES: Final = "the agent runs no strategies: its settings have no part 
 
 def show_plugins(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     """Print the plugins of an agent; 1 when it does not answer."""
-    found = _asked(f"{url}/v1/plugins", token, tls, "plugins")
+    found = _asked(f"{url}/v1/plugins", token, tls, NodePluginsShown)
     if isinstance(found, str):
         click.echo(f"{url}: {found}", err=True)
         return 1
     if output == "json":
-        click.echo(json.dumps(found))
-    elif found.get("directory") is None:
-        click.echo(f"{clean(found['node'])}: {NO_PLUGINS}")
-    elif not found["plugins"]:
-        click.echo(clean(f"{found['node']}: no plugin has made a socket in {found['directory']}"))
+        click.echo(msgspec.json.encode(found).decode())
+    elif found.directory is None:
+        click.echo(f"{found.node}: {NO_PLUGINS}")
+    elif not found.plugins:
+        click.echo(clean(f"{found.node}: no plugin has made a socket in {found.directory}"))
     else:
         _table(
             ("TYPE", "NAME", "STATE", "SINCE", "VERSIONS", "CALLS", "FAILED", "ENDPOINT", "LAST ERROR"),
-            [_plugin(each) for each in found["plugins"]],
+            [_plugin(each) for each in found.plugins],
         )
-        if found.get("more"):
-            click.echo(clean(f"and {sum(found['more'].values())} more sockets: {_counted(found['more'])}"))
+        if found.more:
+            click.echo(clean(f"and {sum(found.more.values())} more sockets: {_counted(found.more)}"))
     return 0
 
 
-def _plugin(plugin: Mapping[str, Any]) -> tuple[str, ...]:
-    calls = plugin["calls"]
-    failed = calls["failed"] + calls["timedOut"] + calls["turnedAway"]
-    error = plugin["lastError"] or calls["lastError"] or "-"
-    if plugin["retryInSeconds"] is not None:
-        error += f" (again in {plugin['retryInSeconds']:.0f} s)"
+def _plugin(plugin: NodePluginShown) -> tuple[str, ...]:
+    calls = plugin.calls
+    error = plugin.last_error or calls.last_error or "-"
+    if plugin.retry_in_seconds is not None:
+        error += f" (again in {plugin.retry_in_seconds:.0f} s)"
     return (
-        plugin["type"] or "?",
-        plugin["name"] or "?",
-        plugin["state"],
-        _since(plugin["sinceSeconds"]),
-        ",".join(plugin["versions"]) or "-",
-        str(calls["made"]),
-        str(failed),
-        plugin["endpoint"] or plugin["socket"],
+        plugin.type or "?",
+        plugin.name or "?",
+        plugin.state,
+        _since(plugin.since_seconds),
+        ",".join(plugin.versions) or "-",
+        str(calls.made),
+        str(calls.failed + calls.timed_out + calls.turned_away),
+        plugin.endpoint or plugin.socket,
         error,
     )
 
 
 def show_strategies(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     """Print the strategies of an agent; 1 when it does not answer."""
-    found = _asked(f"{url}/v1/qos", token, tls, "strategies")
+    found = _asked(f"{url}/v1/qos", token, tls, StrategiesShown)
     if isinstance(found, str):
         click.echo(f"{url}: {found}", err=True)
         return 1
     if output == "json":
-        click.echo(json.dumps(found))
-    elif not found.get("enabled"):
-        click.echo(f"{clean(found['node'])}: {NO_STRATEGIES}")
+        click.echo(msgspec.json.encode(found).decode())
+    elif not found.enabled:
+        click.echo(f"{found.node}: {NO_STRATEGIES}")
     else:
         head = ("STRATEGY", "GATE", "STATE", "SINCE", "WRITES", "EVICTIONS", "LAST DECISION")
-        lines = _lines(head, [_strategy(each) for each in found["strategies"]])
+        lines = _lines(head, [_strategy(each) for each in found.strategies])
         click.echo(next(lines))
-        for line, strategy in zip(lines, found["strategies"], strict=True):
+        for line, strategy in zip(lines, found.strategies, strict=True):
             click.echo(line)
-            for act in _acts_before(strategy["decisions"]):
+            for act in _acts_before(strategy.decisions):
                 click.echo(f"  last action: {act}")
     return 0
 
 
-def _acts_before(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _acts_before(decisions: Sequence[StrategyDecisionShown]) -> Iterator[str]:
     """The last decision that acted, where another one came after it."""
-    acts = [each for each in decisions[:-1] if each["action"]]
-    if acts and not decisions[-1]["action"]:
+    acts = [each for each in decisions[:-1] if each.action]
+    if acts and not decisions[-1].action:
         yield clean(_decided(acts[-1]))
 
 
-def _strategy(strategy: Mapping[str, Any]) -> tuple[str, ...]:
-    gate = "on" if strategy["enabled"] else "off"
-    if strategy["recommendOnly"] and strategy["enabled"]:
+def _strategy(strategy: StrategyShown) -> tuple[str, ...]:
+    gate = "on" if strategy.enabled else "off"
+    if strategy.recommend_only and strategy.enabled:
         gate = "recommends"
-    counts, decisions = strategy["counts"], strategy["decisions"]
-    said = _decided(decisions[-1]) if decisions else "-"
-    if strategy["lastError"]:
-        said = f"failed: {strategy['lastError']}"
+    said = _decided(strategy.decisions[-1]) if strategy.decisions else "-"
+    if strategy.last_error:
+        said = f"failed: {strategy.last_error}"
     return (
-        strategy["name"],
+        strategy.name,
         gate,
-        strategy["state"],
-        _since(strategy["sinceSeconds"]),
-        _counted(counts.get("write", {})),
-        _counted(counts.get("evict", {})),
+        strategy.state,
+        _since(strategy.since_seconds),
+        _counted(strategy.counts.get("write", {})),
+        _counted(strategy.counts.get("evict", {})),
         said,
     )
 
 
-def _decided(decision: Mapping[str, Any]) -> str:
-    return f"{decision['reason']}: {decision['message']} ({_since(decision['secondsAgo'])} ago)"
+def _decided(decision: StrategyDecisionShown) -> str:
+    return f"{decision.reason}: {decision.message} ({_since(decision.seconds_ago)} ago)"
 
 
 def _counted(results: Mapping[str, int]) -> str:
@@ -159,9 +169,9 @@ def show_known(output: str) -> int:
     return 0
 
 
-def _asked(url: str, token: str | None, tls: Tls | None, key: str) -> Mapping[str, Any] | str:
+def _asked(url: str, token: str | None, tls: Tls | None, kind: type[_D]) -> _D | str:
     """The agent's document, or why there is none."""
-    found: list[Mapping[str, Any] | str] = []
+    found: list[_D | str] = []
 
     async def fetch(_: lifecycle.Stop) -> int:
         async with HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
@@ -169,25 +179,22 @@ def _asked(url: str, token: str | None, tls: Tls | None, key: str) -> Mapping[st
         if not isinstance(outcome, Answered):
             found.append(f"no agent answers: {outcome.message}")
         else:
-            found.append(_document(outcome, key))
+            found.append(_document(outcome, kind))
         return 0
 
     lifecycle.run(fetch)
     return found[0] if found else "interrupted"
 
 
-def _document(outcome: Answered, key: str) -> Mapping[str, Any] | str:
+def _document(outcome: Answered, kind: type[_D]) -> _D | str:
     if outcome.status == 404:
         return "this agent has no such page; is it an older one?"
     if outcome.status != 200:
         return f"status {outcome.status}: {clean(problems.text_of(outcome.body), 300)}"
     try:
-        document = json.loads(outcome.body)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict) or not isinstance(document.get(key), list):
+        return read(json.loads(outcome.body), kind)
+    except (ValueError, RecursionError, msgspec.ValidationError):
         return "what answers there is no agent"
-    return document
 
 
 def _since(seconds: float) -> str:

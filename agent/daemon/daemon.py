@@ -5,9 +5,9 @@ import gc
 import os
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -23,7 +23,7 @@ from agent.backends.factories import (
 from agent.core.model import Vm
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
-from agent.daemon import policies, status
+from agent.daemon import policies, runner_metrics, vm_pages
 from agent.daemon.announcer import Announcer
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
@@ -38,7 +38,7 @@ from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
-from hosting import lifecycle, logs, metrics, server
+from hosting import lifecycle, logs, metrics, problems, server
 from hosting.addresses import endpoint
 from hosting.client import HttpClient
 from hosting.fault_log import FaultLog
@@ -103,13 +103,13 @@ class Daemon:
             server_settings,
             self._log,
             pages=(
-                server.Route("GET", "/healthz", self._healthz),
-                server.Route("GET", "/readyz", self._healthz),
-                server.Route("GET", "/metrics", metrics.handler(self._families)),
+                server.Route("GET", "/healthz", self._healthz, about=problems.HEALTHZ),
+                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ),
+                server.Route("GET", "/metrics", metrics.handler(self._families), about=problems.METRICS),
             ),
             private=(
-                server.Route("GET", "/v1/vms", self._vms),
-                server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm),
+                server.Route("GET", "/v1/vms", self._vms, about=vm_pages.LIST),
+                server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm, about=vm_pages.ONE),
                 *self._extensions.routes(),
             ),
             callbacks=Callbacks(self._runners).routes(),
@@ -278,26 +278,24 @@ class Daemon:
 
     async def _one_vm(self, request: server.Request) -> server.Reply:
         name = f"{request.parameters['namespace']}/{request.parameters['name']}"
-        runner, beside = self._fleet.find(name) if self._fleet is not None else None, self._beside()
+        runner = self._fleet.find(name) if self._fleet is not None else None
         if runner is None:
-            return status.not_here(name, beside.not_scaled.get(name, ()))
-        beside = beside.with_warnings(self._extensions.warnings([runner]))
-        page = status.details(runner, self._machine(name), beside.warnings.get(name, ()))
-        return server.Reply(200, page)
+            not_scaled = self._announcer.not_scaled() if self._announcer is not None else {}
+            return vm_pages.not_here(name, not_scaled.get(name, ()))
+        return server.Reply(200, vm_pages.vm_page(runner, self._notes([runner])))
 
-    def _machine(self, name: str) -> Mapping[str, Any] | None:
-        return self._machines.machine(name) if self._machines is not None else None
-
-    def _beside(self) -> status.Beside:
-        if self._announcer is None:
-            return status.NOTHING_BESIDE
-        return status.Beside(self._announcer.warnings(), self._announcer.not_scaled())
+    def _notes(self, runners: list[Runner]) -> vm_pages.VmNotes:
+        notes = vm_pages.VmNotes()
+        if self._announcer is not None:
+            notes = vm_pages.VmNotes(self._announcer.warnings(), self._announcer.not_scaled())
+        if self._machines is not None:
+            machines = {each.vm.name: self._machines.machine(each.vm.name) for each in runners}
+            notes = replace(notes, machines=machines)
+        return notes.with_warnings(self._extensions.warnings(runners))
 
     async def _vms(self, _: server.Request) -> server.Reply:
         runners = self._runners()
-        beside = self._beside().with_warnings(self._extensions.warnings(runners))
-        beside = replace(beside, machines={each.vm.name: self._machine(each.vm.name) for each in runners})
-        page = status.document(self._settings.node, self._identity, runners, beside)
+        page = vm_pages.vms_page(self._settings.node, self._identity, runners, self._notes(runners))
         return server.Reply(200, page)
 
     def _families(self) -> list[metrics.AnyFamily]:
@@ -305,10 +303,10 @@ class Daemon:
         link = self._scheduler
         calls = (link.singles, link.batches) if link is not None else (0, 0)
         return [
-            *status.families(runners, self._supervisor.restarts_total, tasks, calls),
+            *runner_metrics.families(runners, self._supervisor.restarts_total, tasks, calls),
             *self._server.families(),
-            *status.state_families(runners),
-            *status.latency_families(self._latencies),
+            *runner_metrics.state_families(runners),
+            *runner_metrics.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
             *(self._machines.families() if self._machines is not None else ()),
             *self._extensions.families(),

@@ -86,8 +86,8 @@ class NodeExtensions:
     def routes(self) -> tuple[server.Route, ...]:
         """The pages, which are served without plugins and strategies as well."""
         return (
-            server.Route("GET", "/v1/plugins", self._plugins_page),
-            server.Route("GET", "/v1/qos", self._qos_page),
+            server.Route("GET", "/v1/plugins", self._plugins_page, about=plugin_page.PAGE),
+            server.Route("GET", "/v1/qos", self._qos_page, about=qos_page.PAGE),
         )
 
     def families(self) -> Iterator[metrics.AnyFamily]:

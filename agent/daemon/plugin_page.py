@@ -1,17 +1,26 @@
 """What the agent shows of its node plugins: `/v1/plugins`, and the metric families. Loads no gRPC."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
+import msgspec
+
+from agent.daemon.server import GUARDED
 from agent.node.plugins.status import PluginState, PluginStatus
 from hosting.metrics import Family
+from hosting.problems import DocumentedAnswer, Operation
+from protocol.agent_pages import NodePluginShown, NodePluginsShown, PluginCallCounts
 from protocol.texts import clean
 
 MAX_LISTED: Final = 1000
 """Sockets that are shown one by one: all that a node has, unless something has gone wrong with its folder."""
 _IDLE: Final = frozenset({PluginState.DISCOVERED, PluginState.CONNECTING, PluginState.FAILED})
+
+
+PAGE: Final = Operation(
+    "The node plugins", {200: DocumentedAnswer("The plugins.", NodePluginsShown)}, "node", shared=GUARDED
+)
 
 
 def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
@@ -20,32 +29,32 @@ def document(node: str, directory: str | None, statuses: Sequence[PluginStatus])
     Of very many sockets those that are in use come first, and then by path; of the others only the number in each state is told.
     """
     ordered = sorted(statuses, key=lambda each: (each.state in _IDLE, each.socket_path))
-    plugins = [_plugin(each) for each in ordered[:MAX_LISTED]]
+    plugins = tuple(_plugin(each) for each in ordered[:MAX_LISTED])
     more = Counter(each.state.value for each in ordered[MAX_LISTED:])
-    return json.dumps({"node": node, "directory": directory, "plugins": plugins, "more": more}).encode()
+    return msgspec.json.encode(NodePluginsShown(node=node, directory=directory, plugins=plugins, more=more))
 
 
-def _plugin(status: PluginStatus) -> dict[str, Any]:
+def _plugin(status: PluginStatus) -> NodePluginShown:
     figures = status.figures
-    return {
-        "type": status.plugin_type or None,
-        "name": status.name or None,
-        "state": status.state.value,
-        "sinceSeconds": round(status.since_s, 1),
-        "socket": clean(status.socket_path),
-        "endpoint": clean(status.endpoint) or None,
-        "versions": list(status.versions),
-        "lastError": status.last_error or None,
-        "retryInSeconds": None if status.retry_in_s is None else round(status.retry_in_s, 1),
-        "calls": {
-            "made": figures.calls,
-            "failed": figures.failures,
-            "timedOut": figures.timeouts,
-            "turnedAway": figures.turned_away,
-            "inFlight": figures.in_flight,
-            "lastError": figures.last_error or None,
-        },
-    }
+    return NodePluginShown(
+        type=status.plugin_type or None,
+        name=status.name or None,
+        state=status.state.value,
+        since_seconds=round(status.since_s, 1),
+        socket=clean(status.socket_path),
+        endpoint=clean(status.endpoint) or None,
+        versions=tuple(status.versions),
+        last_error=status.last_error or None,
+        retry_in_seconds=None if status.retry_in_s is None else round(status.retry_in_s, 1),
+        calls=PluginCallCounts(
+            made=figures.calls,
+            failed=figures.failures,
+            timed_out=figures.timeouts,
+            turned_away=figures.turned_away,
+            in_flight=figures.in_flight,
+            last_error=figures.last_error or None,
+        ),
+    )
 
 
 def families(statuses: Sequence[PluginStatus], changes: Counter[tuple[str, str]]) -> Iterator[Family]:

@@ -3,12 +3,13 @@
 Published informants call back over plain HTTP, so that port stays plain whatever is configured.
 """
 
+import importlib.metadata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.daemon.viewer_token import TokenFileError, ViewerToken
-from hosting import tokens
+from hosting import openapi, tokens
 from hosting.addresses import Advertised, endpoint, is_loopback, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
@@ -19,6 +20,14 @@ from protocol.reasons import ErrorCode
 
 MAX_CONNECTIONS: Final = 4096
 """Every informant keeps a connection open; with a lower limit, each call would close the connection of another."""
+
+
+GUARDED: Final = (401, 403)
+"""The errors of pages that are served to this machine and to callers with the token."""
+_REFUSALS: Final = {
+    401: "The caller shows another token than the agent's, or none.",
+    403: "The page is served to this machine only, or with TLS only.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,9 @@ class AgentServer:
         )
         self._is_warned = False
         open_to_all, private = tuple(pages), tuple(private)
+        version = importlib.metadata.version("parley-autoscaler")
+        described = openapi.route("Parley agent", version, (*open_to_all, *private), shared=_REFUSALS)
+        open_to_all = (*open_to_all, described)
         limits = ServerLimits(connections=MAX_CONNECTIONS)
         guarded = (self._guarded(route, self._plain_refusal) for route in private)
         self._plain = Server(log, (*open_to_all, *guarded, *callbacks), limits=limits)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from parley.listing.namespaces import full_name
+from parley.reach.paths import path_of
 from parley.reach.ports import Way
 from parley.reach.vm_names import complete_vms
 
@@ -44,7 +45,7 @@ def explain_command(way: Way) -> click.Command:
         from parley.explain import program  # noqa: PLC0415 - `--version` should not load the client
 
         name = full_name(way, vm, namespace, options)
-        if program.path_of(name) is None:
+        if path_of(name) is None:
             raise click.UsageError(f"{vm!r} names no VM: give NAMESPACE/NAME, or NAME and --namespace")
         sys.exit(program.run(way.reach(options), name, decisions, output))
 

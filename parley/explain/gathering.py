@@ -5,20 +5,22 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 from parley.explain.core.causes import NOT_SCALED, UNKNOWN
 from parley.explain.core.evidence import Evidence
-from parley.explain.core.facts import agent_facts
 from parley.listing import asking
+from parley.reach.answers import decoded
+from parley.reach.paths import path_of
 from parley.reach.ports import Answered, Got, NoAnswer, Reach
-from parley.top.texts import clean, items, mapping
+from protocol.agent_pages import AgentVms, VmInFull, read
 from protocol.explaining import Explanation
+from protocol.texts import clean
 
 MAX_AGENTS: Final = 256
 """Where nobody knows the VM's node, so many agents are asked."""
 AT_ONCE: Final = 16
 MAX_NAMES: Final = 3
+MAX_NAME: Final = 160
 _CLOSE: Final = 0.6
 _MAX_CUTOFF_NAMES: Final = 20_000
 
@@ -32,27 +34,18 @@ class Gathered:
     scheduler: Mapping[str, Any] | None
 
 
-def path_of(vm: str) -> str | None:
-    """`NAMESPACE/NAME` as a part of a path; None for a name that no path can carry."""
-    namespace, _, name = vm.partition("/")
-    if {namespace, name} & {"", ".", ".."} or "/" in name:
-        return None
-    return "/".join(quote(part, safe="", errors="replace") for part in (namespace, name))
-
-
 async def gather(reach: Reach, vm: str, decisions: int | None = None) -> Gathered:
     """Ask both programs about `NAMESPACE/NAME`, which a path can carry. `decisions` is how many of the last ones are told; None: a few."""
     path = path_of(vm)
     assert path is not None, vm
     count = f"?n={decisions}" if decisions is not None else ""
     answer = await reach.scheduler(f"/v1/explain/{path}{count}")
-    explained: Explanation | NoAnswer = (
-        asking.decoded(answer, Explanation) if isinstance(answer, Got) else answer
-    )
+    explained = decoded(answer, Explanation) if isinstance(answer, Got) else answer
     node = explained.node if isinstance(explained, Explanation) else ""
     told = await _agent(reach, node, vm)
+    agent = decoded(told, VmInFull, read) if isinstance(told, Got) else told
     return Gathered(
-        Evidence(vm, agent_facts(told.document) if isinstance(told, Got) else told, explained),
+        Evidence(vm, agent, explained),
         told.document if isinstance(told, Got) else None,
         answer.document if isinstance(answer, Got) else None,
     )
@@ -94,7 +87,7 @@ async def _agent(reach: Reach, node: str, vm: str) -> Answered:
 def _rank(answer: Answered) -> int:
     """What is best to know: an agent that serves the VM, one that lies dormant, one that will not scale it, silence, and "unknown"."""
     if isinstance(answer, Got):
-        return 1 if clean(answer.document.get("state")) == "dormant" else 0
+        return 1 if answer.document.get("state") == "dormant" else 0
     if answer.code == NOT_SCALED:
         return 2
     return 4 if answer.code in UNKNOWN else 3
@@ -106,7 +99,7 @@ async def alike(reach: Reach, vm: str) -> list[str]:
     names = [each.vm for each in known.vms] if not isinstance(known, NoAnswer) else []
     if not names:
         names = await _names_of_agents(reach)
-    return close(vm, [clean(name) for name in names[:_MAX_CUTOFF_NAMES]])
+    return close(vm, [clean(name, MAX_NAME) for name in names[:_MAX_CUTOFF_NAMES]])
 
 
 async def _names_of_agents(reach: Reach) -> list[str]:
@@ -114,13 +107,8 @@ async def _names_of_agents(reach: Reach) -> list[str]:
     if isinstance(agents, NoAnswer):
         return []
     answers = await asyncio.gather(*(reach.agent(agent, "/v1/vms") for agent in agents[:AT_ONCE]))
-    return [
-        name
-        for answer in answers
-        if isinstance(answer, Got)
-        for each in items(answer.document.get("vms"), 5000)
-        if isinstance(name := mapping(each).get("vm"), str)
-    ]
+    documents = (decoded(answer, AgentVms, read) for answer in answers if isinstance(answer, Got))
+    return [each.vm for found in documents if isinstance(found, AgentVms) for each in found.vms]
 
 
 def close(vm: str, names: list[str]) -> list[str]:

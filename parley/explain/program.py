@@ -9,14 +9,12 @@ import click
 from hosting.lifecycle import Stop
 from parley.explain.core.evidence import CauseCode
 from parley.explain.core.lines import SizeExplanation, answer
-from parley.explain.gathering import Gathered, alike, gather, path_of
+from parley.explain.gathering import Gathered, alike, gather
 from parley.listing import output as outputs
 from parley.listing.core.decisions import line
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import Explanation
-
-__all__ = ["path_of", "run"]
 
 
 def run(reach: AbstractAsyncContextManager[Reach], vm: str, decisions: int, output: str) -> int:

@@ -1,14 +1,11 @@
 """Asks for the documents that lists are made of: pages are followed, with a bound, and answers that cannot be read are faults."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
-import msgspec
-
+from parley.reach.answers import decoded
 from parley.reach.ports import Got, NoAnswer, Reach
-from parley.top.texts import clean
 from protocol.explaining import Document, NodeShown, PodShown, StatePage, VmShown
 
 D = TypeVar("D", bound=Document)
@@ -16,16 +13,6 @@ PAGE: Final = 500
 MAX_PAGES: Final = 100
 """Of `/v1/state`: 50,000 nodes, VMs and others."""
 MAX_CONTINUE: Final = 1024
-
-
-def decoded(answer: Got, kind: type[D]) -> D | NoAnswer:
-    """The document of an answer; a fault where it is another one."""
-    try:
-        return msgspec.convert(answer.document, kind)
-    except msgspec.ValidationError as error:
-        return NoAnswer(
-            clean(f"{answer.peer}: its answer cannot be read, it may be of another version: {error}", 400)
-        )
 
 
 async def document(reach: Reach, path: str, kind: type[D]) -> D | NoAnswer:
@@ -66,14 +53,3 @@ async def state(reach: Reach, *, max_pages: int = MAX_PAGES) -> State | NoAnswer
         path = f"/v1/state?limit={PAGE}&continue={quote(page.continue_, safe='')}"
     found.is_cut = True
     return found
-
-
-async def pools(reach: Reach) -> list[Mapping[str, Any]] | NoAnswer:
-    """The pools as the scheduler tells them."""
-    answer = await reach.scheduler("/v1/pools")
-    if isinstance(answer, NoAnswer):
-        return answer
-    listed = answer.document.get("pools")
-    if not isinstance(listed, list):
-        return NoAnswer(f"{answer.peer}: its answer names no pools")
-    return [each for each in listed if isinstance(each, dict)]

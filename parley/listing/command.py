@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from parley.listing.namespaces import chosen_namespace, full_name, namespace_options
+from parley.reach.paths import path_of
 from parley.reach.ports import Command, Way
 from parley.reach.vm_names import complete_nodes, complete_pools, complete_vms
 
@@ -203,7 +204,7 @@ def _history(way: Way) -> click.Command:
         from parley.listing import history as program  # noqa: PLC0415 - `--version` should not load the client
 
         name = full_name(way, vm, namespace, options)
-        if program.path_of(name) is None:
+        if path_of(name) is None:
             raise click.UsageError(f"{vm!r} names no VM: give NAMESPACE/NAME, or NAME and --namespace")
         wanted = program.HistoryOptions(name, outcomes, output, has_heads=not no_headers)
         sys.exit(program.run(way.reach(options), wanted))

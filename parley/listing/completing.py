@@ -11,10 +11,10 @@ from click.shell_completion import CompletionItem
 
 from hosting import lifecycle
 from parley.listing import asking
-from parley.listing.core.columns import pool_name
 from parley.reach.ports import NoAnswer, Reach, Way
 from parley.reach.vm_names import DEADLINE_S, MAX_NAMES
 from parley.top.texts import clean
+from protocol.pages import PoolsShown
 
 MAX_NAME: Final = 400
 """Characters: Kubernetes allows a namespace of 63 and a name of 253. A name that is cut would be completed wrong."""
@@ -43,8 +43,8 @@ def items(way: Way, kind: str, options: Mapping[str, Any], incomplete: str) -> l
 
 async def _names(reach: Reach, kind: str) -> list[str]:
     if kind == "pools":
-        pools = await asking.pools(reach)
-        return [] if isinstance(pools, NoAnswer) else [pool_name(each) for each in pools]
+        found = await asking.document(reach, "/v1/pools", PoolsShown)
+        return [] if isinstance(found, NoAnswer) else [each.name for each in found.pools]
     state = await asking.state(reach, max_pages=4)
     if isinstance(state, NoAnswer):
         return []

@@ -13,7 +13,7 @@ import msgspec
 from hosting.lifecycle import Stop
 from parley.explain.core.evidence import CauseCode
 from parley.explain.core.lines import answer
-from parley.explain.gathering import Gathered, alike, gather, path_of
+from parley.explain.gathering import Gathered, alike, gather
 from parley.listing import output as outputs
 from parley.listing.core.decisions import HISTORY_COLUMNS, of_decision, of_events
 from parley.listing.core.tables import shown, table
@@ -24,7 +24,6 @@ from protocol.explaining import DecisionShown, Explanation
 
 MOST: Final = 16
 """The scheduler remembers no more of one VM."""
-__all__ = ["MOST", "HistoryOptions", "path_of", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,10 @@ def _print(found: Gathered, wanted: HistoryOptions) -> int:
             for each in reversed(scheduler.decisions)
             if not wanted.outcomes or each.outcome.value in wanted.outcomes
         )
-    agent = found.agent if not wanted.outcomes else None
-    moment = functools.partial(ago, datetime.now(UTC))
-    events = of_events(agent, moment, is_whole=wanted.output == "wide") if agent is not None else []
+    agent, moment = found.evidence.agent, functools.partial(ago, datetime.now(UTC))
+    events = []
+    if not isinstance(agent, NoAnswer) and not wanted.outcomes:
+        events = of_events(agent.journal, moment, is_whole=wanted.output == "wide")
     for fault in (_fault(scheduler), agent_fault if not wanted.outcomes else None):
         if fault is not None:
             click.echo(clean(fault, 500), err=True)

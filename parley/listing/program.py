@@ -12,13 +12,14 @@ import msgspec
 from hosting.lifecycle import Stop
 from parley.listing import asking
 from parley.listing import output as outputs
-from parley.listing.core.columns import NODE_COLUMNS, POOL_COLUMNS, VM_COLUMNS, pool_name
+from parley.listing.core.columns import NODE_COLUMNS, POOL_COLUMNS, VM_COLUMNS
 from parley.listing.core.decisions import is_named
 from parley.listing.core.filters import NodeFilter, PoolFilter
 from parley.listing.core.tables import TableColumn, matches, ordered, shown, table
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import DecisionOutcome, Nodes, VmShown
+from protocol.pages import PoolsShown
 from protocol.texts import counted
 
 T = TypeVar("T")
@@ -98,13 +99,13 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
     """List pools; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await asking.pools(asked)
+        found = await asking.document(asked, "/v1/pools", PoolsShown)
         if isinstance(found, NoAnswer):
             return failed(found)
-        kept = [each for each in found if wanted.passes(each)]
-        kept = ordered(POOL_COLUMNS, kept, style.sort, pool_name)
+        kept = [each for each in found.pools if wanted.passes(each)]
+        kept = ordered(POOL_COLUMNS, kept, style.sort, lambda each: each.name)
         _print(kept, POOL_COLUMNS, style, {"pools": kept})
-        _nothing(kept, style, _none("pools", len(found)))
+        _nothing(kept, style, _none("pools", len(found.pools)))
         return 0
 
     return _run(reach, ask)

@@ -1,11 +1,17 @@
 """What an HTTP answer of a program means: its document, or a fault for people. Pure; for every way to the programs."""
 
 import json
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from parley.reach.ports import Answered, Got, NoAnswer
-from parley.top.texts import clean, document, mapping
+from parley.top.texts import clean, document
+from protocol.explaining import Document
 from protocol.reasons import ErrorCode
+
+D = TypeVar("D", bound=Document)
 
 MAX_ANSWER_BYTES: Final = 8 * 2**20
 NOT_LEADER: Final = ErrorCode.NOT_LEADER.value
@@ -35,6 +41,17 @@ def read(peer: str, status: int, body: bytes, *, token_hint: str) -> Answered:
     return NoAnswer(clean(f"{peer} answered with status {status}{detail}", _MAX_FAULT), status, code)
 
 
+def decoded(
+    answer: Got, kind: type[D], convert: Callable[[Any, type[D]], D] = msgspec.convert
+) -> D | NoAnswer:
+    """The typed document of an answer; a fault for another document. Those of agents are converted by `agent_pages.read`."""
+    try:
+        return convert(answer.document, kind)
+    except msgspec.ValidationError as error:
+        said = f"{answer.peer}: its answer cannot be read, it may be of another version: {error}"
+        return NoAnswer(clean(said, _MAX_FAULT))
+
+
 def leads(answer: Answered) -> bool:
     """Whether this is the word of a scheduler that leads: not that of a follower, and not silence."""
     return isinstance(answer, Got) or (answer.status is not None and answer.code != NOT_LEADER)
@@ -54,7 +71,7 @@ def _problem(body: bytes) -> tuple[str, str]:
     listed = (
         "; ".join(text for each in faults[:4] if (text := clean(each))) if isinstance(faults, list) else ""
     )
-    said = clean(found.get("detail")) or clean(found.get("error")) or clean(mapping(found).get("title"))
+    said = clean(found.get("detail")) or clean(found.get("error")) or clean(found.get("title"))
     words = (
         said,
         f"({listed})" if listed and listed not in said else "",

@@ -26,7 +26,7 @@ class DirectReach:
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        """`schedulers` and `agents` are URLs without a path, at least one of each. `token` is shown to agents
+        """`schedulers` and `agents` are URLs without a path. `token` is shown to agents
         only: the pages of schedulers need none."""
         self._schedulers = tuple(dict.fromkeys(schedulers))
         self._agents = tuple(dict.fromkeys(agents))
@@ -43,6 +43,8 @@ class DirectReach:
 
     async def scheduler(self, path: str) -> Answered:
         """The answer of the scheduler that leads. It is asked first the next time."""
+        if not self._schedulers:
+            return NoAnswer("no scheduler is known")
         first, *others = self._schedulers
         answer = await self._get("the scheduler", first, path)
         if leads(answer) or not others:

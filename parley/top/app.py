@@ -42,9 +42,9 @@ from parley.top.model import (
     title,
     trouble,
 )
-from parley.top.source import AgentPoller, DocumentSource, Heard, News
-
-__all__ = ["AgentPoller", "TopApp", "VmGrid", "VmScreen", "run"]
+from parley.top.source import DocumentSource, Heard, News
+from protocol.agent_pages import AgentVms, VmInFull
+from protocol.explaining import Nodes
 
 MAX_FILTER: Final = 80
 SLOW_S: Final = 0.1
@@ -192,7 +192,7 @@ class VmScreen(Screen[None]):
         self._past.update(self._draw_past(self._row))
         self.run_worker(self._source.follow(self._row.agent, self._row.vm, self._take))
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: News[VmInFull]) -> None:
         self._past.update(self._draw_past(self._row))
         if isinstance(news, Heard):
             self._notice.display = False
@@ -283,17 +283,17 @@ class TopApp(App[None]):
         self._table.recolour()
         self._draw_soon()
 
-    def _take(self, agent: str, news: News) -> None:
+    def _take(self, agent: str, news: News[AgentVms]) -> None:
         view = self._views[agent]
         if isinstance(news, Heard):
             view = self._views[agent] = view.heard(news.document)
-            self._history.heard(agent, str(news.document.get("daemon")), view.rows, self._clock())
+            self._history.heard(agent, news.document.daemon, view.rows, self._clock())
         else:
             self._views[agent] = view.missed(news.fault, news.failures, news.retry_s)
             self._history.missed(agent, news.fault, self._clock())
         self._draw_soon()
 
-    def _take_nodes(self, news: News) -> None:
+    def _take_nodes(self, news: News[Nodes]) -> None:
         if isinstance(news, Heard):
             self._sums, self._sums_s = drawing.node_sums(news.document), self._clock()
             self._draw_soon()

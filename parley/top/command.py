@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hosting.tls import Tls
 
 MAX_AGENTS: Final = 64
+PERIOD_S: Final = 1.0
 
 
 @click.command()
@@ -51,4 +52,7 @@ def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None,
         raise click.UsageError(f"at most {MAX_AGENTS} agents can be shown together")
     app = loaded_app("parley")
     warn_of_plain_tokens(unique, token)
-    sys.exit(app.run(app.AgentPoller(unique, token, tls, schedulers=tuple(dict.fromkeys(schedulers)))))
+    from parley.reach.direct import DirectReach  # noqa: PLC0415 - `--version` should not load the client
+    from parley.top.source import ReachSource  # noqa: PLC0415 - as above
+
+    sys.exit(app.run(ReachSource(DirectReach(schedulers, unique, token, tls), period_s=PERIOD_S)))

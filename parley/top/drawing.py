@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -15,7 +15,8 @@ from rich.text import Text
 from parley.top.events import EventKind, EventLine
 from parley.top.history import History, Key, Measured, Past
 from parley.top.model import VmRow
-from parley.top.texts import ShownAmount, age, amount, clean, items, mapping
+from parley.top.texts import age, clean
+from protocol.explaining import AmountShown, Nodes
 
 LEVELS: Final = "▁▂▃▄▅▆▇█"
 BUSY, TAKEN, FREE = "█", "▒", "░"
@@ -24,7 +25,6 @@ TIGHT: Final = 0.95
 """The share of its permit from which a load is at the permit."""
 GIB: Final = 2**30
 MAX_NODES: Final = 5000
-MAX_CAUSES: Final = 16
 _SETTLING: Final = "settling"
 _NANO: Final = 1e9
 _ASCII: Final = str.maketrans(
@@ -148,16 +148,15 @@ class NodeSums:
     nodes: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
 
 
-def node_sums(document: Mapping[str, Any]) -> NodeSums:
+def node_sums(document: Nodes) -> NodeSums:
     """The answer of `/v1/nodes`. Nodes whose amounts cannot be read are left out, and those on which more is reserved than there is
     because the scheduler has just begun: it keeps the maximum of each VM until its agent has named what the VM has."""
     found = {}
-    for item in map(mapping, items(document.get("nodes"), MAX_NODES)):
-        reserved, reservable = amount(item.get("reserved")), amount(item.get("reservable"))
-        name = clean(item.get("node"))
-        is_settling = list(items(item.get("overFullBecauseOf"), MAX_CAUSES)) == [_SETTLING]
-        if not is_settling and name and reserved and reservable and reserved.worth and reservable.worth:
-            found[name] = (_units(reserved), _units(reservable))
+    for node in document.nodes[:MAX_NODES]:
+        name = clean(node.node)
+        is_known = node.reserved.worth is not None and node.reservable.worth is not None
+        if name and is_known and node.over_full_because_of != (_SETTLING,):
+            found[name] = (_units(node.reserved), _units(node.reservable))
     return NodeSums(found)
 
 
@@ -187,7 +186,7 @@ def fills(rows: Iterable[VmRow], sums: NodeSums) -> list[NodeFill]:
     return made
 
 
-def _units(found: ShownAmount | None) -> tuple[float, float]:
+def _units(found: AmountShown | None) -> tuple[float, float]:
     if found is None or found.worth is None:
         return 0.0, 0.0
     return found.worth[0] / _NANO, found.worth[1] / _NANO

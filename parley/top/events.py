@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from parley.top.model import VmRow
-from parley.top.texts import ShownAmount
+from protocol.explaining import AmountShown
 
 MAX_TEXT: Final = 200
 
@@ -53,8 +53,8 @@ class EventLine:
 class KnownVm:
     """What was last known of a VM. An amount that an agent does not tell, after its start for example, stays as it was."""
 
-    size: ShownAmount | None = None
-    permit: ShownAmount | None = None
+    size: AmountShown | None = None
+    permit: AmountShown | None = None
     code: str = ""
     faults: frozenset[str] = frozenset()
     """The peers with a fault."""
@@ -101,7 +101,7 @@ def _resized(before: KnownVm, after: KnownVm, row: VmRow) -> tuple[EventKind, st
         kind = EventKind.SHRANK
     why = ""
     if kind is EventKind.GREW and row.code and row.goal is not None:
-        why = f", wants {row.goal.text}: {row.code}"
+        why = f", wants {row.goal}: {row.code}"
     else:
         words = [
             text
@@ -109,7 +109,7 @@ def _resized(before: KnownVm, after: KnownVm, row: VmRow) -> tuple[EventKind, st
             if text and step
         ]
         why = f": {'; '.join(dict.fromkeys(words))}" if words else ""
-    return kind, f"{old.text} → {new.text}{why}", row.code
+    return kind, f"{old} → {new}{why}", row.code
 
 
 def _permitted(before: KnownVm, after: KnownVm) -> tuple[EventKind, str, str] | None:
@@ -118,17 +118,17 @@ def _permitted(before: KnownVm, after: KnownVm) -> tuple[EventKind, str, str] | 
     if old is None or new is None or size is None or old == new:
         return None
     if max(_moved(old, new)) > 0 and max(_moved(size, new)) > 0:
-        return EventKind.PERMIT, f"{old.text} → {new.text}", after.code
+        return EventKind.PERMIT, f"{old} → {new}", after.code
     if min(_moved(old, new)) < 0 and min(_moved(size, new)) < 0:
-        return EventKind.PERMIT, f"{old.text} → {new.text}, below the size {size.text}", after.code
+        return EventKind.PERMIT, f"{old} → {new}, below the size {size}", after.code
     return None
 
 
 def _denied(before: KnownVm, row: VmRow) -> tuple[EventKind, str, str] | None:
     if not row.code or row.code == before.code:
         return None
-    wants = f"wants {row.goal.text}" if row.goal is not None else "wants more"
-    may = f", may have {row.permit.text}" if row.permit is not None else ""
+    wants = f"wants {row.goal}" if row.goal is not None else "wants more"
+    may = f", may have {row.permit}" if row.permit is not None else ""
     return EventKind.DENIED, f"{wants}{may}: {row.code}", row.code
 
 
@@ -141,7 +141,7 @@ def _faulty(before: KnownVm, after: KnownVm, row: VmRow) -> tuple[EventKind, str
     return None
 
 
-def _moved(old: ShownAmount, new: ShownAmount) -> tuple[int, int]:
+def _moved(old: AmountShown, new: AmountShown) -> tuple[int, int]:
     """By how much CPU and memory have moved; none where an amount cannot be read."""
     if old.worth is None or new.worth is None:
         return 0, 0

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from parley.top.events import EventKind, EventLine, KnownVm, happened, known, short
 from parley.top.model import VmRow
-from parley.top.texts import ShownAmount
+from protocol.explaining import AmountShown
 
 BUCKET_S: Final = 2.0
 BUCKETS: Final = 120
@@ -230,11 +230,11 @@ def _sample(row: VmRow) -> tuple[float, ...]:
     return load, permit[0], size[0], used, permit[1], size[1]
 
 
-def _worth(amount: ShownAmount | None) -> tuple[float, float]:
+def _worth(amount: AmountShown | None) -> tuple[float, float]:
     if amount is None or amount.worth is None:
         return _UNKNOWN, _UNKNOWN
     return amount.worth[0] / _NANO, amount.worth[1] / _NANO
 
 
 def _is_now(row: VmRow) -> str:
-    return f"has {row.size.text}" if row.size is not None else "of no known size yet"
+    return f"has {row.size}" if row.size is not None else "of no known size yet"

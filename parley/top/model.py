@@ -6,23 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from parley.listing.core.tables import natural
-from parley.top.texts import (
-    MAX_LINE,
-    ShownAmount,
-    amount,
-    clean,
-    figure,
-    goal_reasons,
-    items,
-    mapping,
-    number,
-)
+from parley.top.texts import amount_text, clean, figure
+from protocol.agent_pages import AgentVms, GoalReasons, LoadShown, VmInShort
+from protocol.explaining import AmountShown
 
 MAX_VMS: Final = 5000
 """VMs of one agent that are shown; an agent has hundreds at most."""
 MAX_SHOWN: Final = 1000
 """Rows of the table. Further VMs are found by filter or order."""
-MAX_NAME: Final = 512
 MAX_NOTICES: Final = 4
 MAX_CODE: Final = 24
 STALE_S: Final = 15.0
@@ -73,11 +64,11 @@ class VmRow:
     name: str
     node: str = ""
     state: str = ""
-    size: ShownAmount | None = None
-    target: ShownAmount | None = None
-    goal: ShownAmount | None = None
-    permit: ShownAmount | None = None
-    held: ShownAmount | None = None
+    size: AmountShown | None = None
+    target: AmountShown | None = None
+    goal: AmountShown | None = None
+    permit: AmountShown | None = None
+    held: AmountShown | None = None
     load: float | None = None
     load_text: str = ""
     memory_used: float | None = None
@@ -126,8 +117,7 @@ class VmRow:
                 more = f" (+{len(self.faults) - 1})" if len(self.faults) > 1 else ""
                 return f"{self.faults[0]}{more}" if self.faults else ""
             case _:
-                found = self._amount(column)
-                return found.text if found is not None else "-"
+                return amount_text(self._amount(column))
 
     def rank(self, column: Column) -> tuple[Any, ...] | None:
         """The value that the column sorts by; None for an empty cell, which comes last in both directions."""
@@ -158,8 +148,8 @@ class VmRow:
         permitted = self.permit.worth[0] if self.permit is not None and self.permit.worth is not None else 0
         return (self.load / permitted,) if self.load is not None and permitted > 0 else None
 
-    def _amount(self, column: Column) -> ShownAmount | None:
-        found: ShownAmount | None = getattr(
+    def _amount(self, column: Column) -> AmountShown | None:
+        found: AmountShown | None = getattr(
             self, column.value
         )  # these columns are called as their fields are
         return found
@@ -229,7 +219,7 @@ class AgentView:
     is_heard: bool = False
     notice: str = ""
 
-    def heard(self, document: Mapping[str, Any]) -> "AgentView":
+    def heard(self, document: AgentVms) -> "AgentView":
         """After an answer of `/v1/vms`."""
         rows, unreadable = rows_of(self.url, document)
         notice = f"{unreadable} of its VMs cannot be shown" if unreadable else ""
@@ -249,68 +239,57 @@ def trouble(fault: str, failures: int, retry_s: float | None) -> str:
     return f"{clean(fault)}{times}{again}"
 
 
-def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[VmRow, ...], int]:
+def rows_of(agent: str, document: AgentVms) -> tuple[tuple[VmRow, ...], int]:
     """The rows of an agent's document, and how many of its VMs cannot be shown."""
-    node = clean(document.get("node"))
-    listed = document.get("vms")
-    given = len(listed) if isinstance(listed, list) else 0
     found: dict[tuple[str, str], VmRow] = {}
-    for item in items(listed, MAX_VMS):
-        row = _row(agent, node, mapping(item))
-        if row is not None and row.key not in found:
-            found[row.key] = row
-    return tuple(found.values()), given - len(found)
+    for vm in document.vms[:MAX_VMS]:
+        if vm.vm and (agent, vm.vm) not in found:
+            found[agent, vm.vm] = _row(agent, document.node, vm)
+    return tuple(found.values()), len(document.vms) - len(found)
 
 
-def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
-    name = vm.get("vm")
-    shown = clean(name)
-    if not isinstance(name, str) or not shown or len(name) > MAX_NAME:
-        return None
+def _row(agent: str, node: str, vm: VmInShort) -> VmRow:
     busy, load_text = load(vm)
-    code = clean(vm.get("reasonCode"))
-    reasons = mapping(vm.get("goalReasons"))
-    goal_words = "" if code else clean("; ".join(goal_reasons(vm)), MAX_LINE)
+    reasons = vm.goal_reasons or GoalReasons()
     return VmRow(
         agent,
-        name,
-        shown,
-        node,
-        clean(vm.get("state")),
-        size=amount(vm.get("size")),
-        target=amount(vm.get("target")),
-        goal=amount(vm.get("goal")),
-        permit=amount(vm.get("permit")),
-        held=amount(vm.get("held")),
+        vm.vm,
+        clean(vm.vm),
+        clean(node),
+        clean(vm.state),
+        size=vm.size,
+        target=vm.target,
+        goal=vm.goal,
+        permit=vm.permit,
+        held=vm.held,
         load=busy,
         load_text=load_text,
         memory_used=memory_used(vm),
-        cpu_reason=clean(reasons.get("cpu"), MAX_LINE),
-        memory_reason=clean(reasons.get("memory"), MAX_LINE),
-        reason=goal_words or clean(vm.get("reason")),
-        code=code,
-        faults=tuple(text for fault in items(vm.get("faults"), 16) if (text := clean(fault))),
+        cpu_reason=reasons.cpu or "",
+        memory_reason=reasons.memory or "",
+        reason=vm.reason if vm.reason_code else "; ".join(reasons.texts()) or vm.reason,
+        code=vm.reason_code or "",
+        faults=tuple(clean(fault) for fault in vm.faults[:16] if fault),
     )
 
 
-def _fresh_load(vm: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The last reading; empty when it is old."""
-    age_s = number(vm.get("metricsAgeSeconds"))
-    return {} if age_s is None or age_s > STALE_S else mapping(vm.get("load"))
+def _fresh_load(vm: VmInShort) -> LoadShown:
+    """The last reading; an empty one when it is old."""
+    age_s = vm.metrics_age_seconds
+    return LoadShown() if vm.load is None or age_s is None or age_s > STALE_S else vm.load
 
 
-def memory_used(vm: Mapping[str, Any]) -> float | None:
+def memory_used(vm: VmInShort) -> float | None:
     """Bytes of memory that the guest uses; None when the last reading is old."""
-    return number(_fresh_load(vm).get("memoryUsed"))
+    return _fresh_load(vm).memory_used
 
 
-def load(vm: Mapping[str, Any]) -> tuple[float | None, str]:
+def load(vm: VmInShort) -> tuple[float | None, str]:
     """Busy CPUs where they are known, else the load average, as a number and a text; empty when the last reading is old."""
     found = _fresh_load(vm)
-    busy, average = number(found.get("busyCPUs")), number(found.get("load1"))
-    if busy is not None:
-        return busy, f"{figure(busy)} busy"
-    return average, f"{figure(average)} avg" if average is not None else ""
+    if found.busy_cpus is not None:
+        return found.busy_cpus, f"{figure(found.busy_cpus)} busy"
+    return found.load1, f"{figure(found.load1)} avg" if found.load1 is not None else ""
 
 
 def title(agents: Sequence[AgentView], matching: int, order: Order, wanted: str) -> str:

@@ -1,30 +1,35 @@
-"""Polls agents for the state of their VMs: a loop for each agent, with a deadline for each call and bounded answers."""
+"""Polls agents for the state of their VMs: a loop for each agent, over whichever way there is to them."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self, TypeAlias
+from fnmatch import fnmatchcase
+from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from hosting import problems, tokens
+import msgspec
+
 from hosting.backoff import Backoff
-from hosting.client import Answered, HttpClient, Outcome, Unanswered
-from hosting.tls import Tls
-from parley.top import details, texts
+from parley.reach.answers import decoded
+from parley.reach.paths import path_of
+from parley.reach.ports import Got, NoAnswer, Reach
+from protocol.agent_pages import AgentVms, VmInFull, read
+from protocol.explaining import Document, Nodes
 
-PERIOD_S: Final = 1.0
-NODES_S: Final = 5.0
-"""How often a scheduler is asked for its nodes."""
-DEADLINE_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 8 * 2**20
-RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
+PERIOD_S: Final = 2.0
+RETRY: Final = Backoff(base_s=1.0, cap_s=20.0)
+MAX_AGENTS: Final = 64
+"""One screen can follow as many, and an API server does not notice."""
+
+D = TypeVar("D", bound=Document)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Generic[D]):
     """A usable answer."""
 
-    document: Mapping[str, Any]
+    document: D
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Missed:
     retry_s: float | None
 
 
-News: TypeAlias = Heard | Missed
+News: TypeAlias = Heard[D] | Missed
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
 
@@ -47,134 +52,141 @@ class DocumentSource(Protocol):
     def agents(self) -> tuple[str, ...]:
         """The agents' addresses."""
 
-    async def watch(self, show: Callable[[str, News], None]) -> None:
+    async def watch(self, show: Callable[[str, News[AgentVms]], None]) -> None:
         """Show the documents of all agents, again and again."""
 
-    async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
+    async def follow(self, agent: str, vm: str, show: Callable[[News[VmInFull]], None]) -> None:
         """Show the document of one VM of `agent`, again and again."""
 
-    async def nodes(self, show: Callable[[News], None]) -> None:
-        """Show the document of `/v1/nodes` of the scheduler that leads, again and again. Returns at once where no scheduler is known."""
+    async def nodes(self, show: Callable[[News[Nodes]], None]) -> None:
+        """Show the document of `/v1/nodes` of the scheduler that leads, again and again."""
 
 
-class AgentPoller:
-    """Polls agents, and schedulers for their nodes, over HTTP, within `async with`. Agents alone are shown the token. `pause` waits between
-    two calls."""
+class NoAgentsError(Exception):
+    """There is nothing to show; the message is for people."""
+
+
+def chosen(agents: tuple[str, ...], globs: tuple[str, ...]) -> tuple[str, ...]:
+    """The agents whose names match one of `globs`; all where there are none. Raises `NoAgentsError` where none matches."""
+    found = tuple(each for each in agents if not globs or any(fnmatchcase(each, glob) for glob in globs))
+    if not found:
+        raise NoAgentsError(f"no node with an agent matches {', '.join(globs)}")
+    return found
+
+
+def within(document: AgentVms, namespace: str | None) -> AgentVms:
+    """An agent's document with what is in one namespace; None for all."""
+    if namespace is None:
+        return document
+    inside = f"{namespace}/"
+    return msgspec.structs.replace(
+        document,
+        vms=tuple(each for each in document.vms if each.vm.startswith(inside)),
+        not_scaled=tuple(each for each in document.not_scaled if each.vm.startswith(inside)),
+    )
+
+
+async def vms_of(reach: Reach, agent: str) -> AgentVms | NoAnswer:
+    """The VMs of an agent."""
+    answer = await reach.agent(agent, "/v1/vms")
+    return decoded(answer, AgentVms, read) if isinstance(answer, Got) else answer
+
+
+class ReachSource:
+    """The agents of a `Reach`, within `async with`, which raises `NoAgentsError`."""
 
     def __init__(
         self,
-        agents: tuple[str, ...],
-        token: str | None = None,
-        tls: Tls | None = None,
+        way: AbstractAsyncContextManager[Reach],
+        globs: tuple[str, ...] = (),
+        namespace: str | None = None,
         *,
-        schedulers: tuple[str, ...] = (),
+        period_s: float = PERIOD_S,
         rng: random.Random | None = None,
         pause: Pause = asyncio.sleep,
     ) -> None:
-        self.agents = agents
-        self._schedulers = schedulers
-        self._headers = tokens.headers(token)
+        """`globs` name the agents, all without any; `namespace` that of the VMs, None for all. An agent is asked every `period_s`, a scheduler five times less
+        often. `pause` waits between two calls."""
+        self.agents: tuple[str, ...] = ()
+        self._way = way
+        self._globs = globs
+        self._namespace = namespace
+        self._period_s = period_s
         self._rng = rng or random.Random()
         self._pause = pause
-        self._client = HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls)
+        self._reach: Reach | None = None
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
+        async with AsyncExitStack() as stack:
+            self._reach = reach = await stack.enter_async_context(self._way)
+            agents = await reach.agents()
+            if isinstance(agents, NoAnswer):
+                raise NoAgentsError(agents.fault)
+            self.agents = chosen(agents, self._globs)
+            if len(self.agents) > MAX_AGENTS:
+                raise NoAgentsError(
+                    f"at most {MAX_AGENTS} nodes can be shown together, and there are {len(self.agents)}: choose some with --node"
+                )
+            self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
-        await self._client.__aexit__(*raised)
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
 
-    async def watch(self, show: Callable[[str, News], None]) -> None:
-        """Show the documents of all agents; each is polled at its own pace."""
+    async def watch(self, show: Callable[[str, News[AgentVms]], None]) -> None:
+        """Show the documents of all agents; each is asked at its own pace."""
 
         async def one(agent: str) -> None:
-            await self._poll(f"{agent}/v1/vms", vms_of, lambda news: show(agent, news))
+            async def ask(reach: Reach) -> AgentVms | NoAnswer:
+                found = await vms_of(reach, agent)
+                return found if isinstance(found, NoAnswer) else within(found, self._namespace)
+
+            await self._poll(ask, lambda news: show(agent, news), self._period_s)
 
         async with asyncio.TaskGroup() as tasks:
             for agent in self.agents:
                 tasks.create_task(one(agent), name=f"top {agent}")
 
-    async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
+    async def follow(self, agent: str, vm: str, show: Callable[[News[VmInFull]], None]) -> None:
         """Show the document of one VM of `agent`."""
-        path = details.path(vm)
+        path = path_of(vm)
         if path is None:
             show(Missed("an agent cannot be asked for a VM of this name", 1, None))
             return
-        await self._poll(f"{agent}{path}", _one_vm, show)
 
-    async def nodes(self, show: Callable[[News], None]) -> None:
-        """Show the sums of the first scheduler that tells them; the one that did is asked first the next time."""
-        schedulers, failures = list(self._schedulers), 0
-        while schedulers:
-            found = await self._sums(schedulers)
-            if found is None:
-                failures += 1
-                wait_s = NODES_S + RETRY.delay_s(failures, self._rng.random())
-                show(Missed("no scheduler tells of its nodes", failures, wait_s))
-            else:
-                failures, wait_s = 0, NODES_S
-                show(Heard(found))
-            await self._pause(wait_s)
+        async def ask(reach: Reach) -> VmInFull | NoAnswer:
+            answer = await reach.agent(agent, f"/v1/vms/{path}")
+            return decoded(answer, VmInFull, read) if isinstance(answer, Got) else answer
 
-    async def _sums(self, schedulers: list[str]) -> Mapping[str, Any] | None:
-        for url in tuple(schedulers):
-            # Without the token, which is the agents': a scheduler wants none, and its address may be anybody's.
-            outcome = await self._client.call("GET", f"{url}/v1/nodes", deadline_s=DEADLINE_S)
-            if isinstance(outcome, Answered) and outcome.status == 200:
-                found = texts.document(outcome.body)
-                if found is not None:
-                    schedulers.remove(url)
-                    schedulers.insert(0, url)
-                    return found
-        return None
+        await self._poll(ask, show, self._period_s)
+
+    async def nodes(self, show: Callable[[News[Nodes]], None]) -> None:
+        """Show what the scheduler that leads says of its nodes."""
+
+        async def ask(reach: Reach) -> Nodes | NoAnswer:
+            answer = await reach.scheduler("/v1/nodes")
+            return decoded(answer, Nodes) if isinstance(answer, Got) else answer
+
+        await self._poll(ask, show, 5 * self._period_s)
 
     async def _poll(
-        self, url: str, read: Callable[[Outcome], Mapping[str, Any] | str], show: Callable[[News], None]
+        self,
+        ask: Callable[[Reach], Awaitable[D | NoAnswer]],
+        show: Callable[[News[D]], None],
+        period_s: float,
     ) -> None:
+        assert self._reach is not None, "use `async with ReachSource(...)`"
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             began_s = loop.time()
-            outcome = await self._client.call("GET", url, deadline_s=DEADLINE_S, headers=self._headers)
-            found = read(outcome)
-            if isinstance(found, str):
+            answer = await ask(self._reach)
+            if isinstance(answer, NoAnswer):
                 failures += 1
-                wait_s = RETRY.delay_s(failures, self._rng.random())
-                show(Missed(found, failures, wait_s))
+                wait_s = period_s + RETRY.delay_s(failures, self._rng.random())
+                show(Missed(answer.fault, failures, wait_s))
             else:
                 failures = 0
-                show(Heard(found))
-                wait_s = max(began_s + PERIOD_S - loop.time(), 0.1)
+                show(Heard(answer))
+                wait_s = max(began_s + period_s - loop.time(), 0.1)
             await self._pause(wait_s)
-
-
-def vms_of(outcome: Outcome) -> Mapping[str, Any] | str:
-    """The document of `/v1/vms`, or what went wrong."""
-    found = _document(outcome)
-    if isinstance(found, str) or isinstance(found.get("vms"), list):
-        return found
-    return "this is no agent: its answer names no VMs"
-
-
-def _one_vm(outcome: Outcome) -> Mapping[str, Any] | str:
-    if isinstance(outcome, Answered) and outcome.status == 404:
-        return "the agent has no such VM"
-    return _document(outcome)
-
-
-def _document(outcome: Outcome) -> Mapping[str, Any] | str:
-    match outcome:
-        case Unanswered("too-large", message):
-            return message
-        case Unanswered(_, message):
-            return f"no agent answers: {message}"
-        case Answered(200, body, _):
-            found = texts.document(body)
-            return found if found is not None else "this is no agent: its answer is no JSON object"
-        case Answered(401, _, _):
-            return "the agent wants the token that it was started with (--token-file)"
-        case Answered(403, body, _):
-            said = texts.clean(problems.text_of(body))
-            return f"the agent tells this to its own machine only: {said}"
-        case Answered(status, _, _):
-            return f"this is no agent: it answered with status {status}"

@@ -15,7 +15,7 @@ from agent.core.policies.windows import WindowLimits
 from agent.core.ports import BackendError, Capabilities, Fencing, NotNowError
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
-from agent.daemon import status
+from agent.daemon import vm_pages
 from agent.peers.scheduler import SentRequest, request_of
 from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
@@ -271,6 +271,8 @@ class AgentSide:
 
     def document(self) -> Mapping[str, Any]:
         """`GET /v1/vms/shop/web`."""
-        page = status.details(self.runner, None, self.warnings, now_s=now_s())
+        page = vm_pages.vm_page(
+            self.runner, vm_pages.VmNotes({self.runner.vm.name: tuple(self.warnings)}), now_s=now_s()
+        )
         document: dict[str, Any] = json.loads(page)
         return document

@@ -9,7 +9,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.windows import Bar, ResourceLimits, WindowLimits
 from agent.core.ports import BackendError, ResizeRefusedError
-from agent.daemon import status
+from agent.daemon import vm_pages
 from hosting import server
 from hosting.server import HangUp, Reply, Request
 from parley.explain.core.evidence import CPU_REFUSED
@@ -484,7 +484,7 @@ async def the_vm_is_not_scaled() -> AsyncIterator[Stage]:
     async with staged(SchedulerSide()) as stage:
         await stage.agent_ends()
         fault = "the annotation parley.dev/bounds has no max.memory, and its containers have no limits"
-        stage.told_agent = told(status.not_here("shop/web", [fault]))
+        stage.told_agent = told(vm_pages.not_here("shop/web", [fault]))
         yield stage
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent.daemon import status
+from agent.daemon import vm_pages
 from hosting.server import Reply, Request
 from parley.explain.core.lines import answer
 from parley.explain.gathering import gather
@@ -24,15 +24,13 @@ READ_S = 2.0
 
 
 class Stage:
-    """A scheduler and the agent of `shop/web`. `told_agent` and `told_scheduler` are what answers in their place; the agent leaves the
-    parts of its document out that are `left_out`."""
+    """A scheduler and the agent of `shop/web`. `told_agent` and `told_scheduler` are what answers in their place."""
 
     def __init__(self, scheduler: SchedulerSide, agent: AgentSide) -> None:
         self.scheduler = scheduler
         self.agent = agent
         self.told_agent: Answered | None = None
         self.told_scheduler: Answered | None = None
-        self.left_out: Collection[str] = ()
         self.runner: asyncio.Task[None]
 
     async def wait(self, seconds: float) -> None:
@@ -63,7 +61,7 @@ class Stage:
         """The agent's process ends; `fault` is what whoever calls it is told, empty where another one of its node answers."""
         self.runner.cancel()
         await asyncio.wait([self.runner])
-        self.told_agent = NoAnswer(fault) if fault else told(status.not_here("shop/web"))
+        self.told_agent = NoAnswer(fault) if fault else told(vm_pages.not_here("shop/web"))
 
     async def published_agent_asks(self, units: int) -> None:
         """An agent without the extension asks for so many units of web, again and again."""
@@ -117,8 +115,7 @@ class StageReach:
         assert (agent, path) == (AGENT, "/v1/vms/shop/web")
         if self._stage.told_agent is not None:
             return self._stage.told_agent
-        document = self._stage.agent.document()
-        page = json.dumps({k: v for k, v in document.items() if k not in self._stage.left_out}).encode()
+        page = json.dumps(self._stage.agent.document()).encode()
         return read(f"the agent at {AGENT}", 200, page, token_hint=self.token_hint())
 
     async def agent_of(self, node: str) -> str | None:

@@ -29,23 +29,6 @@ UNHEARD = {
 }
 ANSWERED_LESS = {"the_pool_is_being_asked": {"waiting"}}
 """What the agent alone cannot tell apart."""
-WIDER = {"scheduler-silent", "satisfied", "growing", "resize-fails"}
-"""What an agent of an earlier version may be told as: it names fewer codes, and no phases."""
-PARTS = {
-    "goalBeforeBounds",
-    "goalParts",
-    "scheduler",
-    "look",
-    "resize",
-    "refusedSizes",
-    "metrics",
-    "guest",
-    "containers",
-    "takeover",
-    "pluginPolicies",
-    "standingFaults",
-    "warnings",
-}
 """What an agent of an earlier version does not tell."""
 
 
@@ -109,18 +92,3 @@ def test_without_the_scheduler_the_agent_tells_the_same_cause(row: Situation) ->
     assert code_of(told[0]) in ANSWERED_LESS.get(row.name, {row.code}), "\n".join(told)
     assert len(told) <= MAX_LINES
     assert any("10.0.0.1:" in line for line in told), "that the scheduler does not answer is said"
-
-
-@pytest.mark.parametrize("row", SITUATIONS.values(), ids=SITUATIONS)
-def test_an_agent_of_an_earlier_version_is_understood_as_far_as_it_tells(row: Situation) -> None:
-    told: list[str] = []
-
-    @virtually
-    async def play() -> None:
-        async with row.play() as stage:
-            stage.left_out = PARTS
-            told.extend(await stage.lines())
-
-    play()
-    assert code_of(told[0]) in {row.code, *WIDER}, "\n".join(told)
-    assert len(told) <= MAX_LINES

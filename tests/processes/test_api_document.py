@@ -26,7 +26,7 @@ from scheduler.placing.kube_extender.service import PREFIX
 from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.support.openapi import document_faults
-from tests.support.processes import cluster_file, fetch, free_port, running, write_json
+from tests.support.processes import agent_file, cluster_file, fetch, free_port, running, vms, write_json
 from tests.support.waiting import shown_blocking
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_extender.extender_worlds import World
@@ -100,6 +100,17 @@ def in_thread(make: Callable[[], tuple[Route, ...]], path: str) -> Iterator[Serv
         thread.join(20)
 
 
+@contextmanager
+def agents_pages(place: Path) -> Iterator[Served]:
+    """The port of an agent's process with a VM, whose scheduler and informant are away."""
+    port, away = free_port(), free_port()
+    agent_file(place / "agent.yaml", away, {"a": away})
+    arguments = ["--config", str(place / "agent.yaml"), "--port", str(port)]
+    with running("agent", *arguments, output=place / "agent.log"):
+        shown_blocking("an agent that has looked at its VM", lambda: vms(port)["d/a"]["size"])
+        yield Served(port, json.loads(fetch(port, "/v1/openapi.json")))
+
+
 PAGES = (
     Endpoint("/state", lambda _: {"pods": 3}),
     Endpoint("/nodes/{node}", lambda named: dict(named) if named["node"] == "n1" else None),
@@ -150,7 +161,7 @@ def extenders_port(place: Path) -> Iterator[Served]:
         yield served
 
 
-SERVERS = {each.__name__: each for each in (agents_port, scheduling_pages, extenders_port)}
+SERVERS = {each.__name__: each for each in (agents_port, agents_pages, scheduling_pages, extenders_port)}
 
 
 @pytest.mark.parametrize("serve", SERVERS.values(), ids=SERVERS)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, Fencing, ResizeRefusedError
 from hosting.metrics import Family
 from hosting.supervisor import Supervisor
+from protocol.agent_pages import MachineShown
 from protocol.values import Observation, Resources
 
 
@@ -152,7 +153,7 @@ class QemuBackend:
 
     # ---------------------------------------------------------------- pages
 
-    def machine(self, name: str) -> dict[str, Any] | None:
+    def machine(self, name: str) -> MachineShown | None:
         """The page of a guest's machine; None while QEMU is not reached."""
         known = self._known(name)
         return None if known is None else machine_document(known, self._context.clock())

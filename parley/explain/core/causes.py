@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from parley.explain.core.evidence import CAUSE_ADVICE, CPU_REFUSED, CauseCode, Evidence, SizeCause, advice_of
-from parley.explain.core.facts import AgentFacts, exceeds, text_of
+from parley.explain.core.facts import containers_of, named, pending_of
 from parley.explain.core.room import limit_cause, seconds, told, written
 from parley.reach.ports import NoAnswer
+from parley.top.texts import goal_reasons
+from protocol.agent_pages import ResizePhase, VmInFull, exceeds
 from protocol.explaining import Explanation, Presence, ReasonShown
 from protocol.reasons import ErrorCode, ReasonCode
 
@@ -61,7 +63,7 @@ def _gone(evidence: Evidence) -> SizeCause | None:
     if isinstance(told_by, NoAnswer) or told_by.presence is not Presence.GONE:
         return None
     # An agent that serves the VM and gets no permit sees one that runs: only the scheduler's cluster has it no more.
-    if isinstance(agent, AgentFacts) and agent.trouble("scheduler") is not None:
+    if isinstance(agent, VmInFull) and agent.standing_fault("scheduler") is not None:
         return None
     ago_s = told_by.gone_seconds_ago
     return _own(CauseCode.GONE, f"gone {seconds(ago_s)} ago" if ago_s is not None else "")
@@ -78,7 +80,7 @@ def _not_scaled(evidence: Evidence) -> SizeCause | None:
 
 def _superseded(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
-    if isinstance(agent, AgentFacts):
+    if isinstance(agent, VmInFull):
         return _own(CauseCode.SUPERSEDED, _joined(agent.state_reasons)) if agent.state == "dormant" else None
     refusal = _standing_refusal(scheduler) if isinstance(scheduler, Explanation) else None
     if refusal is not None and refusal.code == ErrorCode.AGENT_SUPERSEDED:
@@ -97,16 +99,16 @@ def _refused_request(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer):
         return None
-    trouble = agent.trouble("scheduler")
-    code = trouble.code if trouble is not None else ""
-    is_old = trouble is not None and trouble.status == 400 and not code and agent.asking.answered_s is None
-    if agent.asking.is_exhausted or is_old or code == ErrorCode.UNSUPPORTED_VERSION:
+    trouble, link = agent.standing_fault("scheduler"), agent.scheduler
+    code = (trouble.code or "") if trouble is not None else ""
+    is_old = trouble is not None and trouble.status == 400 and not code and link.answered_seconds_ago is None
+    if link.is_exhausted or is_old or code == ErrorCode.UNSUPPORTED_VERSION:
         said = f"{trouble.message}; " if trouble is not None else ""
-        theirs = f", the scheduler {trouble.supported}" if trouble is not None and trouble.supported else ""
+        theirs = f", the scheduler {link.fault.supported}" if link.fault and link.fault.supported else ""
         return _named(
-            ErrorCode.UNSUPPORTED_VERSION, f"{said}the agent speaks {agent.asking.speaks or '?'}{theirs}"
+            ErrorCode.UNSUPPORTED_VERSION, f"{said}the agent speaks {link.supported_versions or '?'}{theirs}"
         )
-    if trouble is None or (code in _HEAL_AT_ONCE and agent.asking.failures < 2):
+    if trouble is None or (code in _HEAL_AT_ONCE and link.failures < 2):
         return None
     if code or trouble.status is not None:
         return _named(code or ErrorCode.MALFORMED, trouble.message)
@@ -115,12 +117,12 @@ def _refused_request(evidence: Evidence) -> SizeCause | None:
 
 def _scheduler_silent(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
-    trouble = agent.trouble("scheduler") if isinstance(agent, AgentFacts) else None
-    if trouble is None or not isinstance(agent, AgentFacts) or trouble.code or trouble.status is not None:
+    trouble = agent.standing_fault("scheduler") if isinstance(agent, VmInFull) else None
+    if trouble is None or not isinstance(agent, VmInFull) or trouble.code or trouble.status is not None:
         return None
-    asking = agent.asking
-    times = f" ({asking.failures} times in a row)" if asking.failures > 1 else ""
-    left_s = asking.lease_left_s
+    link = agent.scheduler
+    times = f" ({link.failures} times in a row)" if link.failures > 1 else ""
+    left_s = link.lease_left_seconds
     lease = ""
     if left_s is not None:
         lease = (
@@ -168,7 +170,7 @@ def _unsettled(evidence: Evidence) -> SizeCause | None:
         return _named(
             ReasonCode.UNSETTLED, f"the agent has not named this scheduler in a request yet; {held}"
         )
-    if isinstance(agent, AgentFacts) and agent.asking.is_unsettled:
+    if isinstance(agent, VmInFull) and agent.scheduler.is_unsettled:
         return _named(ReasonCode.UNSETTLED, "the scheduler does not know yet what it may use")
     return None
 
@@ -180,9 +182,13 @@ def _vm_unseen(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer):
         return None
-    look, trouble = agent.look, agent.trouble("VM")
+    look, trouble = agent.look, agent.standing_fault("VM")
     if look.fault and (agent.state == "stuck" or look.failures > 1 or agent.size is None):
-        ago = f", the last look that did was {seconds(look.age_s)} ago" if look.age_s is not None else ""
+        ago = (
+            f", the last look that did was {seconds(look.age_seconds)} ago"
+            if look.age_seconds is not None
+            else ""
+        )
         return _own(CauseCode.VM_UNSEEN, f"{look.fault}{ago}")
     if agent.state == "stuck" and agent.size is None and trouble is not None:
         return _own(CauseCode.VM_UNSEEN, trouble.message)
@@ -193,39 +199,38 @@ def _containers(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer):
         return None
-    found = agent.containers
+    found = containers_of(agent)
     if found.mismatch:
-        return _own(CauseCode.CGROUP_MISMATCH, "; ".join(filter(None, (found.mismatch, found.down))))
-    return _own(CauseCode.CONTAINER_DOWN, found.down) if found.down else None
+        return _own(CauseCode.CGROUP_MISMATCH, "; ".join(filter(None, (found.mismatch, found.not_running))))
+    return _own(CauseCode.CONTAINER_DOWN, found.not_running) if found.not_running else None
 
 
 def _resize_fails(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer):
         return None
-    resize, trouble = agent.resize, agent.trouble("VM")
-    is_failing = resize.phase == "failing" or (agent.state == "stuck" and trouble is not None)
+    resize, trouble = agent.resize, agent.standing_fault("VM")
+    is_failing = resize.phase is ResizePhase.FAILING or (agent.state == "stuck" and trouble is not None)
     if not is_failing:
         return None
     times = (
-        f" ({resize.failures} times since {seconds(resize.since_s)} ago)"
-        if resize.failures and resize.since_s is not None
+        f" ({resize.failures} times since {seconds(resize.since_seconds)} ago)"
+        if resize.failures and resize.since_seconds is not None
         else ""
     )
-    message = resize.fault or (trouble.message if trouble is not None else "")
-    return _own(CauseCode.RESIZE_FAILS, f"to {text_of(resize.to or agent.goal)}: {message}{times}")
+    message = resize.fault or resize.refusal or (trouble.message if trouble is not None else "")
+    return _own(CauseCode.RESIZE_FAILS, f"to {written(resize.to or agent.goal)}: {message}{times}")
 
 
 def _resize_refused(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
-    if isinstance(agent, AgentFacts):
+    if isinstance(agent, VmInFull):
         for each in sorted(agent.refused_sizes, key=lambda each: each.kind != "growth"):
             what = "growth" if each.kind == "growth" else "a shrink"
-            return _own(CauseCode.RESIZE_REFUSED, f"it refuses {what} to {each.target}: {each.why}")
-        if agent.resize.phase == "refused":
-            return _own(CauseCode.RESIZE_REFUSED, agent.resize.fault)
-        refused = next((text for text in agent.state_reasons if text.startswith("the VM's node refuses")), "")
-        return _own(CauseCode.RESIZE_REFUSED, refused) if refused else None
+            return _own(CauseCode.RESIZE_REFUSED, f"it refuses {what} to {written(each.target)}: {each.why}")
+        if agent.resize.phase is ResizePhase.REFUSED:
+            return _own(CauseCode.RESIZE_REFUSED, agent.resize.fault or agent.resize.refusal or "")
+        return None
     if isinstance(scheduler, Explanation) and scheduler.resize_refusal:
         return _own(CauseCode.RESIZE_REFUSED, scheduler.resize_refusal)
     return None
@@ -235,23 +240,22 @@ def _downscale_refused(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer) or not agent.wants_less:
         return None
-    trouble = agent.trouble("informant")
-    said = next((text for text in agent.state_reasons if text.startswith("informant: ")), "")
-    if agent.guest.refused:
-        why = f": {trouble.message}" if trouble is not None else ""
-        found = _own(CauseCode.DOWNSCALE_REFUSED, f"it refuses to shrink to {agent.guest.refused}{why}")
-        return replace(found, advice=CPU_REFUSED) if agent.guest.refuses_cpu_alone else found
-    return _own(CauseCode.DOWNSCALE_REFUSED, said) if "refused" in said else None
+    trouble, refused = agent.standing_fault("informant"), agent.guest.refused_downscale
+    if refused is None:
+        return None
+    why = f": {trouble.message}" if trouble is not None else ""
+    found = _own(CauseCode.DOWNSCALE_REFUSED, f"it refuses to shrink to {named(refused)}{why}")
+    return replace(found, advice=CPU_REFUSED) if refused.memory is None else found
 
 
 def _informant(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer):
         return None
-    if any("has not resumed this agent" in text for text in agent.goal_reasons):
-        return _own(CauseCode.INFORMANT_SUSPENDED, _joined(agent.goal_reasons))
-    trouble = agent.trouble("informant")
-    is_silent = agent.state == "stuck" or agent.metrics_wait == "informant"
+    if agent.guest.has_suspended and not agent.scheduler.is_migrating:
+        return _own(CauseCode.INFORMANT_SUSPENDED, _joined(goal_reasons(agent)))
+    trouble = agent.standing_fault("informant")
+    is_silent = agent.state == "stuck" or agent.metrics.waits_for == "informant"
     if trouble is None or not is_silent or agent.wants_more:
         return None
     return _own(CauseCode.INFORMANT_SILENT, trouble.message)
@@ -261,15 +265,19 @@ def _metrics(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
     if isinstance(agent, NoAnswer) or agent.wants_more or agent.state in {"starting", "denied"}:
         return None
-    trouble = agent.trouble("metrics")
+    trouble = agent.standing_fault("metrics")
     why = f": {trouble.message}" if trouble is not None else ""
-    if agent.is_stale and agent.load_age_s is not None:
-        return _own(CauseCode.METRICS_STALE, f"the last ones came {seconds(agent.load_age_s)} ago{why}")
-    if agent.load_age_s is None:
-        waits = ", which wait for its informant" if agent.metrics_wait == "informant" else ""
+    if agent.metrics.is_stale and agent.metrics_age_seconds is not None:
+        return _own(
+            CauseCode.METRICS_STALE, f"the last ones came {seconds(agent.metrics_age_seconds)} ago{why}"
+        )
+    if agent.metrics_age_seconds is None:
+        waits = ", which wait for its informant" if agent.metrics.waits_for == "informant" else ""
         return _own(CauseCode.METRICS_MISSING, f"no metrics yet{waits}{why}")
     if agent.state == "stuck" and trouble is not None:
-        return _own(CauseCode.METRICS_STALE, f"the last ones came {seconds(agent.load_age_s)} ago{why}")
+        return _own(
+            CauseCode.METRICS_STALE, f"the last ones came {seconds(agent.metrics_age_seconds)} ago{why}"
+        )
     return None
 
 
@@ -282,7 +290,7 @@ def limits_of(evidence: Evidence) -> tuple[ReasonShown, ...]:
         return evidence.scheduler.limits
     agent = evidence.agent
     # The agent keeps the reasons of a permit that covers its goal by now.
-    if isinstance(agent, AgentFacts) and (agent.state == "denied" or exceeds(agent.goal, agent.permit)):
+    if isinstance(agent, VmInFull) and (agent.state == "denied" or exceeds(agent.goal, agent.permit)):
         return agent.reasons
     return ()
 
@@ -297,7 +305,7 @@ def _limit(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if found is not None:
         return limit_cause(found, scheduler if isinstance(scheduler, Explanation) else None)
-    if not isinstance(scheduler, Explanation) or not isinstance(agent, AgentFacts) or not agent.wants_more:
+    if not isinstance(scheduler, Explanation) or not isinstance(agent, VmInFull) or not agent.wants_more:
         return None
     if exceeds(agent.permit, agent.size):
         return None
@@ -315,14 +323,16 @@ def _bounds(evidence: Evidence) -> SizeCause | None:
         return None
     if not _is_cut(agent):
         return None
-    detail = f"its policies ask for {text_of(agent.wished)}, and its maximum is {text_of(agent.maximum)}"
+    most = agent.bounds.max if agent.bounds is not None else None
+    detail = f"its policies ask for {written(agent.goal_before_bounds)}, and its maximum is {written(most)}"
     return _named(ReasonCode.VM_BOUNDS, detail)
 
 
-def _is_cut(agent: AgentFacts) -> bool:
+def _is_cut(agent: VmInFull) -> bool:
     """Whether the maximum cuts what the policies ask for of a resource."""
-    worths = [None if each is None else each.worth for each in (agent.wished, agent.maximum, agent.goal)]
-    wished, maximum, goal = worths
+    most = agent.bounds.max if agent.bounds is not None else None
+    amounts = (agent.goal_before_bounds, most, agent.goal)
+    wished, maximum, goal = (None if each is None else each.worth for each in amounts)
     if wished is None or maximum is None or goal is None:
         return False
     return any(wish > most <= now for wish, most, now in zip(wished, maximum, goal, strict=True))
@@ -330,7 +340,7 @@ def _is_cut(agent: AgentFacts) -> bool:
 
 def _migrating(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
-    is_told = isinstance(agent, AgentFacts) and (agent.state == "migrating" or agent.asking.is_migrating)
+    is_told = isinstance(agent, VmInFull) and (agent.state == "migrating" or agent.scheduler.is_migrating)
     if is_told or (isinstance(scheduler, Explanation) and scheduler.is_migrating):
         return _named(ReasonCode.MIGRATING, "the VM does not grow before it has arrived")
     return None
@@ -349,43 +359,53 @@ def _under_way(evidence: Evidence) -> SizeCause | None:
         return None
     if agent.state == "starting":
         return _own(CauseCode.STARTING, _joined(agent.state_reasons))
-    resize, pending = agent.resize, f"; {agent.pending}" if agent.pending else ""
-    since = "" if resize.since_s is None else f" for {seconds(resize.since_s)}"
-    to = text_of(resize.to or agent.target)
-    if resize.phase == "stalled":
+    waits, resize = pending_of(agent), agent.resize
+    pending = f"; {waits}" if waits else ""
+    since = "" if resize.since_seconds is None else f" for {seconds(resize.since_seconds)}"
+    to = written(resize.to or agent.target)
+    if resize.phase is ResizePhase.STALLED:
         return _own(CauseCode.RESIZE_STALLED, f"the target is {to}, and nothing has moved{since}{pending}")
     if not agent.wants_more and not agent.wants_less:
         return None
     if agent.wants_more and exceeds(agent.goal, agent.permit) and not exceeds(agent.permit, agent.size):
-        return _own(CauseCode.WAITING, f"it asks for {text_of(agent.goal)} and has no answer yet{pending}")
+        return _own(CauseCode.WAITING, f"it asks for {written(agent.goal)} and has no answer yet{pending}")
     code = CauseCode.GROWING if agent.wants_more else CauseCode.SHRINKING
-    if resize.phase == "moving":
+    if resize.phase is ResizePhase.MOVING:
         return _own(code, f"the resize to {to} is on its way{since}{pending}")
-    if resize.phase == "sending":
+    if resize.phase is ResizePhase.SENDING:
         return _own(code, f"the resize to {to} was sent, and no look has shown it{since}{pending}")
-    return _own(code, f"it may have {text_of(agent.permit)} and should have {text_of(agent.goal)}{pending}")
+    return _own(code, f"it may have {written(agent.permit)} and should have {written(agent.goal)}{pending}")
 
 
 def _minimum(evidence: Evidence) -> SizeCause | None:
     agent = evidence.agent
-    if isinstance(agent, NoAnswer) or not exceeds(agent.minimum, agent.wished):
+    if isinstance(agent, NoAnswer) or agent.bounds is None:
         return None
-    detail = f"its policies ask for {text_of(agent.wished)}, and its minimum is {text_of(agent.minimum)}"
+    wished, least = agent.goal_before_bounds, agent.bounds.min
+    if not exceeds(least, wished):
+        return None
+    detail = f"its policies ask for {written(wished)}, and its minimum is {written(least)}"
     return _own(CauseCode.AT_MINIMUM, detail)
 
 
 def _satisfied(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
-    if isinstance(agent, AgentFacts):
-        metrics = agent.trouble("metrics")
+    if isinstance(agent, VmInFull):
+        metrics = agent.standing_fault("metrics")
         noted = [f"metrics: {metrics.message}"] if metrics is not None else []
         warned = "".join(f"; {each}" for each in (*noted, *agent.warnings[:1]))
-        headline = "a time window sets its size" if set(agent.binding_policies) & _WINDOWS else ""
-        found = _own(CauseCode.SATISFIED, f"{_joined(agent.goal_reasons)}{warned}")
+        headline = "a time window sets its size" if _binding_policies(agent) & _WINDOWS else ""
+        found = _own(CauseCode.SATISFIED, f"{_joined(goal_reasons(agent))}{warned}")
         return replace(found, headline=headline)
     if isinstance(scheduler, Explanation):
         return _own(CauseCode.PERMITTED, _permitted(scheduler, agent))
     return None
+
+
+def _binding_policies(agent: VmInFull) -> set[str]:
+    """The policy whose part of the goal binds, for each resource."""
+    parts = agent.goal_parts
+    return {each.policy for found in (parts.cpu, parts.memory) for each in found[:1]} if parts else set()
 
 
 def _permitted(scheduler: Explanation, agent: NoAnswer) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from parley.explain.core.facts import AgentFacts
 from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE, Advice
+from protocol.agent_pages import VmInFull
 from protocol.explaining import Explanation, ProgressCode
 from protocol.reasons import ErrorCode, ReasonCode
 
@@ -171,7 +171,7 @@ class Evidence:
     """What both programs tell of a VM, or why one of them does not."""
 
     vm: str
-    agent: AgentFacts | NoAnswer
+    agent: VmInFull | NoAnswer
     scheduler: Explanation | NoAnswer
 
 

@@ -6,10 +6,11 @@ from typing import Final
 
 from parley.explain.core.causes import binding, cause_of, limits_of
 from parley.explain.core.evidence import CauseCode, Evidence, SizeCause
-from parley.explain.core.facts import AgentFacts, text_of
+from parley.explain.core.facts import load_of, named, pending_of, restarts_of
 from parley.explain.core.room import holders, over_causes, pool_holders, seconds, told, written
 from parley.reach.ports import NoAnswer
-from parley.top.texts import clean
+from parley.top.texts import clean, goal_reasons
+from protocol.agent_pages import VmInFull
 from protocol.explaining import Explanation, PoolCondition, Presence, ProgressCode
 
 MAX_LINES: Final = 12
@@ -51,9 +52,9 @@ def _line(label: str, text: str) -> str:
 def _head(evidence: Evidence, cause: SizeCause) -> str:
     agent, scheduler = evidence.agent, evidence.scheduler
     has = want = ""
-    if isinstance(agent, AgentFacts):
-        has = text_of(agent.size) if agent.size is not None else ""
-        want = text_of(agent.goal) if agent.goal is not None and agent.wants_more | agent.wants_less else ""
+    if isinstance(agent, VmInFull):
+        has = written(agent.size) if agent.size is not None else ""
+        want = written(agent.goal) if agent.goal is not None and agent.wants_more | agent.wants_less else ""
     elif isinstance(scheduler, Explanation) and scheduler.presence is Presence.LIVE:
         # The permit of a VM that is not settled is nothing yet, which says nothing of its size.
         found = scheduler.size or (scheduler.permit if scheduler.is_settled else None)
@@ -72,7 +73,7 @@ def _details(cause: SizeCause) -> tuple[str, ...]:
 
 def _rest(evidence: Evidence, cause: SizeCause) -> Iterator[str]:
     agent, scheduler = evidence.agent, evidence.scheduler
-    facts = agent if isinstance(agent, AgentFacts) else None
+    facts = agent if isinstance(agent, VmInFull) else None
     told_by = (
         scheduler if isinstance(scheduler, Explanation) and scheduler.presence is Presence.LIVE else None
     )
@@ -94,14 +95,14 @@ def _rest(evidence: Evidence, cause: SizeCause) -> Iterator[str]:
 # ---------------------------------------------------------------- wants, has
 
 
-def _wants(facts: AgentFacts | None, told_by: Explanation | None, cause: SizeCause) -> Iterator[str]:
+def _wants(facts: VmInFull | None, told_by: Explanation | None, cause: SizeCause) -> Iterator[str]:
     if facts is not None:
-        why = "; ".join(facts.goal_reasons)
+        why = "; ".join(goal_reasons(facts))
         why = "" if why in cause.detail else why
-        yield _line("wants", f"{text_of(facts.goal)}{f': {why}' if why else ''}")
-        if facts.load:
-            age = f" ({seconds(facts.load_age_s)} ago)" if facts.load_age_s is not None else ""
-            yield _line("load", f"{facts.load}{age}")
+        yield _line("wants", f"{written(facts.goal)}{f': {why}' if why else ''}")
+        load, age_s = load_of(facts), facts.metrics_age_seconds
+        if load:
+            yield _line("load", f"{load}{f' ({seconds(age_s)} ago)' if age_s is not None else ''}")
     elif told_by is not None and told_by.wanted is not None:
         yield _line(
             "wants",
@@ -109,16 +110,16 @@ def _wants(facts: AgentFacts | None, told_by: Explanation | None, cause: SizeCau
         )
 
 
-def _has(facts: AgentFacts | None, told_by: Explanation | None) -> Iterator[str]:
+def _has(facts: VmInFull | None, told_by: Explanation | None) -> Iterator[str]:
     if facts is not None:
-        parts = [f"size {text_of(facts.size)}"]
+        parts = [f"size {written(facts.size)}"]
         if facts.target is not None and facts.target != facts.size:
-            parts.append(f"target {text_of(facts.target)}")
-        parts.append(f"permit {text_of(facts.permit) if facts.permit is not None else 'none yet'}")
+            parts.append(f"target {written(facts.target)}")
+        parts.append(f"permit {written(facts.permit) if facts.permit is not None else 'none yet'}")
         if facts.held is not None and facts.held != facts.permit:
-            parts.append(f"held {text_of(facts.held)}")
-        if facts.minimum is not None and facts.maximum is not None:
-            parts.append(f"bounds {text_of(facts.minimum)} to {text_of(facts.maximum)}")
+            parts.append(f"held {written(facts.held)}")
+        if facts.bounds is not None:
+            parts.append(f"bounds {written(facts.bounds.min)} to {written(facts.bounds.max)}")
         yield _line("has", ", ".join(parts))
     elif told_by is not None:
         size = f"size {written(told_by.size)}, " if told_by.size is not None else ""
@@ -177,7 +178,7 @@ def _pool(told_by: Explanation) -> Iterator[str]:
 # ---------------------------------------------------------------- what comes next
 
 
-def _next(evidence: Evidence, facts: AgentFacts | None) -> str:
+def _next(evidence: Evidence, facts: VmInFull | None) -> str:
     scheduler = evidence.scheduler
     parts = list(_tries(facts)) if facts is not None else []
     first = binding(evidence)
@@ -189,30 +190,31 @@ def _next(evidence: Evidence, facts: AgentFacts | None) -> str:
     return "; ".join(parts)
 
 
-def _tries(facts: AgentFacts) -> Iterator[str]:
+def _tries(facts: VmInFull) -> Iterator[str]:
     """What the agent does next, and when."""
-    if facts.takeover_s is not None:
-        yield f"the agent asks for the VM again in {seconds(facts.takeover_s)}"
-    elif facts.asking.next_s is not None:
-        when = f"in {seconds(facts.asking.next_s)}" if facts.asking.next_s > 0 else "now"
+    link, resize, refusal = facts.scheduler, facts.resize, facts.guest.refused_downscale
+    if facts.takeover is not None and facts.takeover.next_life_seconds is not None:
+        yield f"the agent asks for the VM again in {seconds(facts.takeover.next_life_seconds)}"
+    elif link.next_seconds is not None:
+        when = f"in {seconds(link.next_seconds)}" if link.next_seconds > 0 else "now"
         yield f"the scheduler is asked again {when}"
-    elif facts.asking.waits_for:
-        yield _WAITS.get(facts.asking.waits_for, f"the agent waits for {facts.asking.waits_for}")
-    elif facts.next_look_s is not None:
-        yield f"the agent looks again in {seconds(facts.next_look_s)}"
-    if facts.resize.retry_s is not None:
-        yield f"the resize is tried again in {seconds(facts.resize.retry_s)}"
+    elif link.waits_for:
+        yield _WAITS.get(link.waits_for, f"the agent waits for {link.waits_for}")
+    elif facts.plan is not None and facts.plan.next_look_seconds is not None:
+        yield f"the agent looks again in {seconds(facts.plan.next_look_seconds)}"
+    if resize.retry_in_seconds is not None:
+        yield f"the resize is tried again in {seconds(resize.retry_in_seconds)}"
     for refused in facts.refused_sizes:
-        if refused.retry_s is not None:
-            yield f"{refused.target} is tried again in {seconds(refused.retry_s)}"
-    if facts.guest.refused and facts.guest.refused_retry_s is not None:
-        yield f"the guest is asked again in {seconds(facts.guest.refused_retry_s)}"
+        if refused.retry_in_seconds is not None:
+            yield f"{written(refused.target)} is tried again in {seconds(refused.retry_in_seconds)}"
+    if refusal is not None:
+        yield f"the guest is asked again in {seconds(refusal.retry_in_seconds)}"
 
 
 # ---------------------------------------------------------------- notes
 
 
-def _notes(evidence: Evidence, facts: AgentFacts | None, cause: SizeCause) -> Iterator[str]:
+def _notes(evidence: Evidence, facts: VmInFull | None, cause: SizeCause) -> Iterator[str]:
     """Which program does not answer, and what else is worth a look."""
     for each in (evidence.scheduler, evidence.agent):
         if isinstance(each, NoAnswer) and each.fault not in cause.detail:
@@ -230,16 +232,17 @@ def _notes(evidence: Evidence, facts: AgentFacts | None, cause: SizeCause) -> It
         yield from _migration(scheduler)
 
 
-def _notes_of_agent(facts: AgentFacts, cause: SizeCause) -> Iterator[str]:
-    if facts.guest.urgent:
-        yield f"the guest cannot wait for {facts.guest.urgent}"
-    if facts.containers.told():
-        yield facts.containers.told()
-    for trouble in facts.troubles:
+def _notes_of_agent(facts: VmInFull, cause: SizeCause) -> Iterator[str]:
+    pending = pending_of(facts)
+    if facts.guest.urgent is not None:
+        yield f"the guest cannot wait for {named(facts.guest.urgent)}"
+    if restarts := restarts_of(facts):
+        yield restarts
+    for trouble in facts.standing_faults:
         if trouble.message not in cause.detail:
             yield f"{trouble.peer}: {trouble.message}"
-    if facts.pending and facts.pending not in cause.detail:
-        yield facts.pending
+    if pending and pending not in cause.detail:
+        yield pending
     yield from facts.warnings
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.explain.core.evidence import SizeCause, advice_of
-from protocol import quantities
 from protocol.explaining import (
     AmountShown,
     Explanation,
@@ -124,10 +123,7 @@ def _part(amount: AmountShown, resource: str | None) -> str:
 
 
 def _worth(amount: AmountShown, resource: str | None) -> int:
-    try:
-        return quantities.parse(amount.memory if resource == "memory" else amount.cpu).nanos
-    except quantities.QuantityError:
-        return 0
+    return 0 if amount.worth is None else amount.worth[resource == "memory"]
 
 
 def named(holder: HolderShown) -> str:

@@ -1,12 +1,12 @@
 """The columns of every list, and what scripts get of a row."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from parley.listing.core.tables import TableColumn
-from parley.top.texts import age, clean, items, mapping, number
+from parley.top.texts import age
 from protocol import quantities
 from protocol.explaining import AmountShown, NodeShown, VmShown
+from protocol.pages import ConditionShown, PoolShown
 
 
 def short(amount: AmountShown | None) -> str | None:
@@ -96,70 +96,43 @@ VM_COLUMNS: Final[tuple[TableColumn[VmShown], ...]] = (
     ),
 )
 
-PoolDocument = Mapping[str, Any]
-"""One pool of `/v1/pools`."""
+_ADMITTED: Final = "Admitted"
 
 
-def _status(pool: PoolDocument) -> Mapping[str, Any]:
-    return mapping(pool.get("status"))
+def _whole(count: int | None) -> str | None:
+    return None if count is None else str(count)
 
 
-def _whole(value: object) -> str | None:
-    found = number(value)
-    return None if found is None else f"{found:.0f}"
-
-
-def pool_name(pool: PoolDocument) -> str:
-    """A pool's name."""
-    return clean(pool.get("name"))
-
-
-def pool_condition(pool: PoolDocument) -> Mapping[str, Any]:
+def pool_condition(pool: PoolShown) -> ConditionShown | None:
     """The condition that needs a person first, else that of admission."""
-    conditions = [mapping(each) for each in items(_status(pool).get("conditions"), 16)]
-    stopping = [
-        each for each in conditions if each.get("type") != "Admitted" and each.get("status") == "True"
-    ]
-    return next(iter((*stopping, *conditions)), {})
+    conditions = pool.status.conditions
+    stopping = (each for each in conditions if each.type != _ADMITTED and each.status == "True")
+    return next(stopping, next(iter(conditions), None))
 
 
-def pool_state(pool: PoolDocument) -> str | None:
+def pool_state(pool: PoolShown) -> str | None:
     """The state of a pool in a word: `Parked`, `Frozen`, `AboveLimit`, …, or the reason of its last admission."""
     found = pool_condition(pool)
-    kind = clean(found.get("type"))
-    return clean(found.get("reason")) if kind == "Admitted" else kind or None
+    if found is None:
+        return None
+    return found.reason if found.type == _ADMITTED else found.type or None
 
 
-def _limit(pool: PoolDocument, name: str) -> float | None:
-    return number(mapping(pool.get("limits")).get(name))
+def _pool_message(pool: PoolShown) -> str | None:
+    found = pool_condition(pool)
+    return found.message if found is not None else None
 
 
-POOL_COLUMNS: Final[tuple[TableColumn[PoolDocument], ...]] = (
-    TableColumn("NAME", pool_name),
-    TableColumn(
-        "UNITS",
-        lambda pool: _whole(_status(pool).get("totalUnits")),
-        lambda pool: number(_status(pool).get("totalUnits")),
-    ),
-    TableColumn("MAX", lambda pool: _whole(_limit(pool, "maxUnits")), lambda pool: _limit(pool, "maxUnits")),
-    TableColumn(
-        "VMS",
-        lambda pool: _whole(_status(pool).get("members")),
-        lambda pool: number(_status(pool).get("members")),
-    ),
-    TableColumn(
-        "WAITING",
-        lambda pool: _whole(_status(pool).get("waiting")),
-        lambda pool: number(_status(pool).get("waiting")),
-    ),
+POOL_COLUMNS: Final[tuple[TableColumn[PoolShown], ...]] = (
+    TableColumn("NAME", lambda pool: pool.name),
+    TableColumn("UNITS", lambda pool: str(pool.status.total_units), lambda pool: pool.status.total_units),
+    TableColumn("MAX", lambda pool: _whole(pool.limits.max_units), lambda pool: pool.limits.max_units),
+    TableColumn("VMS", lambda pool: str(pool.status.members), lambda pool: pool.status.members),
+    TableColumn("WAITING", lambda pool: str(pool.status.waiting), lambda pool: pool.status.waiting),
     TableColumn("STATE", pool_state),
-    TableColumn("MAX-PER-VM", lambda pool: _whole(_limit(pool, "maxUnitsPerVm")), is_wide=True),
-    TableColumn("CLAIMED", lambda pool: _whole(_status(pool).get("claimedUnits")), is_wide=True),
-    TableColumn("SATURATED-UNTIL", lambda pool: clean(_status(pool).get("saturatedUntil")), is_wide=True),
-    TableColumn(
-        "PARKED-VMS", lambda pool: _whole(len(items(_status(pool).get("parkedVms"), 4096))), is_wide=True
-    ),
-    TableColumn(
-        "MESSAGE", lambda pool: clean(pool_condition(pool).get("message"), 500), is_wide=True, is_text=True
-    ),
+    TableColumn("MAX-PER-VM", lambda pool: _whole(pool.limits.max_units_per_vm), is_wide=True),
+    TableColumn("CLAIMED", lambda pool: str(pool.status.claimed_units), is_wide=True),
+    TableColumn("SATURATED-UNTIL", lambda pool: pool.status.saturated_until or "", is_wide=True),
+    TableColumn("PARKED-VMS", lambda pool: str(len(pool.status.parked_vms)), is_wide=True),
+    TableColumn("MESSAGE", _pool_message, is_wide=True, is_text=True),
 )

@@ -1,5 +1,6 @@
 """Decisions, and what an agent noted beside them, as rows and lines."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,8 +8,9 @@ from typing import Any, Final
 
 from parley.listing.core.columns import short
 from parley.listing.core.tables import TableColumn, matches
-from parley.top.texts import clean, items, mapping, number
+from protocol.agent_pages import JournalEvent
 from protocol.explaining import DecisionOutcome, DecisionShown, ReasonShown
+from protocol.texts import clean
 
 SCHEDULER: Final = "scheduler"
 AGENT: Final = "agent"
@@ -126,20 +128,17 @@ def of_decision(decision: DecisionShown) -> HistoryRow:
 
 
 def of_events(
-    document: Mapping[str, Any], moment: Callable[[float], str], *, is_whole: bool = False
+    journal: Iterable[JournalEvent], moment: Callable[[float], str], *, is_whole: bool = False
 ) -> list[HistoryRow]:
     """The rows of an agent's journal, the oldest first; without those that come all the time, unless it should be whole. `moment` writes when it was so
     many seconds ago."""
     found = []
-    for each in map(mapping, items(document.get("journal"), _MAX_EVENTS)):
-        ago_s, kind = number(each.get("secondsAgo")), clean(each.get("event"))
-        if ago_s is None or not 0 <= ago_s < 10**8 or not kind:
+    for each in itertools.islice(journal, _MAX_EVENTS):
+        if not 0 <= each.seconds_ago < 10**8 or (each.event in _ROUTINE and not is_whole):
             continue
-        if kind in _ROUTINE and not is_whole:
-            continue
-        fields = mapping(each.get("fields"))
-        why = json.dumps(fields, ensure_ascii=False) if fields else ""
-        found.append(HistoryRow(moment(ago_s), AGENT, kind, why=clean(why, 500), fields=fields))
+        why = json.dumps(each.fields, ensure_ascii=False) if each.fields else ""
+        moment_of_it = moment(each.seconds_ago)
+        found.append(HistoryRow(moment_of_it, AGENT, each.event, why=clean(why, 500), fields=each.fields))
     return found
 
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from parley.listing.core.columns import PoolDocument, pool_name, pool_state, worth
+from parley.listing.core.columns import pool_state, worth
 from parley.listing.core.tables import matches
 from protocol.explaining import NodeShown
+from protocol.pages import PoolShown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class PoolFilter:
     names: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
 
-    def passes(self, pool: PoolDocument) -> bool:
+    def passes(self, pool: PoolShown) -> bool:
         """Whether a pool is listed."""
         states = tuple(each.casefold() for each in self.states)
-        return matches(self.names, pool_name(pool)) and matches(states, (pool_state(pool) or "").casefold())
+        return matches(self.names, pool.name) and matches(states, (pool_state(pool) or "").casefold())

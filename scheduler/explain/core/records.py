@@ -205,7 +205,7 @@ def amount_of(amount: Resources | None) -> AmountShown | None:
 @functools.lru_cache(maxsize=16384)
 def written_amount(vcpu_milli: int, memory_bytes: int) -> AmountShown:
     """An amount as it is written in documents. Cached, because a fleet has few sizes, and writing one takes longer than all else of a record."""
-    return AmountShown(**Resources(vcpu_milli, memory_bytes).written())
+    return AmountShown.of(Resources(vcpu_milli, memory_bytes))
 
 
 _ENCODER: Final = msgspec.json.Encoder()

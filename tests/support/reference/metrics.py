@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import yaml
 
 from agent.backends.qemu.backend import guest_families
-from agent.daemon import plugin_page, qos_page, status
+from agent.daemon import plugin_page, qos_page, runner_metrics
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
 from agent.runner.stats import Latencies
@@ -62,9 +62,9 @@ def every_family() -> list[AnyFamily]:
         *scheduler.families(),
         *ExtenderStats().families(under_way=0, in_doubt=0, refused=0, told=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
-        *status.families([], 0),
-        *status.state_families([]),
-        *status.latency_families(Latencies()),
+        *runner_metrics.families([], 0),
+        *runner_metrics.state_families([]),
+        *runner_metrics.latency_families(Latencies()),
         *plugin_page.families((), Counter()),
         *_of_the_plugin_manager(),
         *qos_page.families(()),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from agent.backends.change_log import FILE_NAME, ChangeLog
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
@@ -90,8 +92,7 @@ class Life:
 
     def page(self) -> dict[str, Any]:
         """The machine's page."""
-        found = self.backend.machine(GUEST_VM.name)
-        assert found is not None
+        found: dict[str, Any] = msgspec.to_builtins(self.backend.machine(GUEST_VM.name))
         return found
 
 

@@ -13,6 +13,7 @@ from agent.daemon.viewer_token import TokenFileError, ViewerToken
 from hosting import tokens
 from hosting.addresses import Advertised
 from hosting.client import Answered, HttpClient
+from hosting.problems import Operation
 from hosting.server import Reply, Request, Route
 from hosting.tls import Tls, TlsFiles
 from tests.unit.hosting.raw_peers import recorded
@@ -20,6 +21,8 @@ from tests.unit.hosting.test_tls import Authority, loaded
 
 TOKEN = "0123456789abcdef"
 NONE = loaded(TlsFiles())
+
+ABOUT = Operation("a page", {})
 
 
 async def serve(request: Request) -> Reply:
@@ -60,8 +63,8 @@ async def opened(
     server = AgentServer(
         ServerSettings(host, 0, Advertised("127.0.0.1"), viewer, tls, 0 if with_tls else None),
         log,
-        pages=[Route("GET", "/healthz", serve)],
-        private=[Route("GET", "/v1/vms", serve)],
+        pages=[Route("GET", "/healthz", serve, about=ABOUT)],
+        private=[Route("GET", "/v1/vms", serve, about=ABOUT)],
         callbacks=[Route("GET", "/agents/{agent_id}/id", serve)],
     )
     port, address = await server.open()

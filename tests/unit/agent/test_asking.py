@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -23,6 +24,8 @@ from agent.node.qos.core.states import ObjectType
 from agent.node.qos.executor import LastWrite
 from agent.node.qos.manager import StrategyStatus
 from agent.program import main
+from protocol.agent_pages import NodePluginsShown, StrategiesShown, read
+from protocol.explaining import Document
 from tests.support.pages import paged
 
 PLUGINS = (
@@ -146,7 +149,9 @@ def test_scripts_get_the_page_and_the_token_is_shown(command: str, tmp_path: Pat
     token.write_text("0123456789abcdef")
     with paged(200, PAGES[command]) as page:
         done = asked(command, "--address", page.url, "--output", "json", "--token-file", str(token))
-    assert json.loads(done.stdout) == json.loads(PAGES[command])
+    kinds: dict[str, type[Document]] = {"plugins": NodePluginsShown, "qos": StrategiesShown}
+    kind = kinds[command]
+    assert msgspec.json.decode(done.stdout, type=kind) == read(json.loads(PAGES[command]), kind)
     assert page.tokens == ["Bearer 0123456789abcdef"]
 
 

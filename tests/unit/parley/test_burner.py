@@ -8,7 +8,7 @@ import pytest
 from parley.burner import CALM_S, PATIENCE_S, Burner, Maximum
 from parley.observer import SizeChange
 from protocol.values import Resources
-from tests.unit.parley.top_documents import vm
+from tests.unit.parley.top_documents import in_short, vm
 
 GIB = 2**30
 
@@ -52,7 +52,7 @@ class Stage:
             await self.burner.step(self.sizes, now_s)
 
     def figures(self, seen: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self.burner.figures(self.sizes, seen)
+        return self.burner.figures(self.sizes, None if seen is None else in_short(seen))
 
 
 async def test_a_calm_vm_grows_with_the_load_and_comes_back() -> None:

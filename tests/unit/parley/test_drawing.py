@@ -11,7 +11,7 @@ from parley.top.drawing import NodeFill, NodeSums
 from parley.top.events import EventKind, EventLine
 from parley.top.history import Past
 from parley.top.model import rows_of
-from tests.unit.parley.top_documents import document, vm
+from tests.unit.parley.top_documents import heard, nodes, vm
 
 GIB = 2**30
 NAN = math.nan
@@ -41,27 +41,23 @@ def test_a_trend_is_full_where_the_permit_is_used_up() -> None:
 
 
 def test_sums_of_a_scheduler_are_read_and_nonsense_is_left_out() -> None:
-    nodes = [
-        {"node": "n1", "reserved": shown("4", "2Gi"), "reservable": shown("8", "16Gi"), "free": {}},
+    found = nodes(
+        {"node": "n1", "reserved": shown("4", "2Gi"), "reservable": shown("8", "16Gi")},
         {"node": "n2", "reserved": shown("many", "2Gi"), "reservable": shown("8", "16Gi")},
-        {"node": "n3", "reserved": shown("1", "1Gi")},
-        {"reserved": shown("1", "1Gi"), "reservable": shown("8", "16Gi")},
-        7,
-    ]
-    assert drawing.node_sums({"nodes": nodes}).nodes == {"n1": ((4, 2 * GIB), (8, 16 * GIB))}
-    assert drawing.node_sums({"nodes": "x"}).nodes == {}
+    )
+    assert drawing.node_sums(found).nodes == {"n1": ((4, 2 * GIB), (8, 16 * GIB))}
 
 
 def test_what_is_kept_until_the_agents_of_a_node_have_asked_is_not_taken_for_reserved() -> None:
     node = {"node": "n1", "reserved": shown("8", "3Gi"), "reservable": shown("4", "1408Mi")}
-    assert drawing.node_sums({"nodes": [{**node, "overFullBecauseOf": ["settling"]}]}).nodes == {}
-    over = drawing.node_sums({"nodes": [{**node, "overFullBecauseOf": ["bounds"]}]})
+    assert drawing.node_sums(nodes({**node, "overFullBecauseOf": ["settling"]})).nodes == {}
+    over = drawing.node_sums(nodes({**node, "overFullBecauseOf": ["bounds"]}))
     assert over.nodes == {"n1": ((8, 3 * GIB), (4, 1408 * 2**20))}
 
 
 def test_a_node_is_filled_by_the_scheduler_s_word_or_else_by_permits() -> None:
     load = {"busyCPUs": 9.0, "load1": 1.0, "memoryUsed": GIB}
-    made, _ = rows_of("a", document(vm("x", 2, load=load), vm("y", 1, load=None, permit=None), node="n1"))
+    made, _ = rows_of("a", heard(vm("x", 2, load=load), vm("y", 1, load=None, permit=None), node="n1"))
     assert drawing.fills(made, NodeSums()) == [NodeFill("n1", (2, GIB), (3, 3 * GIB))]
     sums = NodeSums({"n1": ((4, 4 * GIB), (8, 8 * GIB)), "n2": ((1, 1), (1, 1))})
     assert drawing.fills(made, sums) == [NodeFill("n1", (2, GIB), (4, 4 * GIB), (8, 8 * GIB), "reserved")]

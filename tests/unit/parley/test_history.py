@@ -8,14 +8,14 @@ import pytest
 from parley.top.events import EventKind
 from parley.top.history import BUCKET_S, BUCKETS, MAX_EVENTS, History, Past
 from parley.top.model import VmRow, rows_of
-from tests.unit.parley.top_documents import NASTY, amount, document, vm
+from tests.unit.parley.top_documents import NASTY, amount, heard, vm
 
 A = "http://node-a:10300"
 KEY = (A, "default/web")
 
 
 def rows(*vms: dict[str, Any], agent: str = A) -> tuple[VmRow, ...]:
-    return rows_of(agent, document(*vms))[0]
+    return rows_of(agent, heard(*vms))[0]
 
 
 def busy(cpus: float, gib: float = 1.0) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from parley.layout import Lately
 from parley.top.drawing import NodeFill
 from parley.top.history import History
 from parley.top.model import rows_of
-from tests.unit.parley.top_documents import NASTY, amount, document, vm
+from tests.unit.parley.top_documents import NASTY, amount, heard, in_short, vm
 
 FULL = "node-headroom (cpu): the other holders leave 17 CPU of the node to this VM"
 DENIED = vm(
@@ -48,7 +48,9 @@ def shown(
 ) -> list[str]:
     """The lines of a terminal that is so wide, without the blanks at their ends."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(layout.screen("n1", vms, footer, width, height, lately, is_ascii=is_ascii))
+    console.print(
+        layout.screen("n1", [*map(in_short, vms)], footer, width, height, lately, is_ascii=is_ascii)
+    )
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
@@ -92,7 +94,7 @@ def lived(count: int = 3) -> tuple[list[dict[str, Any]], Lately]:
             state="denied" if is_denied else "ok",
         )
         vms = [web, memory, denied, *(vm(f"demo/vm-{number}", 2) for number in range(3, count))][:count]
-        history.heard("a", "d", rows_of("a", document(*vms))[0], float(at_s))
+        history.heard("a", "d", rows_of("a", heard(*vms))[0], float(at_s))
     fill = NodeFill("n1", (14.2, 9 * GIB), (25, 12 * GIB), (25, 15 * GIB), "reserved")
     return vms, Lately(history, "a", 60.5, (fill,))
 
@@ -216,7 +218,7 @@ def test_nothing_that_an_agent_says_is_obeyed(text: str, width: int, height: int
         f"demo/{text}", reason=text, reasonCode="x", faults=[text], state=text, machine={"pending": text}
     )
     history = History()
-    history.heard("a", "d", rows_of("a", document(nasty))[0], 0.0)
+    history.heard("a", "d", rows_of("a", heard(nasty))[0], 0.0)
     for lately in (None, Lately(history, "a", 0.0)):
         lines = shown(width, nasty, lately=lately, height=height)
         assert all(each.isprintable() for each in lines)
@@ -228,7 +230,7 @@ def test_of_a_guest_the_view_has_what_is_plugged_and_what_is_used_of_it(width: i
         "demo/vm-1", machine=MACHINE | {"vcpusOnline": None, "memoryUsable": None}, metricsAgeSeconds=None
     )
     history = History()
-    history.heard("a", "d", rows_of("a", document(GUEST, silent))[0], 0.0)
+    history.heard("a", "d", rows_of("a", heard(GUEST, silent))[0], 0.0)
     for height in (None, 8):
         lines = shown(width, GUEST, silent, lately=Lately(history, "a", 0.0), height=height)
         text = "\n".join(lines)
@@ -242,7 +244,7 @@ def test_of_a_guest_the_view_has_what_is_plugged_and_what_is_used_of_it(width: i
 
 def test_a_picture_of_the_view_fetches_nothing_and_is_the_same_each_time() -> None:
     vms, lately = lived()
-    screen = layout.screen("n1", vms, FOOTER, view.WIDTH, view.HEIGHT, lately)
+    screen = layout.screen("n1", [*map(in_short, vms)], FOOTER, view.WIDTH, view.HEIGHT, lately)
     drawn = view.svg(screen, "parley demo")
     assert drawn == view.svg(screen, "parley demo")
     assert drawn.count("://") == drawn.count('"http://www.w3.org/2000/svg"') == 1

@@ -9,7 +9,7 @@ from parley.recent import Recent
 from parley.top.drawing import NodeFill
 from protocol.values import Resources
 from tests.support.servers import answering
-from tests.unit.parley.top_documents import amount, document, vm
+from tests.unit.parley.top_documents import amount, heard, node_document, vm
 
 GIB = 2**30
 
@@ -19,12 +19,12 @@ async def test_a_bar_is_the_scheduler_s_word_while_that_is_fresh_and_of_permits_
 
     async def answer(request: Request) -> Reply:
         asked.append(request.path)
-        nodes = [{"node": "n1", "reserved": amount(5), "reservable": amount(8)}]
+        nodes = [node_document(reserved=amount(5), reservable=amount(8))]
         return Reply(200, json.dumps({"nodes": nodes}).encode())
 
     async with answering(answer) as url, HttpClient() as client:
         remembered = Recent("n1", Resources(8000, 8 * GIB), 1, int(url.rpartition(":")[2]))
-        remembered.heard(document(vm("demo/web", 2, load=None), node="n1"), 100.0)
+        remembered.heard(heard(vm("demo/web", 2, load=None), node="n1"), 100.0)
         permitted = NodeFill("n1", (0, 0), (2, 2 * GIB), (8, 8 * GIB), "permitted")
         reserved = NodeFill("n1", (0, 0), (5, 5 * GIB), (8, 8 * GIB), "reserved")
         assert remembered.lately(100.0).fills == (permitted,)
@@ -37,7 +37,7 @@ async def test_a_bar_is_the_scheduler_s_word_while_that_is_fresh_and_of_permits_
 
 def test_ends_of_programs_and_silence_are_events() -> None:
     remembered = Recent("n1", Resources(8000, 8 * GIB), 1, None)
-    remembered.heard(document(vm("demo/web"), node="n1"), 0.0)
+    remembered.heard(heard(vm("demo/web"), node="n1"), 0.0)
     remembered.note("scheduler", "scheduler was killed by signal 9; it starts again", 1.0)
     remembered.missed("does not answer", 2.0)
     told = [f"{each.subject}: {each.text}" for each in remembered.lately(3.0).history.events()]

@@ -38,7 +38,7 @@ def test_a_vm_is_a_line_and_no_vm_and_no_agent_are_said() -> None:
     assert json.loads(listed.output)["vms"] == []
     gone = status("--agent", served.url)
     assert gone.exit_code == 1
-    assert "no agent answers: connection refused" in gone.stderr
+    assert "does not answer: connection refused" in gone.stderr
 
 
 def test_the_agent_may_be_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,15 +63,15 @@ def test_a_token_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((401, b""), "wants the token that it was started with (--token-file)"),
-        ((403, b"with TLS only\n"), "with TLS only"),
+        ((401, b""), "wants the token that it was started with (with --token-file)"),
+        ((403, b"with TLS only\n"), "status 403: with TLS only"),
     ],
 )
 def test_what_goes_wrong_is_said_with_the_address(answer: tuple[int, bytes], words: str) -> None:
     with agent(*answer) as served:
         done = status("--agent", served.url)
     assert done.exit_code == 1
-    assert done.stderr.startswith(f"{served.url}: ")
+    assert done.stderr.startswith(f"the agent at {served.url} ")
     assert words in done.stderr
     assert done.stdout == ""
 

@@ -1,15 +1,14 @@
 """The demo's counts of permits, resizes and refusals, which start anew with the agent and with a VM."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from parley.demo import Tallies
+from protocol.agent_pages import VmInShort
+from tests.unit.parley.top_documents import in_short
 
 
-def told(agent_id: str, permits: int, kills: int = 0, **refusals: int) -> list[Mapping[str, Any]]:
+def told(agent_id: str, permits: int, kills: int = 0, **refusals: int) -> list[VmInShort]:
     ends = {"OOMKilled": kills} if kills else {}
     counts = {"permits": permits, "resizes": 1, "restarts": kills, "ends": ends, "refusals": refusals}
-    return [{"vm": "demo/a", "agentID": agent_id, "counts": counts}]
+    return [in_short({"vm": "demo/a", "agentID": agent_id, "counts": counts})]
 
 
 def test_the_last_counts_of_every_life_of_agent_and_vm_are_added() -> None:

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from parley.top.app import TopApp, VmGrid
 from parley.top.model import MAX_SHOWN, Column
 from parley.top.source import Heard, Missed
-from tests.unit.parley.top_documents import NASTY, amount, details, vm
+from tests.unit.parley.top_documents import NASTY, amount, details, in_full, vm
 from tests.unit.parley.top_seen import WIDE, Played, seen
 
 LOAD = {"busyCPUs": 1.0, "load1": 1.0, "memoryUsed": 2**30}
@@ -185,7 +185,7 @@ async def test_details_show_plan_reasons_and_journal_and_are_left_again() -> Non
         assert view.is_open()
         assert source.followed == [(A, "default/web")]
         assert view.text(".title") == f"default/web on node-a, agent {A}"
-        source.detail(Heard(details("web", faults=["informant: not heard"])))
+        source.detail(Heard(in_full(details("web", faults=["informant: not heard"]))))
         await view.pilot.pause()
         shown = view.text("#details")
         for words in (
@@ -210,13 +210,13 @@ async def test_details_of_a_vm_that_goes_away_stay_and_say_so() -> None:
         source.tell(A, vm("web"))
         await view.shows("web")
         await view.press("enter")
-        source.detail(Heard(details("web")))
+        source.detail(Heard(in_full(details("web"))))
         source.detail(Missed("the agent has no such VM", 1, 0.5))
         source.tell(A)
         await view.shows()
         assert view.text(".notices") == "the agent has no such VM; trying again in 0.5 s"
         assert "PermitGranted" in view.text("#details")
-        source.detail(Heard(details("web", journal=[])))
+        source.detail(Heard(in_full(details("web", journal=[]))))
         await view.pilot.pause()
         assert not view.app.screen.query_one(".notices").display
         await view.press("escape")
@@ -232,7 +232,7 @@ async def test_news_that_come_while_the_details_are_taken_apart_do_no_harm() -> 
         leaving = view.app.pop_screen()
         while not leaving.is_done:
             source.detail(Missed("the agent has no such VM", 1, 0.5))
-            source.detail(Heard(details("web")))
+            source.detail(Heard(in_full(details("web"))))
             source.tell(A, vm("web"), vm("new"))
             await asyncio.sleep(0)
         await leaving
@@ -278,7 +278,7 @@ async def test_nothing_that_an_agent_says_is_markup_or_moves_the_terminal() -> N
             assert view.text(".title").isprintable()
             for words in NASTY:
                 journal = [{"secondsAgo": 1, "event": words}]
-                source.detail(Heard(details("x", state=words, faults=[words], journal=journal)))
+                source.detail(Heard(in_full(details("x", state=words, faults=[words], journal=journal))))
                 source.detail(Missed(words, 1, 0.5))
                 await view.pilot.pause()
                 assert all(line.isprintable() for line in view.text("#details").splitlines())
@@ -326,7 +326,7 @@ async def test_the_terminal_may_change_its_size(size: tuple[int, int]) -> None:
         source.tell(A, vm("web"), vm("db"))
         await view.shows("db", "web")
         await view.press("enter")
-        source.detail(Heard(details("db")))
+        source.detail(Heard(in_full(details("db"))))
         await view.pilot.resize_terminal(90, 20)
         assert "PermitGranted" in view.text("#details")
         await view.press("escape")

@@ -60,8 +60,6 @@ def test_a_token_is_warned_of_where_agents_are_far_and_not_for_schedulers(
     class NoScreen:
         """As the module `app`, without textual."""
 
-        AgentPoller = staticmethod(lambda *_, **__: None)
-
         @staticmethod
         def run(_: object) -> int:
             return 0

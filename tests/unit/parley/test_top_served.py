@@ -3,18 +3,20 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 pytest.importorskip("textual", reason="needs textual: pip install -e '.[top]'")
 
-from agent.daemon import status
+from agent.daemon import vm_pages
 from hosting import logs
 from hosting.server import Reply, Request, Route, Server, ServerLimits
+from parley.reach.direct import DirectReach
 from parley.top import details
 from parley.top.model import Column, rows_of
-from parley.top.source import AgentPoller
+from parley.top.source import ReachSource
+from protocol.agent_pages import AgentVms, VmInFull, read
+from protocol.explaining import AmountShown
 from tests.support.amounts import cu
 from tests.support.waiting import until
 from tests.unit.agent.peers import World, running
@@ -59,11 +61,11 @@ async def test_the_documents_of_a_real_runner_are_shown() -> None:
         await until(lambda: made.held.lines, beside=task)
         made.policy.units = 4
 
-        def listed() -> Any:
-            return json.loads(status.document("node-a", "life-1", [made.runner]))
+        def listed() -> AgentVms:
+            return read(json.loads(vm_pages.vms_page("node-a", "life-1", [made.runner])), AgentVms)
 
-        await until(lambda: listed()["vms"][0]["size"] == cu(4).written(), beside=task)
-    shown = details.lines(json.loads(status.details(made.runner)))
+        await until(lambda: listed().vms[0].size == AmountShown.of(cu(4)), beside=task)
+    shown = details.lines(read(json.loads(vm_pages.vm_page(made.runner)), VmInFull))
     (row,), unreadable = rows_of("http://node-a:10300", listed())
     assert ([row.cell(each) for each in (Column.VM, Column.SIZE, Column.PERMIT)], unreadable) == (
         ["default/pod-a", "4/4Gi", "4/4Gi"], 0,
@@ -78,7 +80,7 @@ async def test_an_agent_over_http_is_shown_goes_away_and_comes_back() -> None:
 
     node = Node(pages)
     await node.come()
-    async with AgentPoller((node.url,), pause=soon) as source, seen(source) as view:
+    async with ReachSource(DirectReach((), (node.url,)), pause=soon) as source, seen(source) as view:
         await view.shows("pod-a")
         await view.press("enter")
         await view.until(lambda: "PermitGranted" in view.text("#details"))

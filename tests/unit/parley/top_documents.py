@@ -2,6 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
+from protocol.agent_pages import AgentVms, VmInFull, VmInShort, read
+from protocol.explaining import Nodes
+
 NASTY = (
     "[red]red[/red] [/] [@click=app.quit()]click[/] [link=file:///etc]x[/link]",
     "\x1b[2J\x1b[31mcleared\x1b[0m\x1b]0;title\x07 \x9b1m",
@@ -80,3 +85,30 @@ def details(name: str, **other: Any) -> dict[str, Any]:
         }
         | other
     )
+
+
+def in_short(told: dict[str, Any]) -> VmInShort:
+    """One VM of `/v1/vms`, read."""
+    return read(told, VmInShort)
+
+
+def in_full(told: dict[str, Any]) -> VmInFull:
+    """One VM in full, read."""
+    return read(told, VmInFull)
+
+
+def heard(*vms: dict[str, Any], node: str = "node-a") -> AgentVms:
+    """The whole of `/v1/vms`, read."""
+    return read(document(*vms, node=node), AgentVms)
+
+
+def node_document(**told: Any) -> dict[str, Any]:
+    """A node of `/v1/nodes`; what is not said is nothing."""
+    amounts = ("reservable", "reserved", "free", "buffer", "pressure", "pressureAccountedFor", "watermark")
+    nothing = {name: {"cpu": "0", "memory": "0"} for name in amounts}
+    return {"node": "n1", "computeUnit": None, "overFullBecauseOf": []} | nothing | told
+
+
+def nodes(*told: dict[str, Any]) -> Nodes:
+    """The whole of `/v1/nodes`, read."""
+    return msgspec.convert({"nodes": [node_document(**each) for each in told]}, Nodes)

@@ -12,7 +12,10 @@ from textual.widgets import Static
 from parley.top.app import TopApp, VmGrid, VmScreen
 from parley.top.model import Column
 from parley.top.source import DocumentSource, Heard, Missed, News
-from tests.unit.parley.top_documents import document
+from protocol.agent_pages import AgentVms, VmInFull
+from protocol.explaining import Nodes
+from tests.unit.parley.top_documents import heard
+from tests.unit.parley.top_documents import nodes as nodes_of
 
 WIDE = (200, 40)
 
@@ -32,15 +35,15 @@ class Played:
         self.agents = agents
         self.followed: list[tuple[str, str]] = []
         self.left: list[tuple[str, str]] = []
-        self._show: Callable[[str, News], None] | None = None
-        self._detail: Callable[[News], None] | None = None
-        self._nodes: Callable[[News], None] | None = None
+        self._show: Callable[[str, News[AgentVms]], None] | None = None
+        self._detail: Callable[[News[VmInFull]], None] | None = None
+        self._nodes: Callable[[News[Nodes]], None] | None = None
 
-    async def watch(self, show: Callable[[str, News], None]) -> None:
+    async def watch(self, show: Callable[[str, News[AgentVms]], None]) -> None:
         self._show = show
         await asyncio.Event().wait()
 
-    async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
+    async def follow(self, agent: str, vm: str, show: Callable[[News[VmInFull]], None]) -> None:
         self.followed.append((agent, vm))
         self._detail = show
         try:
@@ -48,22 +51,22 @@ class Played:
         finally:
             self.left.append((agent, vm))
 
-    async def nodes(self, show: Callable[[News], None]) -> None:
+    async def nodes(self, show: Callable[[News[Nodes]], None]) -> None:
         self._nodes = show
 
     def tell_nodes(self, *nodes: dict[str, Any]) -> None:
         assert self._nodes is not None
-        self._nodes(Heard({"nodes": list(nodes)}))
+        self._nodes(Heard(nodes_of(*nodes)))
 
     def tell(self, agent: str, *vms: dict[str, Any], node: str = "node-a") -> None:
         assert self._show is not None
-        self._show(agent, Heard(document(*vms, node=node)))
+        self._show(agent, Heard(heard(*vms, node=node)))
 
     def lose(self, agent: str, failures: int = 1) -> None:
         assert self._show is not None
         self._show(agent, Missed("no agent answers: connection refused", failures, 0.5))
 
-    def detail(self, news: News) -> None:
+    def detail(self, news: News[VmInFull]) -> None:
         assert self._detail is not None
         self._detail(news)
 

@@ -1,13 +1,12 @@
 """What is told of a guest: its size and target, why the target is not reached, and the page of its machine."""
 
-from typing import Any
-
 from agent.backends.qemu.core.happened import is_plugged, staying_bytes
 from agent.backends.qemu.core.machine import VirtioMem
 from agent.backends.qemu.core.memory import wanted_virtio_bytes
 from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
 from agent.backends.qemu.core.steps import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem
 from protocol import quantities
+from protocol.agent_pages import MachineShown, SlotsShown
 from protocol.machine import GuestMachine
 from protocol.texts import counted
 from protocol.values import Observation, Resources
@@ -130,38 +129,38 @@ def _is_over(vm: QemuGuest, since_s: float | None, now_s: float) -> bool:
 # ---------------------------------------------------------------- the page
 
 
-def machine_document(vm: QemuGuest, now_s: float) -> dict[str, Any]:
-    """What `/v1/vms` shows of the machine: what is plugged in, and what the guest uses of it (null while it is silent)."""
+def machine_document(vm: QemuGuest, now_s: float) -> MachineShown:
+    """The machine as `/v1/vms` shows it."""
     guest = vm.guest.believed(now_s, vm.rules.silence_s)
-    return {
-        "vcpusPlugged": vm.look.plugged_cpus,
-        "vcpusOnline": None if guest is None else guest.online_cpus,
-        "memoryPlugged": _memory(vm.plugged_bytes),
-        "memoryUsable": None if guest is None else _memory(guest.memory_online_bytes),
-        "memorySlots": _slots(vm),
-        "provider": "dimm" if vm.look.virtio is None else "virtio-mem",
-        "pending": pending(vm, now_s),
-    }
+    return MachineShown(
+        vcpus_plugged=vm.look.plugged_cpus,
+        vcpus_online=None if guest is None else guest.online_cpus,
+        memory_plugged=_memory(vm.plugged_bytes),
+        memory_usable=None if guest is None else _memory(guest.memory_online_bytes),
+        memory_slots=_slots(vm),
+        provider="dimm" if vm.look.virtio is None else "virtio-mem",
+        pending=pending(vm, now_s),
+    )
 
 
-def _slots(vm: QemuGuest) -> dict[str, int]:
+def _slots(vm: QemuGuest) -> SlotsShown:
     device = vm.look.virtio
     if device is not None:
         return _virtio_slots(device, vm.slot_bytes)
     dimms = {dimm.id for dimm in vm.look.dimms}
     leaving = sum(eject.id in dimms for eject in vm.pending_ejects())
-    return {
-        "plugged": len(vm.look.dimms) - leaving,
-        "ejecting": leaving,
-        "free": vm.facts.memory_slots - len(vm.look.dimms),
-    }
+    return SlotsShown(
+        plugged=len(vm.look.dimms) - leaving,
+        ejecting=leaving,
+        free=vm.facts.memory_slots - len(vm.look.dimms),
+    )
 
 
-def _virtio_slots(device: VirtioMem, slot_bytes: int) -> dict[str, int]:
+def _virtio_slots(device: VirtioMem, slot_bytes: int) -> SlotsShown:
     """A virtio-mem device in slots; a part of one counts as one."""
     stays = -(-min(device.size_bytes, device.requested_bytes) // slot_bytes)
     there = -(-device.size_bytes // slot_bytes)
-    return {"plugged": stays, "ejecting": there - stays, "free": device.most_bytes // slot_bytes - there}
+    return SlotsShown(plugged=stays, ejecting=there - stays, free=device.most_bytes // slot_bytes - there)
 
 
 def pending(vm: QemuGuest, now_s: float) -> str | None:

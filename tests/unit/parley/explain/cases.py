@@ -9,9 +9,9 @@ from typing import Any, Final
 from agent.core.condition import Health
 from parley.explain.core.causes import NOT_SCALED
 from parley.explain.core.evidence import CauseCode, Evidence
-from parley.explain.core.facts import agent_facts
 from parley.explain.core.lines import answer
 from parley.reach.ports import NoAnswer
+from protocol.agent_pages import VmInFull, read
 from protocol.explaining import (
     AmountShown,
     DecisionOutcome,
@@ -87,6 +87,11 @@ def document(has: float = 2, wants: float = 2, **other: Any) -> dict[str, Any]:
         "plan": {"nextLookSeconds": 1.4},
         "warnings": [],
     } | other
+
+
+def agent_facts(told: dict[str, Any]) -> VmInFull:
+    """The agent's document, read."""
+    return read(told, VmInFull)
 
 
 def scheduler_part(**other: Any) -> dict[str, Any]:
@@ -422,7 +427,10 @@ def by_cause() -> dict[CauseCode, Evidence]:
             document(state="stuck", standingFaults=trouble("informant", "connection refused"))
         ),
         code.INFORMANT_SUSPENDED: both(
-            document(goalReasons=dict.fromkeys(("cpu", "memory"), "the informant has not resumed this agent"))
+            document(
+                goalReasons=dict.fromkeys(("cpu", "memory"), "the informant has not resumed this agent"),
+                guest={"phase": "suspended", "hasSuspended": True},
+            )
         ),
         code.METRICS_STALE: both(
             document(

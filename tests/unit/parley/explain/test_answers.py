@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
 from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, Evidence
-from parley.explain.core.facts import agent_facts
 from parley.explain.core.lines import MAX_LINES, answer
-from parley.reach.ports import NoAnswer
+from parley.reach.answers import decoded
+from parley.reach.ports import Got, NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
+from protocol.agent_pages import VmInFull, read
 from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
 from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
 from scheduler.permits.core.ledger import OverCause
@@ -24,6 +25,7 @@ from tests.unit.parley.explain.cases import (
     NO_AGENT,
     NO_SCHEDULER,
     VM,
+    agent_facts,
     amount,
     by_cause,
     by_error,
@@ -82,7 +84,7 @@ def test_an_error_that_the_scheduler_answers_the_agent_is_the_cause(
         assert isinstance(evidence.scheduler, Explanation)
         (said,) = [each.message for each in evidence.scheduler.limits]
     else:
-        (said,) = [each.message for each in evidence.agent.troubles]
+        (said,) = [each.message for each in evidence.agent.standing_faults]
     assert lines[1].startswith(f"because  {said}")
 
 
@@ -276,8 +278,8 @@ def test_an_agents_document_of_any_shape_leads_to_an_answer(data: st.DataObject)
     for name in data.draw(st.lists(st.sampled_from(sorted(told)), max_size=4)):
         told[name] = data.draw(JSON)
     scheduler = explanation() if data.draw(st.booleans()) else NO_SCHEDULER
-    evidence = Evidence(VM, agent_facts(told), scheduler)
-    lines = answer(evidence).lines
+    agent = decoded(Got(told, "the agent"), VmInFull, read)
+    lines = answer(Evidence(VM, agent, scheduler)).lines
     assert 1 <= len(lines) <= MAX_LINES
     assert re.search(r"\([a-z-]+\)\.$", lines[0])
 

@@ -172,7 +172,7 @@ def test_a_vm_that_nobody_knows_is_an_error_with_names_that_may_be_meant() -> No
 
 
 def test_the_agents_know_names_where_the_scheduler_is_away() -> None:
-    agent = {"/v1/vms": {"node": "n1", "vms": [{"vm": "shop/webb"}, {"vm": 7}, None]}}
+    agent = {"/v1/vms": {"node": "n1", "vms": [{"vm": "shop/webb"}]}}
     done = called(FakeReach({}, {"a": agent}), "explain", VM)
     assert "did you mean shop/webb?" in done.stderr
 

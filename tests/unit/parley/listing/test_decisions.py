@@ -6,6 +6,7 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from hosting.lifecycle import Stop
@@ -14,6 +15,7 @@ from parley.listing.core.decisions import DecisionFilter, is_named, line, of_eve
 from parley.listing.core.follow import Follow
 from parley.listing.moments import ago, instant
 from parley.reach.ports import NoAnswer
+from protocol.agent_pages import JournalEvent
 from protocol.explaining import (
     AmountShown,
     DecisionOutcome,
@@ -132,21 +134,17 @@ def test_filters_of_decisions_hold_together() -> None:
 
 
 def test_events_of_the_agent_have_their_time_and_what_is_odd_is_left_out() -> None:
-    journal = [
+    journal: list[dict[str, Any]] = [
         {"secondsAgo": 10.5, "event": "PermitGranted", "fields": {"number": 3}},
         {"secondsAgo": 10.0, "event": "Observed", "fields": {}},
-        {"secondsAgo": "soon", "event": "X"},
         {"secondsAgo": -1, "event": "X"},
-        {"event": "X"},
-        7,
     ]
-    told = of_events({"journal": journal}, functools.partial(ago, NOW))
+    events = msgspec.convert(journal, list[JournalEvent])
+    told = of_events(events, functools.partial(ago, NOW))
     assert [(each.at, each.what, each.why) for each in told] == [
         ("2026-03-01T12:00:19.500Z", "PermitGranted", '{"number": 3}')
     ]
-    assert [
-        each.what for each in of_events({"journal": journal}, functools.partial(ago, NOW), is_whole=True)
-    ] == [
+    assert [each.what for each in of_events(events, functools.partial(ago, NOW), is_whole=True)] == [
         "PermitGranted",
         "Observed",
     ]

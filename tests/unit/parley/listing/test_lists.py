@@ -2,7 +2,7 @@
 
 import json
 import operator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -81,16 +81,31 @@ def page(*vms: VmShown, **other: Any) -> StatePage:
     return StatePage(instance="i", epoch=0, at="2026-03-01T12:00:00Z", vms=vms, **other)
 
 
+POOL: Final[dict[str, Any]] = {
+    "uid": "u",
+    "generation": 1,
+    "computeUnit": {"cpu": "1", "memory": "1Gi"},
+    "limits": {},
+    "labels": {},
+    "annotations": {},
+    "finalizers": [],
+    "deleting": False,
+    "status": {"totalUnits": 0, "members": 0, "waiting": 0, "isAboveLimit": False, "conditions": []},
+}
+
+
 def reach(**other: Any) -> FakeReach:
     """A scheduler with four VMs, two nodes and two pools."""
     pools = [
-        {
+        POOL
+        | {
             "name": "bank",
             "limits": {"maxUnits": 4, "maxUnitsPerVm": 3},
             "status": {
                 "totalUnits": 4,
                 "members": 2,
                 "waiting": 1,
+                "isAboveLimit": False,
                 "conditions": [
                     {
                         "type": "Admitted",
@@ -102,7 +117,7 @@ def reach(**other: Any) -> FakeReach:
                 ],
             },
         },
-        {"name": "a", "limits": {}, "status": {"totalUnits": 0, "members": 0, "conditions": []}},
+        POOL | {"name": "a"},
     ]
     answers = {
         "/v1/state": page(*VMS, nodes=(node("n1"),)),
@@ -274,7 +289,7 @@ def test_pools_are_filtered_by_their_state(arguments: list[str], names: list[str
 def test_pools_tell_what_needs_a_person_first() -> None:
     heads, *found = rows("pools")
     assert heads == ["NAME", "UNITS", "MAX", "VMS", "WAITING", "STATE"]
-    assert found == [["a", "0", NOTHING, "0", NOTHING, NOTHING], ["bank", "4", "4", "2", "1", "Parked"]]
+    assert found == [["a", "0", NOTHING, "0", "0", NOTHING], ["bank", "4", "4", "2", "1", "Parked"]]
     wide = rows("pools", "bank", "-o", "wide", "--no-headers")
     assert wide[0][-2:] == ["no", "zone"]
     told = json.loads(called(reach(), "pools", "-o", "json").stdout)

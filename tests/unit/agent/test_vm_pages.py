@@ -4,8 +4,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from agent.core.model import ContainersSeen, PodObservation
-from agent.daemon import status
+from agent.daemon import runner_metrics, vm_pages
+from agent.daemon.vm_pages import VmNotes
 from protocol.reasons import Reason, ReasonCode
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
@@ -19,12 +22,13 @@ async def test_a_vm_is_told_with_what_happened_and_why_it_is_denied_but_not_with
     made = World()
 
     def told() -> dict[str, Any]:
-        return status.vm_status(made.runner, now_s())
+        found: dict[str, Any] = msgspec.to_builtins(vm_pages.in_short(made.runner, now_s()))
+        return found
 
     async with running(made) as task:
         await until(lambda: made.held.now() == cu(2), beside=task)
         await until(lambda: made.runner.state.informant.version is not None, beside=task)
-        page = status.details(made.runner)
+        page = vm_pages.vm_page(made.runner)
         assert {"Started", "Fenced", "Registered"} <= {each["event"] for each in json.loads(page)["journal"]}
         assert str(made.runner.state.informant.registration).encode() not in page
         made.scheduler.script = [lambda request: grant(request, cu(2), sent_s=now_s(), reasons=FULL)] * 9999
@@ -46,7 +50,8 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
     made.policy.memory = 2
 
     def told() -> dict[str, Any]:
-        return status.vm_status(made.runner, now_s())
+        found: dict[str, Any] = msgspec.to_builtins(vm_pages.in_short(made.runner, now_s()))
+        return found
 
     async with running(made) as task:
         await until(lambda: told()["reason"] == "CPU: decree; memory: what memory needs", beside=task)
@@ -61,7 +66,7 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
         made.policy.units = made.policy.memory = 3
         await until(lambda: told()["reasonCode"] == "node-headroom", beside=task)
         assert told()["reason"] == "node-headroom (cpu): the node is full"
-        assert told()["stateReasons"] == ["node-headroom (cpu): the node is full"]
+        assert told()["stateReasons"] == ("node-headroom (cpu): the node is full",)
         assert told()["permit"] == {"cpu": "2", "memory": "3Gi"}
         made.scheduler.script = []
         await until(lambda: made.backend.size == cu(3), beside=task)
@@ -73,7 +78,7 @@ async def test_the_load_tells_how_much_of_the_last_period_tasks_waited() -> None
     made.exporter.stalled = 0.25
 
     def told() -> dict[str, Any]:
-        load: dict[str, Any] | None = status.vm_status(made.runner, now_s())["load"]
+        load: dict[str, Any] | None = msgspec.to_builtins(vm_pages.in_short(made.runner, now_s()))["load"]
         return load or {}
 
     async with running(made) as task:
@@ -82,8 +87,8 @@ async def test_the_load_tells_how_much_of_the_last_period_tasks_waited() -> None
 
 
 def test_a_warning_is_added_to_those_of_a_vm() -> None:
-    beside = status.Beside({"d/a": ("one",)}, {"d/c": ("why",)}).with_warnings({"d/a": "two", "d/b": "three"})
-    assert beside == status.Beside({"d/a": ("one", "two"), "d/b": ("three",)}, {"d/c": ("why",)})
+    notes = VmNotes({"d/a": ("one",)}, {"d/c": ("why",)}).with_warnings({"d/a": "two", "d/b": "three"})
+    assert notes == VmNotes({"d/a": ("one", "two"), "d/b": ("three",)}, {"d/c": ("why",)})
 
 
 @virtually
@@ -91,14 +96,14 @@ async def test_containers_are_told_in_the_page_of_a_pod_and_in_the_metrics() -> 
     made = World()
     async with running(made) as task:
         await until(lambda: made.held.now() == cu(2), beside=task)
-        assert json.loads(status.details(made.runner))["containers"] is None, "it is no pod"
+        assert json.loads(vm_pages.vm_page(made.runner))["containers"] is None, "it is no pod"
         backend = made.runner.state.backend
         found = ContainersSeen("main is dead", "it differs", ("memory",), 3, (), "main ended: OOMKilled")
         seen = PodObservation(cu(2), cu(2), now_s(), None, found)
         made.runner.state = replace(
             made.runner.state, backend=replace(backend, observation=seen, judged=found)
         )
-        assert json.loads(status.details(made.runner))["containers"] == {
+        assert json.loads(vm_pages.vm_page(made.runner))["containers"] == {
             "notRunning": "main is dead",
             "mismatch": "it differs",
             "mismatched": ["memory"],
@@ -106,7 +111,7 @@ async def test_containers_are_told_in_the_page_of_a_pod_and_in_the_metrics() -> 
             "lastEnd": "main ended: OOMKilled",
         }
         name = made.runner.vm.name
-        samples = {each.name: each.samples for each in status.families([made.runner], 0)}
+        samples = {each.name: each.samples for each in runner_metrics.families([made.runner], 0)}
         assert samples["parley_agent_container_restarts"] == (((name,), 3.0),)
         assert samples["parley_agent_containers_down"] == (((name,), 1.0),)
         assert samples["parley_agent_cgroup_mismatch"] == (((name, "memory"), 1.0),)

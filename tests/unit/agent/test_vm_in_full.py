@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.core import events
-from agent.daemon import status, vm_details
+from agent.daemon import vm_pages
+from protocol.agent_pages import VmInFull
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode
 from tests.support.amounts import cu
@@ -15,8 +17,8 @@ from tests.unit.agent.driver import APART, CHANCE, FULL, TIMING, Driver, grant, 
 
 def parts(driver: Driver) -> dict[str, Any]:
     """All parts now, as they travel."""
-    found = vm_details.parts(driver.state, driver.plan(), driver.timing, driver.now_s)
-    told: dict[str, Any] = json.loads(json.dumps(found))
+    found = vm_pages.in_full(driver.state, driver.plan(), driver.timing, driver.now_s)
+    told: dict[str, Any] = msgspec.to_builtins(VmInFull(vm="d/a", **found))
     return told
 
 
@@ -31,8 +33,8 @@ def test_at_rest_the_next_request_renews_the_lease() -> None:
     assert parts(driver)["scheduler"]["leaseLeftSeconds"] == TIMING.hold_s
     assert (told["scheduler"]["waitsFor"], told["scheduler"]["fault"]) == (None, None)
     assert (told["scheduler"]["version"], told["scheduler"]["isExhausted"]) == ("v1.1", False)
-    assert (told["resize"]["phase"], told["refusedSizes"], told["takeover"]) == ("at-rest", [], None)
-    assert told["standingFaults"] == []
+    assert (told["resize"]["phase"], told["refusedSizes"], told["takeover"]) == ("at-rest", (), None)
+    assert told["standingFaults"] == ()
 
 
 def test_what_was_denied_is_asked_for_again_soon() -> None:
@@ -217,8 +219,8 @@ def test_a_look_that_fails_leaves_the_age_of_the_last_one() -> None:
 
 
 def test_a_vm_that_is_not_scaled_is_told_with_its_reasons() -> None:
-    reply = status.not_here("d/a", ["no limits", "no bounds"])
+    reply = vm_pages.not_here("d/a", ["no limits", "no bounds"])
     told = json.loads(reply.body)
     assert (reply.status, told["code"], told["faults"]) == (404, "vm-not-scaled", ["no limits", "no bounds"])
     assert told["detail"] == "d/a is not scaled: no limits; no bounds"
-    assert json.loads(status.not_here("d/b").body)["code"] == "unknown-vm"
+    assert json.loads(vm_pages.not_here("d/b").body)["code"] == "unknown-vm"
