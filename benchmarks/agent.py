@@ -170,7 +170,6 @@ class Node:
         return (await self._page(self.agent)).total("parley_agent_runners", state="ok")
 
     async def look(self) -> Look:
-        """Count."""
         scheduler, agent = await self._page(self.scheduler), await self._page(self.agent)
         return Look(time.monotonic(), agent, scheduler, Counter(self.guests.requests))
 
@@ -201,8 +200,6 @@ def _guest(units: int) -> guests.Guest:
 def _settings(
     directory: Path, vms: int, scheduler_port: int, found: guests.Guests, more: Sequence[str]
 ) -> None:
-    """Write the agent's settings file."""
-
     def amount(units: int) -> str:
         return f'{{cpu: "{units}", memory: {units}Gi}}'
 
@@ -242,7 +239,6 @@ class Mover:
 
 
 async def _window(node: Node, seconds: float) -> dict[str, float]:
-    """The figures of one window."""
     first = await node.look()
     await asyncio.sleep(0.2)  # the page is away
     programs = (node.agent, node.scheduler)
@@ -322,7 +318,6 @@ class Wishes:
         self._connection.send(head.encode() + body)
 
     def replied(self, connection: http.Connection, status: int, body: bytes) -> None:
-        """The agent has heard it."""
         self.answered_s.append(time.monotonic() - connection.since)
         if status != 200:
             self.faults.add(f"status {status} of /try-upscale: {body!r}")

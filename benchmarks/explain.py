@@ -117,7 +117,6 @@ class House:
         )
 
     async def closed(self, seconds: float) -> drive.Run:
-        """Single requests in a closed loop."""
         singles = Singles(self.fleet, self.instance, self.faults)
         return await drive.Closed(singles, self.faults, seconds).over(self.server.port, 32)
 

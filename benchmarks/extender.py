@@ -214,7 +214,6 @@ def measure(plane: ControlPlane, directory: Path, extent: Extent, names: Sequenc
 
 
 def show(figures: Mapping[str, Any]) -> None:
-    """The figures for people."""
     rows: list[tuple[object, ...]] = []
     for name in SET_UPS:
         rates = (figures.get(f"{name}_{kind}_pods_per_s") for kind in ("ours", "others"))

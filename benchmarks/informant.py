@@ -219,7 +219,6 @@ async def idle(program: Program, client: HttpClient, seconds: float) -> dict[str
 
 
 async def measure(count: int, idle_s: float) -> dict[str, Any]:
-    """All of it."""
     faults, results = Faults(), {}
     rows: list[tuple[object, ...]] = []
     found: dict[str, Any] = {}

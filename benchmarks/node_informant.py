@@ -48,7 +48,6 @@ HOARD: Final = f"held = bytearray({4 * LIMIT_BYTES})\nfor at in range(0, len(hel
 
 
 def uid_of(number: int) -> str:
-    """The UID of a pod."""
     return str(UUID(int=(1 << 124) + number))
 
 
@@ -304,7 +303,6 @@ async def latencies(
 
 
 async def measure(count: int, idle_s: float) -> dict[str, Any]:
-    """All of it."""
     faults, figures = Faults(), {}
     with tempfile.TemporaryDirectory() as name:
         pods = RealPods() if _has_real() else MadePods(Path(name) / "cgroup")

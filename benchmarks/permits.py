@@ -84,7 +84,6 @@ class Published:
         return agent.http(agent.plain(agent.held if self._is_first else agent.next_units())), agent
 
     def done(self, token: Agent, status: int, body: bytes) -> int:
-        """Take the permit."""
         if not self._is_first:
             self._ready.append(token)
         if status != 200 or json.loads(body)["permit"] != {"vCPUs": token.want, "mem": token.want}:
@@ -98,14 +97,12 @@ class First(Singles):
     """The first request of each VM, which names its use; there is no second one."""
 
     def next(self) -> tuple[bytes, Agent] | None:
-        """The first request of the next agent."""
         if not self._ready:
             return None
         agent = self._ready.popleft()
         return agent.http(agent.ask(agent.held, self._instance)), agent
 
     def done(self, token: Agent, status: int, body: bytes) -> int:
-        """Take the permit and be content."""
         count = super().done(token, status, body)
         self._ready.pop()
         return count
@@ -198,7 +195,6 @@ class Bench:
         return {"settled_s": round(run.seconds, 2)}
 
     async def singles(self, prefix: str = "singles") -> dict[str, object]:
-        """Single requests in a closed loop."""
         singles = Singles(self._fleet, self._instance, self.faults)
         return await self._closed(prefix, f"{prefix}_per_s", singles, self._options.connections)
 
@@ -223,7 +219,6 @@ class Bench:
         return await self._closed("batch", "batched_decisions_per_s", batches, connections)
 
     async def _takes_batches(self) -> bool:
-        """Ask once, with a batch of one."""
         agent = self._fleet[0]
         one = agents.batch([agent], [agent.ask(agent.held, self._instance)])
         status, body = await http.call(self._server.port, one)
@@ -292,7 +287,6 @@ def _server(options: Options, directory: Path, *arguments: str) -> program.Progr
 
 
 async def _measure(options: Options, directory: Path) -> tuple[dict[str, object], Bench]:
-    """The three modes on one server."""
     with _server(options, directory) as server:
         print(f"starting over {options.shape.vms} VMs …", flush=True)
         found: dict[str, object] = {"startup_s": round(await server.ready(), 2)}
@@ -306,7 +300,6 @@ async def _measure(options: Options, directory: Path) -> tuple[dict[str, object]
 
 
 async def _with_journal(options: Options, directory: Path) -> tuple[dict[str, object], Bench]:
-    """Single requests on another server that keeps a journal."""
     with _server(options, directory, "--journal", str(directory / "journal")) as server:
         print("starting once more, with the journal …", flush=True)
         await server.ready()

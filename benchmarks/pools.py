@@ -262,7 +262,6 @@ class Bench:
         return run, turns.growths
 
     async def measure(self, row: Row) -> None:
-        """One round of a row."""
         questions, cpu_s = await self._questions(row.group), self._server.cpu_s()
         run, growths = await self._drive(row.group, self._options.measure_s)
         row.cpu_s += self._server.cpu_s() - cpu_s

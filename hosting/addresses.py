@@ -136,7 +136,6 @@ def _checked(address: _Address) -> _Address:
 
 
 def interfaces_of_this_machine() -> dict[str, list[str]]:
-    """The addresses of each network interface."""
     import psutil  # noqa: PLC0415 - only who names an interface needs it
 
     families = (socket.AF_INET, socket.AF_INET6)

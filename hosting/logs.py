@@ -34,7 +34,6 @@ class _Stderr:
     lost = 0
 
     def write(self, text: str) -> int:
-        """Write a line, or count it as lost."""
         try:
             return sys.stderr.write(text)
         except (OSError, ValueError):  # a full disk, a reader that has gone, a closed stream

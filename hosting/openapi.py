@@ -149,7 +149,6 @@ class _Schemas:
         self.components = dict(sorted({**components, **others}.items()))
 
     def of(self, model: Any) -> dict[str, Any]:
-        """The schema of a model, mostly a reference."""
         found = [self._found[each] for each in _alternatives(model)]
         return found[0] if len(found) == 1 else {"anyOf": found}
 

@@ -80,7 +80,6 @@ class FactoryRegistry(Generic[F]):
         return load()
 
     def names(self) -> tuple[str, ...]:
-        """Every name, sorted."""
         return tuple(sorted(self._factories))
 
     def _add(self, name: str, load: Callable[[], F]) -> None:
@@ -91,7 +90,6 @@ class FactoryRegistry(Generic[F]):
         self._factories[name] = load
 
     def _taken(self, name: str) -> str:
-        """What is said of a name that is taken."""
         return f"{self._sort} {name!r} is registered already"
 
     def _loaded(self, entry: metadata.EntryPoint) -> F:

@@ -328,7 +328,6 @@ class Server:
             self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Count a connection no more."""
         self._open.pop(connection, None)
 
     def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:

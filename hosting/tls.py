@@ -37,7 +37,6 @@ class TlsFiles:
     client_ca: Path | None = None
 
     def paths(self) -> tuple[Path, ...]:
-        """The files that are named."""
         named = (self.certificate, self.key, self.ca, self.client_ca)
         return tuple(path for path in named if path is not None)
 
@@ -78,7 +77,6 @@ class Tls:
             connection.context = self._now.server
 
     def client(self) -> ssl.SSLContext:
-        """The context that a client connects with now."""
         assert self._now is not None, "load first"
         return self._now.client
 
@@ -143,8 +141,6 @@ def _server(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _telling(tell: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Connections that tell why their handshake failed."""
-
     class TellingConnection(ssl.SSLObject):
         def do_handshake(self) -> None:
             try:

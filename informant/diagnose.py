@@ -58,7 +58,6 @@ async def look(read: Callable[[], Reading], cgroup: Cgroup | None, findings: tup
 
 
 def as_json(seen: Seen) -> str:
-    """All of that as JSON, for programs."""
     group = seen.now.cgroup
     content = {
         "host": socket.gethostname(),

@@ -127,7 +127,6 @@ def _why_not(path: Path) -> str:
 
 
 def as_json(seen: SeenNode) -> str:
-    """All of that as JSON, for programs."""
     content = {
         "host": socket.gethostname(),
         "cgroupRoot": str(seen.tree.root),

@@ -110,6 +110,5 @@ async def show(settings: NodeSettings, output: str) -> int:
 
 
 def _allow_open_files() -> None:
-    """Each pod takes some dozen open files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

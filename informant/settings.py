@@ -156,7 +156,6 @@ class CommonSettings(Settings):
         return GuardSettings(self.spare(), hold_s=self.wish.hold)
 
     def spare(self) -> Spare:
-        """How much memory should be left."""
         return Spare(self.memory.margin, self.memory.left, self.memory.left_share)
 
     def wishes(self) -> WishTiming:
@@ -194,7 +193,6 @@ class InformantSettings(CommonSettings):
         )
 
     def sources(self) -> tuple[SourceName, ...]:
-        """The sources of events to try, in order."""
         return SOURCES if self.events == "auto" else (self.events,)
 
 

@@ -72,7 +72,6 @@ def answer(command: click.Command, words: Sequence[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the choices."""
     from parley.program import kubectl_main  # noqa: PLC0415 - the commands import much
 
     for line in answer(kubectl_main, sys.argv[1:]):

@@ -252,7 +252,6 @@ class _Table:
         return None if found is None else found[0]
 
     def lines(self) -> list[Text]:
-        """The head and the lines of all VMs."""
         head = GAP.join(drawing.fitted(column, width) for column, width in self._widths.items())
         made = [Text(head.rstrip(), "underline")]
         for vm, cells in zip(self._vms, self._cells, strict=True):

@@ -24,7 +24,6 @@ class LazyNames:
         }
 
     def all(self) -> list[str]:
-        """Every name, sorted."""
         return sorted(self._home_of)
 
     def load(self, name: str, into: dict[str, Any]) -> Any:

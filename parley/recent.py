@@ -39,11 +39,9 @@ class Recent:
         self._history.heard(self._agent, document.daemon, self._rows, now_s)
 
     def missed(self, fault: str, now_s: float) -> None:
-        """The agent did not answer."""
         self._history.missed(self._agent, fault, now_s)
 
     def note(self, program: str, text: str, now_s: float) -> None:
-        """An event of a program."""
         self._history.note(program, text.removeprefix(f"{program} "), now_s)
 
     async def ask(self, client: HttpClient, now_s: float) -> None:
@@ -56,7 +54,6 @@ class Recent:
             self._sums, self._told_s = drawing.node_sums(msgspec.json.decode(outcome.body, type=Nodes)), now_s
 
     def lately(self, now_s: float) -> Lately:
-        """What is shown now."""
         self._history.tick(now_s)
         sums = self._sums if now_s - self._told_s <= OLD_S else drawing.NodeSums()
         return Lately(self._history, self._agent, now_s, self._fills(drawing.fills(self._rows, sums)))

@@ -73,7 +73,6 @@ class Scene:
 
     @property
     def state(self) -> Path:
-        """The agent's state directory."""
         return self.directory / "state"
 
 

@@ -68,7 +68,6 @@ class Stage:
 
     @property
     def state(self) -> Path:
-        """The agent's state directory."""
         return self.directory / "state"
 
     @property

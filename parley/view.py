@@ -164,7 +164,6 @@ def _moved(found: Mapping[str, Any]) -> str:
 
 
 def _apart(found: Mapping[str, Any]) -> list[str]:
-    """What growing apart brought."""
     reserved, tied = (
         f"{counted(found[key]['cpu'], 'CPU')} / {found[key]['memory_gib']:g}Gi"
         for key in ("reserved", "tied")

@@ -273,7 +273,6 @@ class GuestKeeper:
         self._rng = random.Random()
 
     def stage(self) -> Stage:
-        """The stage on which the guests are."""
         return Stage(
             directory=self._scene.directory,
             node=NODE,

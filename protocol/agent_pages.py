@@ -56,7 +56,6 @@ class GoalReasons(Document, frozen=True):
     memory: str | None = None
 
     def texts(self) -> tuple[str, ...]:
-        """One text for each resource, or one for both."""
         if self.cpu == self.memory:
             return (self.cpu,) if self.cpu else ()
         return tuple(f"{name}: {text}" for name, text in (("CPU", self.cpu), ("memory", self.memory)) if text)

@@ -179,7 +179,6 @@ def _is_wide(field: Field) -> bool:
 
 
 def _parts(names: list[str]) -> Callable[[Any], Sequence[Any]]:
-    """What takes these attributes of a value."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: [getattr(value, name) for name in names]

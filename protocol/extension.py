@@ -40,7 +40,6 @@ class RawAmount(Message, frozen=True):
 
     @classmethod
     def from_resources(cls, amount: values.Resources) -> "RawAmount":
-        """The amount as it travels."""
         return cls(*amount.as_quantities())
 
 
@@ -60,7 +59,6 @@ class RawUnit(Message, frozen=True):
 
     @classmethod
     def from_unit(cls, unit: values.ComputeUnit) -> "RawUnit":
-        """The unit as it travels."""
         return cls(*unit.step.as_quantities(), True if unit.is_apart else None)
 
 
@@ -83,7 +81,6 @@ class WireReason(Message, frozen=True):
 
     @classmethod
     def from_reason(cls, reason: Reason) -> "WireReason":
-        """The reason as it travels."""
         return cls(reason.code.value, reason.message, reason.resource, reason.retry_after_s)
 
 
@@ -182,5 +179,4 @@ class ReplyExtension(Message, frozen=True):
 
     @property
     def compute_unit(self) -> values.ComputeUnit:
-        """The VM's compute unit as the scheduler knows it."""
         return self.raw.compute_unit

@@ -56,11 +56,9 @@ class Resources(Value, frozen=True):
         return self.max(low).min(high)
 
     def fits_in(self, other: "Resources") -> bool:
-        """Whether no resource exceeds the other's."""
         return self.vcpu_milli <= other.vcpu_milli and self.memory_bytes <= other.memory_bytes
 
     def exceeds(self, other: "Resources") -> bool:
-        """Whether any resource exceeds the other's."""
         return self.vcpu_milli > other.vcpu_milli or self.memory_bytes > other.memory_bytes
 
     def is_positive(self) -> bool:
@@ -77,7 +75,6 @@ class Resources(Value, frozen=True):
         return max(-(-self.vcpu_milli // unit.vcpu_milli), -(-self.memory_bytes // unit.memory_bytes))
 
     def as_quantities(self) -> tuple[quantities.Quantity, quantities.Quantity]:
-        """CPU and memory as Kubernetes quantities, exactly."""
         return quantities.from_milli(self.vcpu_milli), quantities.from_value(self.memory_bytes, binary=True)
 
     def written(self) -> dict[str, str]:
@@ -119,7 +116,6 @@ class ComputeUnit(Value, frozen=True):
     is_apart: bool = False
 
     def amount(self, units: Units) -> Resources:
-        """So many units of each resource."""
         return Resources(units.cpu * self.step.vcpu_milli, units.memory * self.step.memory_bytes)
 
     def covering(self, amount: Resources) -> Units:
@@ -134,7 +130,6 @@ class ComputeUnit(Value, frozen=True):
         return Units(most, most)
 
     def tied(self) -> "ComputeUnit":
-        """The same steps, tied."""
         return ComputeUnit(self.step) if self.is_apart else self
 
     def __str__(self) -> str:

@@ -114,7 +114,6 @@ class NoPools:
         deadline_s: float,
         answer: Callable[[events.PoolVerdict], object],
     ) -> None:
-        """All of it."""
         del needed, deadline_s
         answer(events.PoolVerdict())
 

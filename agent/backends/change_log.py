@@ -35,7 +35,6 @@ class ChangeLog:
         os.close(self._file)
 
     def daemon(self) -> None:
-        """A daemon has taken the node over."""
         self._write({"kind": "daemon"})
 
     def held(self, vm: str, life: str, amount: Resources) -> None:

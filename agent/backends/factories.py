@@ -164,7 +164,6 @@ def _kubernetes(options: BackendOptions) -> InstalledBackend:
 
 
 def _qemu(options: BackendOptions) -> InstalledBackend:
-    """QEMU guests, over QMP."""
     try:
         from agent.backends.qemu.backend import QemuBackend  # noqa: PLC0415 - the client library is an extra
     except ImportError:

@@ -106,7 +106,6 @@ class Refusing(Settings):
     lasts: Annotated[float, Field(ge=0, le=3600)] = 0.0
 
     def is_on(self, now_s: float) -> bool:
-        """Whether resizes are refused now."""
         return self.every > 0 and now_s % self.every < self.lasts
 
 

@@ -35,7 +35,6 @@ class Mark:
         return cls(max(before.generation + 1 if before is not None else 1, int(unix_s)))
 
     def next(self) -> "Mark":
-        """The mark after one more count."""
         return replace(self, count=self.count + 1)
 
     def patch(self, version: str) -> Manifest:

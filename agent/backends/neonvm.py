@@ -53,7 +53,6 @@ class NeonVmBackend:
         return Capabilities(command_deadline_s=CALL_DEADLINE_S)
 
     async def fence(self, vm: Vm) -> Fencing:
-        """Write the mark of a new generation."""
         for _ in range(ATTEMPTS):
             manifest, _ = await self._read(vm)
             mark = Mark.after(Mark.of(manifest), self._unix_clock())

@@ -84,7 +84,6 @@ class _EarlierFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ready_at_s: float
 
     def translated(self) -> VmFile:
-        """The same VM in a file of this version."""
         size = Resources(self.size_cpu, self.size_memory)
         target = Resources(self.target_cpu, self.target_memory)
         agenda = (Moment(self.ready_at_s, target, target),) if size != target else ()

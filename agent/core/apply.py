@@ -30,7 +30,6 @@ def apply(
 
 
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
-    """The state after time alone has passed."""
     return on_informant.lapse(on_scheduler.lapse(state, now_s), now_s, timing)
 
 

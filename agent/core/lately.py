@@ -17,7 +17,6 @@ class LatelyUsed(Generic[V]):
         self._known: dict[str, V] = {}
 
     def of(self, vm: str) -> V:
-        """The value of a VM."""
         found = self._known.pop(vm) if vm in self._known else self._make()
         self._known[vm] = found
         if len(self._known) > self._most:

@@ -43,7 +43,6 @@ class Reasons:
 
     @classmethod
     def same(cls, text: str) -> "Reasons":
-        """One reason for both."""
         return cls(text, text)
 
     def __str__(self) -> str:

@@ -27,7 +27,6 @@ class RefusedResize:
 
     @property
     def is_growth(self) -> bool:
-        """Whether growth was refused, and not a shrink."""
         return self.target.exceeds(self.size)
 
     @property

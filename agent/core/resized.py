@@ -94,7 +94,6 @@ class SizeNews:
         )
 
     def told(self, now_s: float) -> tuple["SizeNews", Notice | None]:
-        """What is to be told now."""
         is_early = self.told_s is not None and now_s - self.told_s < EVERY_S
         if self.change is None or is_early:
             return self, None

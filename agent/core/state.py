@@ -368,5 +368,4 @@ class RunnerState:
         return self.scheduler.held if now_s < self.scheduler.lease_until_s else ZERO
 
     def claim_at(self, now_s: float) -> Resources:
-        """max(held, in use)."""
         return self.held_at(now_s).max(self.in_use())

@@ -67,7 +67,6 @@ class Controllers:
         )
 
     async def run(self) -> None:
-        """Read for ever."""
         while True:
             await self.read(asyncio.get_running_loop().time())
             await asyncio.sleep(LOOK_S * (1 + self._rng.random()))

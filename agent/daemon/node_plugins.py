@@ -106,7 +106,6 @@ class NodePlugins:
         )
 
     async def run(self) -> None:
-        """Manage the plugins until cancelled."""
         await self._manager.run()
 
     async def close(self) -> None:

@@ -14,7 +14,6 @@ from hosting.settings import FaultsError, Settings
 
 
 def path(value: object) -> Path:
-    """A path of a settings file."""
     if isinstance(value, Path):
         return value
     if not isinstance(value, str) or not value:
@@ -55,7 +54,6 @@ class PluginSettings(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Plugins are found in a directory."""
         if "directory" in found and found["directory"] is None:
             for name in ("metrics", "resizer"):
                 if found.get(name) is not None:

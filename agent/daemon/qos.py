@@ -69,7 +69,6 @@ class GatesFile:
         )
 
     async def run(self) -> None:
-        """Follow the file for ever."""
         while True:
             await self.look()
             await asyncio.sleep(CHECK_S)
@@ -105,7 +104,6 @@ class _Read(Generic[T]):
     known: dict[Any, tuple[Manifest, T]] = field(default_factory=dict)
 
     async def values(self, store: Store) -> list[T]:
-        """Every object that can be read."""
         known, self.known = self.known, {}
         done = 0
         for key, manifest in list(store.objects().items()):
@@ -147,7 +145,6 @@ class StatesFeed:
         self._policies: _Read[ScalingPolicyState] = _Read(policy_state, faults)
 
     async def run(self) -> None:
-        """Publish for ever."""
         if self._cluster is not None:
             stores = self._cluster.stores
             for store in (stores.node, stores.pods, stores.policies):
@@ -204,7 +201,6 @@ def _vm_state(runner: Runner) -> VmState:
 
 
 def machine() -> Resources:
-    """The CPUs and the memory of this machine."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Resources((os.cpu_count() or 1) * 1000, memory_bytes)
 

@@ -78,7 +78,6 @@ class VmNotes:
     machines: Mapping[str, MachineShown | None] = field(default_factory=dict)
 
     def with_warnings(self, more: Mapping[str, str]) -> "VmNotes":
-        """The same with one more warning for some VMs."""
         added = {name: (*self.warnings.get(name, ()), text) for name, text in more.items()}
         return replace(self, warnings={**self.warnings, **added})
 
@@ -452,7 +451,6 @@ def _takeover(state: RunnerState, now_s: float) -> TakeoverShown | None:
 
 
 def _known(vcpu_milli: int | None, memory_bytes: int | None) -> dict[str, str]:
-    """The amounts that are known, as documents write them."""
     written = Resources(vcpu_milli or 0, memory_bytes or 0).written()
     known = {"cpu": vcpu_milli is not None, "memory": memory_bytes is not None}
     return {name: amount for name, amount in written.items() if known[name]}

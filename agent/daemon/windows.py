@@ -108,7 +108,6 @@ class WindowEntry(Settings):
             yield "until", f"is the same as from ({opens!r}); the window would never be open"
 
     def timed(self) -> "Timed":
-        """The window with its clock."""
         window = Window(self.name, _limit(self.floor), _limit(self.ceiling))
         return Timed(window, self.opens, self.closes, ZoneInfo(self.zone))
 
@@ -127,11 +126,9 @@ class Timed:
     zone: ZoneInfo
 
     def edges(self, at_s: float) -> Edges:
-        """When it opened and closed last."""
         return Edges(last(self.opens, self.zone, at_s), last(self.closes, self.zone, at_s))
 
     def next_s(self, at_s: float) -> float | None:
-        """When it opens or closes next."""
         found = (following(self.opens, self.zone, at_s), following(self.closes, self.zone, at_s))
         return min((moment for moment in found if moment is not None), default=None)
 

@@ -183,7 +183,6 @@ class SchedulerLink:
         return event
 
     def _learn(self, url: str, event: Event) -> None:
-        """Whether the scheduler that answered leads."""
         if isinstance(event, events.PermitGranted):
             if not self._candidates.answered(url, event.epoch if event.instance is not None else None):
                 self._batch = 0

@@ -75,7 +75,6 @@ class RunnerContext:
     clock: Callable[[], float] = time.monotonic
 
     def new_id(self) -> uuid.UUID:
-        """A new ID, of a life or a registration."""
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
 
 
@@ -126,7 +125,6 @@ class Runner:
         )
 
     def known_load(self) -> KnownLoad:
-        """What is remembered of the VM's load, and how."""
         return KnownLoad(self.vm, self.state.metrics.remembered, self._core.policy.remembering)
 
     def condition(self, now_s: float) -> Condition:

@@ -82,7 +82,6 @@ class VmSettings(Settings):
 
     @property
     def slot_bytes(self) -> int:
-        """Memory of one slot."""
         return self.slot_size or self.compute_unit.memory_bytes
 
 

@@ -84,7 +84,6 @@ class MadeLoads:
             group.close()
 
     def want(self, name: str, cpu_milli: int) -> None:
-        """From now on a pod wants so much CPU."""
         self._groups[name].wanted_milli = cpu_milli
 
     def _run(self) -> None:

@@ -55,7 +55,6 @@ class PodHistory:
         self.in_force = self.target
 
     def see(self, pod: Manifest, now_s: float) -> None:
-        """The pod has changed."""
         target = pods.target(pod)
         if target != self.target:
             self.patched_s.append(now_s)
@@ -89,15 +88,12 @@ class BenchmarkPods:
         watch(self._plane, _PODS, self._see)
 
     def create(self, manifest: Manifest) -> None:
-        """Make a pod."""
         self._plane.call("POST", _PODS, manifest)
 
     def remove(self, name: str) -> None:
-        """Delete a pod at once."""
         self._plane.call("DELETE", f"{_PODS}/{name}", {"gracePeriodSeconds": 0})
 
     def running(self) -> list[PodHistory]:
-        """The pods that run."""
         return [each for each in list(self.seen.values()) if each.pod["status"].get("phase") == "Running"]
 
     def _see(self, kind: str, pod: Manifest, now_s: float) -> None:

@@ -125,7 +125,6 @@ class ParleyPrograms:
         return self.figures("scheduler", "parley_scheduler_leading") == [({}, 1.0)]
 
     def process(self, name: str) -> psutil.Process:
-        """The process of a program."""
         return psutil.Process(self._running[name].process.pid)
 
     def cost(self, prefix: str) -> Cost:
@@ -142,7 +141,6 @@ class ParleyPrograms:
         return total
 
     def end(self) -> None:
-        """End all of them."""
         for child in self._running.values():
             child.process.send_signal(signal.SIGTERM)
         for child in self._running.values():

@@ -109,7 +109,6 @@ class LoadedPod:
         return len(self._pods.seen[self.name].patched_s), time.monotonic() - began_s
 
     def end(self) -> None:
-        """Rest, and be removed."""
         self._load.set()
         with suppress(OSError):
             self._pods.remove(self.name)
@@ -133,7 +132,6 @@ class Scene:
     directory: Path
 
     def names(self) -> Iterator[LoadedPod]:
-        """Pods, each made when it is asked for."""
         for number in itertools.count():
             yield LoadedPod(self.node, self.pods, self.directory / "loads", f"p{number}")
 

@@ -87,7 +87,6 @@ class Agent:
         return _plain(self.index, want)
 
     def http(self, body: bytes) -> bytes:
-        """A body as a whole HTTP request."""
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
 

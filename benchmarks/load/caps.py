@@ -52,6 +52,5 @@ def plain(handle: Handle, providers: Providers, args: Args) -> PlainCap:
 
 
 def coroutine(handle: Handle, providers: Providers, args: Args) -> AsyncCap:
-    """Make one whose hook is a coroutine."""
     del handle, providers
     return AsyncCap(**args)

@@ -18,7 +18,6 @@ class Shape:
 
     @property
     def per_node(self) -> int:
-        """VMs of a full node."""
         return -(-self.vms // self.nodes)
 
 
@@ -32,7 +31,6 @@ class Pool:
 
 
 def name_of(index: int) -> str:
-    """The name of a VM's pod."""
     return f"vm-{index:05}"
 
 

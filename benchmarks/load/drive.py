@@ -60,7 +60,6 @@ class _Drive(abc.ABC):
         self.run = Run()
 
     async def over(self, port: int, connections: int) -> Run:
-        """Drive to the end over so many connections."""
         for _ in range(connections):
             self._connections.append(await http.connect(self, port))
         self._idle = list(self._connections)
@@ -102,7 +101,6 @@ class _Drive(abc.ABC):
         return True
 
     def replied(self, connection: http.Connection, status: int, body: bytes) -> None:
-        """A connection was answered."""
         run = self.run
         run.latencies_s.append(_clock() - connection.since)
         run.decisions += self._workload.done(connection.token, status, body)
@@ -140,13 +138,11 @@ class Closed(_Drive):
         return self._seconds + DRAIN_S if math.isfinite(self._seconds) else ENDLESS_S
 
     def begin(self) -> None:
-        """Start every connection."""
         self._until_s = _clock() + self._seconds
         for connection in self._connections:
             self.go_on(connection)
 
     def go_on(self, connection: http.Connection) -> None:
-        """Send on this connection, or end."""
         now_s = _clock()
         if now_s >= self._until_s or not self.send(connection, now_s):
             self.end_when_idle()
@@ -200,7 +196,6 @@ class Paced(_Drive):
             self.end_when_idle()
 
     def go_on(self, connection: http.Connection) -> None:
-        """The connection is free for what waits."""
         self._idle.append(connection)
         if self._waiting:
             self._serve()

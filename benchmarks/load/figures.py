@@ -15,7 +15,6 @@ class Faults:
         self.count = 0
 
     def add(self, text: str) -> None:
-        """One more."""
         self.count += 1
         if self.count <= SHOWN_FAULTS:
             print(f"error: {text[:400]}", file=sys.stderr, flush=True)
@@ -36,7 +35,6 @@ def in_ms(latencies_s: list[float]) -> dict[str, float | None]:
 
 
 def machine() -> str:
-    """What the figures were taken on."""
     return f"{platform.machine()}, {psutil.cpu_count()} cores, Python {platform.python_version()}"
 
 

@@ -49,7 +49,6 @@ class Guest:
         return Reading(load, load, load, self._busy_s, round(self._cpus), self._memory_bytes, free, stalls_s)
 
     def resized(self, size: Resources) -> None:
-        """From now on it has this size."""
         self._advance()
         self._cpus, self._memory_bytes = size.vcpu_milli / 1000, size.memory_bytes
 
@@ -146,7 +145,6 @@ class Guests:
 
     @property
     def registered(self) -> int:
-        """For how many VMs an agent has registered."""
         return sum(vm.agent is not None for vm in self._vms.values())
 
 

@@ -38,7 +38,6 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def send(self, request: bytes) -> None:
-        """Send a whole request."""
         assert self._transport is not None
         self.is_busy = True
         self._transport.write(request)

@@ -116,7 +116,6 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         assert self._process is not None
         return self._process.pid
 

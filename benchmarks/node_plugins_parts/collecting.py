@@ -102,7 +102,6 @@ def _timed(call: Any) -> list[float]:
 
 
 async def _late(seconds: float) -> list[float]:
-    """How late the loop was, again and again."""
     found, until_s = [], time.monotonic() + seconds
     while (now_s := time.monotonic()) < until_s:
         await asyncio.sleep(PROBE_S)

@@ -24,7 +24,6 @@ def has_real() -> bool:
 
 
 def uid_of(number: int) -> str:
-    """The UID of a pod."""
     return str(UUID(int=(1 << 124) + number))
 
 

@@ -89,7 +89,6 @@ class AgentRule(Rule):
             self._apply(events.UpscaleAnnounced(size), now_s)
 
     def wanted(self, now_s: float) -> Resources:
-        """What the agent desires."""
         return desire(self.state, now_s, self._timing)[0]
 
     def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:
@@ -165,7 +164,6 @@ def before() -> AgentSetup:
 
 
 def default() -> AgentSetup:
-    """An agent that is told nothing."""
     return _like_default()
 
 

@@ -164,7 +164,6 @@ class Guest:
 
     @property
     def size(self) -> Resources:
-        """The present size."""
         return self._size
 
     @size.setter
@@ -182,7 +181,6 @@ class Guest:
         )
 
     def mean_cpus(self, period: int) -> float:
-        """The demand of CPU in a period."""
         return self._cpu_sum[max(0, period)] / PERIOD_S
 
     def pass_period(self, period: int) -> None:

@@ -51,7 +51,6 @@ class Rule:
         """The VM has this size now, and is on its way to this target."""
 
     def wanted(self, now_s: float) -> Resources:  # noqa: ARG002 - others go by the time
-        """The size that the VM should have."""
         return self.size
 
     def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:  # noqa: ARG002 - others go by the time
@@ -75,7 +74,6 @@ class _Landing:
     memory_bytes: int | None = None
 
     def on(self, size: Resources) -> Resources:
-        """The size after that."""
         cpu, memory = self.vcpu_milli, self.memory_bytes
         return Resources(
             size.vcpu_milli if cpu is None else cpu, size.memory_bytes if memory is None else memory
@@ -132,7 +130,6 @@ class Replay:
         return self.tally
 
     def _read(self, now_s: float) -> None:
-        """The metrics are read, and the rule decides."""
         guest = self._guest
         running = guest.runnable(now_s)
         self._load1 += (running - self._load1) * (1 - DECAY_1)
@@ -152,7 +149,6 @@ class Replay:
         self._act(now_s)
 
     def _follow(self, period: int) -> None:
-        """A period in which something happens, tick by tick."""
         guest, informant = self._guest, self._informant
         for tick in range(TICKS):
             now_s = period * PERIOD_S + tick * TICK_S

@@ -20,12 +20,10 @@ class ClockPair:
 
 
 def pair_of(sent_s: float, received_s: float, guest_s: float, wall_s: float) -> ClockPair:
-    """The pair that one question gives."""
     return ClockPair((sent_s + received_s) / 2, guest_s, wall_s, (received_s - sent_s) / 2)
 
 
 def best(pairs: Iterable[ClockPair]) -> ClockPair:
-    """The one with the smallest error."""
     return min(pairs, key=lambda each: each.error_s)
 
 

@@ -67,7 +67,6 @@ class Climb:
         return self.house.vms[self.name].guest
 
     async def grow(self, resource: Resource, count: int) -> list[Growth]:
-        """Grow so many times."""
         growths = []
         if resource == "memory":  # the process that holds memory takes a while to start
             await self.house.set_load(self.name, memory_bytes=FIRST_BYTES)

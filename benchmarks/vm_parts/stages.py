@@ -161,7 +161,6 @@ def _is_raised(note: Note, least_bytes: int) -> bool:
 
 
 def _is_growth(event: Note, resource: Resource) -> bool:
-    """Whether a resize to more of a resource began."""
     action = event["fields"].get("action") if event["event"] == "Started" else None
     if action is None or action["kind"] != "Resize":
         return False

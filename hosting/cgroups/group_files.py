@@ -176,7 +176,6 @@ class FilesV2(_Files):
 
 
 def open_files(group: PodGroup) -> GroupFiles:
-    """The files of a group, which the caller closes."""
     return FilesV2(group) if group.is_v2 else FilesV1(group)
 
 

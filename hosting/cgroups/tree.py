@@ -40,11 +40,9 @@ class PodGroup:
     is_v2: bool
 
     def below(self, name: str) -> "PodGroup":
-        """The group of that name inside this one."""
         return PodGroup(self.cpu / name, self.cpuacct / name, self.memory / name, self.is_v2)
 
     def is_there(self) -> bool:
-        """Whether the group still exists."""
         return os.path.isdir(self.memory)  # noqa: PTH112 - half the price, at every request and every look
 
     def has_tasks(self) -> bool:
@@ -105,7 +103,6 @@ class CgroupTree:
         return None
 
     def group(self, path: Path) -> PodGroup:
-        """The group at that path below each hierarchy."""
         at = self._hierarchies
         return PodGroup(at["cpu"] / path, at["cpuacct"] / path, at["memory"] / path, self.is_v2)
 
@@ -140,7 +137,6 @@ class CgroupTree:
         return group.cpu.relative_to(self._hierarchies["cpu"]).as_posix()
 
     def pods(self) -> Mapping[str, PodGroup]:
-        """Every pod that is there, by UID."""
         found = {}
         top = self._hierarchies["memory"]
         for tree in self.kubepods():

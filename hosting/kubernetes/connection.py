@@ -126,20 +126,16 @@ class BegunAnswer:
 
     @property
     def status(self) -> int:
-        """That of the answer."""
         return self.answer.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Those of the answer."""
         return self.answer.headers
 
     def close(self) -> None:
-        """Close its connection."""
         self.answer.close()
 
     def release(self) -> object:
-        """Give its connection back."""
         return self.answer.release()
 
 
@@ -169,7 +165,6 @@ class LibraryConnection:
         self._client = await self._read()
 
     async def close(self) -> None:
-        """Close all connections."""
         for client in (self._client, self._retired):
             if client is not None:
                 await client.close()

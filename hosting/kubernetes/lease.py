@@ -81,7 +81,6 @@ class LeaseElector:
         return self._leadership
 
     async def _go_on(self) -> None:
-        """Do what the election wants done now."""
         now_s = self._clock()
         match self._election.step(now_s):
             case RestUntil(until_s):

@@ -17,7 +17,6 @@ def namespace(manifest: Manifest) -> str:
 
 
 def name(manifest: Manifest) -> str:
-    """Its name within the namespace."""
     return str(manifest["metadata"]["name"])
 
 

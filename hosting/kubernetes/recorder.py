@@ -100,7 +100,6 @@ class EventRecorder:
             self._dropped(entry, "queue")
 
     async def run(self) -> None:
-        """Write for ever."""
         while True:
             entry = await self._waiting.get()
             for failures in range(1, TRIES + 1):

@@ -80,7 +80,6 @@ class Totals:
     throttled_s: float = 0.0
 
     def plus(self, one: ContainerReading) -> "Totals":
-        """The totals with those of one more group."""
         return Totals(
             self.hits + one.hits, self.kills + one.kills, self.throttled_s + max(0.0, one.throttled_s)
         )
@@ -110,7 +109,6 @@ class Containers:
         return replace(self, gone=gone, last=now, pod=pod)
 
     def totals(self) -> Totals:
-        """The totals now."""
         total = self.gone.plus(self.pod)
         for each in self.last.values():
             total = total.plus(self._counted(each))

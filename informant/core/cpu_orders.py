@@ -67,7 +67,6 @@ class CpuOrders:
         return None if number is None else CpuSwitch(number, is_on=missing > 0)
 
     def trying(self, switch: CpuSwitch) -> "CpuOrders":
-        """The orders while a CPU is being switched."""
         return replace(self, tried=self.tried | {switch.number})
 
     def done(self) -> "CpuOrders":

@@ -116,7 +116,6 @@ class Guard:
 
     @property
     def coming_bytes(self) -> int:
-        """Memory that was announced and is not there yet."""
         return 0 if self.size is None else max(0, self._shown(self.size.memory_bytes) - self.total_bytes)
 
     def _base(self, size: Resources | None) -> int:

@@ -33,7 +33,6 @@ class Write:
 
     @property
     def text(self) -> str:
-        """What to write."""
         value = "max" if self.value is None else str(self.value)
         return f"{value} {PERIOD_US}" if self.control is Control.CPU_MAX else value
 

@@ -136,7 +136,6 @@ def _throttled(
 def _left(
     groups: Mapping[str, ContainerReading], fixed: frozenset[str], coming_bytes: int, at: Thresholds
 ) -> str:
-    """The limit of which too little is left."""
     for name, each in groups.items():
         if each.max_bytes is None or name in fixed:
             continue

@@ -129,7 +129,6 @@ class Sessions:
     has_lost_wishes: bool = False
 
     def find(self, agent_id: UUID) -> Session | None:
-        """The agent with that ID."""
         return next((session for session in self.all if session.agent_id == agent_id), None)
 
     def known(self, serial: int) -> Session | None:

@@ -42,7 +42,6 @@ class Shortage:
     is_hit: bool = False
 
     def resources(self) -> MoreResources:
-        """The resources that are short."""
         return MoreResources(cpu=bool(self.cpu), memory=bool(self.memory))
 
 
@@ -63,7 +62,6 @@ class ShortageDetector:
     pod: PodLimits = field(default_factory=PodLimits)
 
     def grown(self, resources: MoreResources, now_s: float) -> "ShortageDetector":
-        """More of these resources arrived, or was announced."""
         return replace(
             self,
             cpu_from_s=now_s if resources.cpu else self.cpu_from_s,
@@ -123,7 +121,6 @@ class ShortageDetector:
         return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
 
     def _cpu(self, points: tuple[_Point, ...], cpus: float, from_s: float) -> str:
-        """Why tasks have too few CPUs."""
         at = self.thresholds
         span = _span(points, at.cpu_over_s, from_s)
         if span is None:

@@ -57,11 +57,9 @@ class Wishes:
     timing: WishTiming = WishTiming()
 
     def resources(self) -> MoreResources:
-        """The resources that are wished for."""
         return MoreResources(cpu=self.cpu is not None, memory=self.memory is not None)
 
     def seen_short(self, resources: MoreResources, now_s: float) -> "Wishes":
-        """The wishes after these resources were seen short."""
         return replace(
             self,
             cpu=self._needed(self.cpu, now_s) if resources.cpu else self.cpu,
@@ -73,7 +71,6 @@ class Wishes:
         return Wish(now_s, now_s) if wish is None else replace(wish, needed_s=now_s)
 
     def arrived(self, resources: MoreResources) -> "Wishes":
-        """The wishes after more of these resources arrived."""
         return replace(
             self,
             cpu=None if resources.cpu else self.cpu,
@@ -109,7 +106,6 @@ class Wishes:
         return None
 
     def _end_s(self, wish: Wish) -> float:
-        """When time alone changes a wish."""
         return min(wish.until_s, wish.needed_s + self.timing.calm_s)
 
     def due_s(self) -> float | None:

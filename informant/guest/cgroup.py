@@ -102,7 +102,6 @@ class FileCgroup:
         self.path = path
 
     def read(self) -> CgroupReading:
-        """What its files say now."""
         current = _number(self._text("memory.current"))
         stat = _pairs(self._text("memory.stat"))
         droppable = sum(stat.get(name, 0) for name in _DROPPABLE)

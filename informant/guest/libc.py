@@ -28,7 +28,6 @@ def inotify_init() -> int:
 
 
 def inotify_add_watch(instance: int, path: Path, mask: int) -> int:
-    """Watch a file."""
     return _checked(_libc.inotify_add_watch(instance, os.fsencode(path), ctypes.c_uint32(mask)))
 
 

@@ -124,7 +124,6 @@ class ProcSource:
         self._cgroup = cgroup
 
     def read(self) -> Reading:
-        """The machine now."""
         load1, load5, load15 = (self._proc / "loadavg").read_text().split()[:3]
         cpu, memory = proc_files.cpu_time(self._proc), proc_files.memory(self._proc)
         return Reading(

@@ -94,7 +94,6 @@ class PodSource:
         self._load: DampedLoad | None = None
 
     def is_there(self) -> bool:
-        """Whether the pod still exists."""
         return self._group.is_there()
 
     def resized(self, size: Resources) -> None:

@@ -27,9 +27,7 @@ class EventSource(Protocol):
     """Tells that a file may have changed."""
 
     @property
-    def name(self) -> SourceName:
-        """The kind of source."""
-        ...
+    def name(self) -> SourceName: ...
 
     @property
     def told(self) -> str:
@@ -61,12 +59,10 @@ class _Readable:
         """Take the bytes or events that made the descriptor readable."""
 
     async def changed(self) -> None:
-        """Return once the descriptor was readable."""
         await self._event.wait()
         self._event.clear()
 
     def close(self) -> None:
-        """Let go of the descriptor."""
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
 
@@ -192,7 +188,6 @@ class LastingSource:
 
     @property
     def name(self) -> SourceName:
-        """The source in use."""
         return self._source.name
 
     @property

@@ -98,7 +98,6 @@ class AgentSet:
 
     @property
     def wished(self) -> MoreResources:
-        """What is wished for now."""
         return self._wishes.resources()
 
     # ------------------------------------------------------------ what agents ask

@@ -228,7 +228,6 @@ class Informant:
         return text(200, "ok")
 
     def figures(self) -> dict[str, float]:
-        """What the informant tells of itself."""
         phases = [session.phase for session in self.agents.sessions.all]
         wished, state = self.agents.wished, self.limits.state
         figures: dict[str, float] = {

@@ -123,7 +123,6 @@ class LimitController:
         return reading
 
     def _controls(self) -> frozenset[Control]:
-        """The control files that can be written."""
         lacks = self._cgroup.lacks() if self._cgroup is not None else dict.fromkeys(Control, "no group")
         return frozenset(each for each in Control if each not in lacks)
 
@@ -195,7 +194,6 @@ class LimitController:
         self._take(events.TimePassed())
 
     def _perform(self, action: GuestAction) -> GuestEvent:
-        """Perform an action, and return its outcome."""
         match action:
             case Write():
                 return self._write(action)

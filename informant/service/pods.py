@@ -156,7 +156,6 @@ class NodeInformant:
         return {"watch": self.watch}
 
     async def watch(self) -> None:
-        """Look at all pods, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
@@ -214,7 +213,6 @@ class NodeInformant:
             pod.look_s = 0.0  # the next round finds out whether it has gone
 
     async def close(self) -> None:
-        """End everything."""
         for pod in list(self.pods.values()):
             await self._forget(pod, "the program ends")
         await self._supervisor.stop()

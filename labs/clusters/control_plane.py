@@ -241,7 +241,6 @@ class ControlPlane:
         return done.stdout
 
     def token(self, namespace: str, service_account: str) -> str:
-        """A token of a service account, for an hour."""
         return self.kubectl(
             "create", "token", service_account, f"--namespace={namespace}", "--duration=1h"
         ).strip()

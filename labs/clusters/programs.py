@@ -93,7 +93,6 @@ class ClusterProcess:
         return self._process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send a signal, unless the program has ended."""
         if self.is_running():
             self._process.send_signal(number)
 

@@ -229,7 +229,6 @@ def _say(line: str) -> None:
 
 
 def _where(guest: "RunningGuest") -> str:
-    """Where a guest is."""
     return f"""\
 {guest.setup.directory.name} runs: process {guest.pid}
 informant  {guest.informant_url}

@@ -95,7 +95,6 @@ def build(say: Callable[[str], None]) -> VmImage:
 
 
 def images_folder() -> Path:
-    """The cache's folder of images."""
     return assets.cache_folder() / "vm-images"
 
 
@@ -245,5 +244,4 @@ def _level(tree: Path) -> None:
 
 
 def _applets(busybox: Path) -> list[str]:
-    """The names that a busybox can be called by."""
     return subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True).stdout.split()

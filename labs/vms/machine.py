@@ -159,7 +159,6 @@ class GuestPaths:
 
     @property
     def errors(self) -> Path:
-        """What QEMU prints."""
         return self.directory / "qemu.log"
 
 
@@ -260,5 +259,4 @@ def _in_option(path: Path) -> str:
 
 
 def shell_quoted(path: Path) -> str:
-    """A path as one word of a shell's command."""
     return "'" + str(path).replace("'", "'\\''") + "'"

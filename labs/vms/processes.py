@@ -60,7 +60,6 @@ class HeldProcess:
         return not ended
 
     async def ended(self) -> None:
-        """Return when the process has ended."""
         if self.is_running:
             loop, gone = asyncio.get_running_loop(), asyncio.Event()
             own = os.dup(
@@ -75,7 +74,6 @@ class HeldProcess:
         self._reap()
 
     def kill(self) -> None:
-        """Kill the process, unless it has ended."""
         if self.is_running:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
@@ -112,7 +110,6 @@ def spawn(command: Sequence[str], output: Path) -> HeldProcess:
 
 
 def hold(identity: ProcessIdentity) -> HeldProcess | None:
-    """The process that this is, if it still runs."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except (ProcessLookupError, ValueError):

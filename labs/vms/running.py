@@ -82,7 +82,6 @@ class RunningGuest:
 
     @property
     def informant_url(self) -> str:
-        """Where the guest's informant answers."""
         return f"http://{self.address}:{INFORMANT_PORT}"
 
     @property
@@ -97,7 +96,6 @@ class RunningGuest:
 
     @property
     def shell_path(self) -> Path:
-        """The root shell, if the guest has one."""
         return paths_of(self.setup.directory).shell
 
     def serial_tail(self, lines: int = _TAIL_LINES) -> str:
@@ -148,7 +146,6 @@ class RunningGuest:
         _clear_sockets(paths_of(self.setup.directory))  # a QEMU that was killed has left them
 
     async def release(self) -> None:
-        """Close what is open, and let the guest run."""
         await self.control.close()
         self.process.close()
 

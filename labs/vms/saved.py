@@ -79,6 +79,5 @@ class SavedStates:
 
 
 def state_key(qemu_version: str, image_digest: str, spec: MachineSpec, words: GuestWords) -> str:
-    """What a saved state belongs to, in short."""
     text = "\n".join((qemu_version, image_digest, machine_text(spec, words)))
     return hashlib.sha256(text.encode()).hexdigest()[:24]

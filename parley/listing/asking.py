@@ -16,7 +16,6 @@ MAX_CONTINUE: Final = 1024
 
 
 async def document(reach: Reach, path: str, kind: type[D]) -> D | NoAnswer:
-    """The answer of the scheduler that leads."""
     answer = await reach.scheduler(path)
     return decoded(answer, kind) if isinstance(answer, Got) else answer
 

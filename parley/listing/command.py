@@ -47,7 +47,6 @@ def _output(*choices: str) -> Callable[[Command], Command]:
 
 
 def _table_options(sorts: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Options of every table."""
     choices = (*sorts, *(f"-{each}" for each in sorts))
 
     def decorate(command: Command) -> Command:

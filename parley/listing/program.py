@@ -46,7 +46,6 @@ class VmFilter:
     outcomes: frozenset[DecisionOutcome] = frozenset()
 
     def passes(self, vm: VmShown) -> bool:
-        """Whether a VM is listed."""
         return (
             is_named(vm.vm, self.namespace, self.names)
             and matches(self.nodes, vm.node)

@@ -38,7 +38,6 @@ class WatchOptions:
     count: int | None = None
 
     def filter(self) -> DecisionFilter:
-        """Which decisions are shown."""
         return DecisionFilter(self.namespace, self.names, self.nodes, outcomes_of(self.outcomes))
 
     def vms(self) -> VmFilter | None:

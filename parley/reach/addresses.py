@@ -26,5 +26,4 @@ class ByAddress:
         return DirectReach(options["schedulers"], agents, token, options["tls"])
 
     def namespace(self, _: Mapping[str, Any]) -> str:
-        """Kubernetes' own default."""
         return "default"

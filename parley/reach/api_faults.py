@@ -28,7 +28,6 @@ class Right:
         return f"{self.verb} {'/'.join(part for part in parts if part)}"
 
     def check(self, context: str, namespace: str) -> str:
-        """The command that tells whether one has the right."""
         name = f"/{self.name}" if self.name else ""
         words = [f"kubectl auth can-i {self.verb} {self.resource}{name}"]
         if self.subresource:

@@ -112,7 +112,6 @@ def _kubeconfigs(given: Path | None, environment: Mapping[str, str]) -> list[Pat
 
 
 def _own_namespace() -> str:
-    """The namespace of the pod that we run in."""
     try:
         return (SERVICE_ACCOUNT / "namespace").read_text().strip()
     except OSError:

@@ -73,7 +73,6 @@ class DirectReach:
         return None
 
     def token_hint(self) -> str:
-        """The option that shows a token."""
         return BY_OPTION
 
     async def _get(

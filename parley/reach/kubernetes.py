@@ -142,7 +142,6 @@ class KubernetesReach:
         return tuple(self._agents)
 
     async def agent_of(self, node: str) -> str | None:
-        """The node's own name, where it has an agent."""
         return node if isinstance(await self._agent_on(node), ProgramPod) else None
 
     async def agent(self, agent: str, path: str) -> Answered:

@@ -24,12 +24,10 @@ def complete_vms(way: Way) -> Complete:
 
 
 def complete_nodes(way: Way) -> Complete:
-    """Names of nodes."""
     return _complete(way, "nodes")
 
 
 def complete_pools(way: Way) -> Complete:
-    """Names of pools."""
     return _complete(way, "pools")
 
 

@@ -81,7 +81,6 @@ class VmGrid(DataTable[Text]):
         self._styles: dict[str, Style] = {}
 
     def current(self) -> VmRow | None:
-        """The VM under the cursor."""
         return self._rows[self.cursor_row] if 0 <= self.cursor_row < len(self._rows) else None
 
     def draw(
@@ -138,7 +137,6 @@ class VmGrid(DataTable[Text]):
 
 
 def _line(row: VmRow, shown: Sequence[Column], changed: frozenset[Column]) -> _Line:
-    """The cells of a row, each with its style."""
     if row.state == AWAY:
         return [(row.cell(column), "vms--away") for column in shown]
     troubled = {Column.STATE, Column.WHY} if row.state in TROUBLED else set()

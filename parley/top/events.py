@@ -61,7 +61,6 @@ class KnownVm:
 
 
 def known(row: VmRow, before: KnownVm | None = None) -> KnownVm:
-    """What is known after this row."""
     earlier = before or KnownVm()
     return KnownVm(
         row.size or earlier.size,

@@ -158,7 +158,6 @@ class History:
             self._say(EventLine(now_s, EventKind.FAULT, "agent", f"{agent}: {fault}"))
 
     def note(self, subject: str, text: str, now_s: float) -> None:
-        """An event that no document tells of."""
         self._turn(now_s)
         self._say(EventLine(now_s, EventKind.NOTE, subject, text))
 

@@ -51,7 +51,6 @@ LEGEND: Final = (
 
 
 def columns(agents: int) -> tuple[Column, ...]:
-    """The columns of a table with so many agents."""
     return tuple(column for column in Column if column is not Column.NODE or agents > 1)
 
 
@@ -90,7 +89,6 @@ class VmRow:
 
     @property
     def words(self) -> str:
-        """All faults of the VM, and its reason."""
         return "; ".join(each for each in (*self.faults, self.reason) if each)
 
     @property
@@ -144,7 +142,6 @@ class VmRow:
                 return found.worth if found is not None else None
 
     def _share(self) -> tuple[float] | None:
-        """The part of the permitted CPUs that is busy."""
         permitted = self.permit.worth[0] if self.permit is not None and self.permit.worth is not None else 0
         return (self.load / permitted,) if self.load is not None and permitted > 0 else None
 

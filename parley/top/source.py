@@ -87,7 +87,6 @@ def within(document: AgentVms, namespace: str | None) -> AgentVms:
 
 
 async def vms_of(reach: Reach, agent: str) -> AgentVms | NoAnswer:
-    """The VMs of an agent."""
     answer = await reach.agent(agent, "/v1/vms")
     return decoded(answer, AgentVms, read) if isinstance(answer, Got) else answer
 

@@ -313,7 +313,6 @@ class FileCluster:
         return Observation(vm.size, vm.target if vm.target is not None else vm.size, self._told_s[pod])
 
     def look(self, pod: PodName) -> events.Look:
-        """What was told last of one pod."""
         found = self._now.vms.get(pod)
         if found is None or found.spec.terminal:
             return events.Look(found=False)

@@ -113,7 +113,6 @@ class KubernetesMigrator:
         self._failures = 0
 
     def children(self) -> dict[str, Child]:
-        """What a supervisor runs."""
         return {"watch of migrations": self._watch.run, "migrations": self.run}
 
     async def start(self, wanted: events.MigrationWanted) -> None:

@@ -29,7 +29,6 @@ class ExtenderOptions(TypedDict):
 
 
 def extender_options(command: F) -> F:
-    """Give a command the options of the extender."""
     for option in reversed(
         (
             click.option(

@@ -145,7 +145,6 @@ MAX_BODY_BYTES: Final = 1 << 20
 
 
 def leading_family(*, leads: bool) -> metrics.Family:
-    """The metric by which somebody sees who leads."""
     text = "Whether this process leads"
     return metrics.Family("gauge", "parley_scheduler_leading", text, (), (((), float(leads)),))
 

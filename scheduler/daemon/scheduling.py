@@ -97,7 +97,6 @@ class OwnPods:
         self._pods.offer_again()
 
     def families(self) -> tuple[metrics.AnyFamily, ...]:
-        """The metrics."""
         return self._scheduler.families()
 
     async def _follow_room(self) -> None:
@@ -315,7 +314,6 @@ class LiveScheduling:
         return self._frameworks.get(scheduler_name) or next(iter(self._frameworks.values()))
 
     def snapshot(self) -> NodeSnapshot:
-        """All nodes, as they are now."""
         return self._view.snapshot()
 
     def pod_info(self, manifest: Manifest) -> PodInfo:
@@ -327,7 +325,6 @@ class LiveScheduling:
         self._view.assume_pod(pod, node_name)
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
-        """The pod will not be bound to that node."""
         self.shared.forget_pod(pod, node_name)
 
     async def read_pod(self, pod: PodName) -> Manifest | None:

@@ -207,7 +207,6 @@ class Serving:
         )
 
     def families(self, http: server.Server) -> list[metrics.AnyFamily]:
-        """The metrics of the core."""
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
             *families(self.core, self.service.stats, http, lost),
@@ -337,7 +336,6 @@ class Serving:
         self.service.stats.rules_stale = self._config_faults.is_present
 
     def _note_config_fault(self, error: Exception) -> None:
-        """Show a fault, and tell it once."""
         text = "; ".join(line.strip() for line in str(error).splitlines())
         if text != self._config_fault:
             self._config_fault = text

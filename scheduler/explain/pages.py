@@ -89,7 +89,6 @@ class ExplainPages:
         self._index = NameIndex()
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Where the pages are."""
         return (
             server.Route("GET", "/v1/explain/{namespace}/{name}", self._explain, about=EXPLAIN),
             server.Route("GET", "/v1/decisions", self._decisions, about=DECISIONS),

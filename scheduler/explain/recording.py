@@ -74,7 +74,6 @@ class DecisionRecorder:
         return load if self._clock() - at_s <= LOAD_IS_NEWS_S else None
 
     def refused(self, request: AgentRequest, code: ErrorCode, message: str) -> None:
-        """A request was answered with an error."""
         self._request(request, DecisionOutcome.REFUSED, code, message)
 
     def hung_up(self, request: AgentRequest, why: str) -> None:
@@ -109,7 +108,6 @@ class DecisionRecorder:
         )
 
     def migration_started(self, pod: PodName, node: str) -> None:
-        """The migration of a VM is under way."""
         message = f"the VM is leaving node {node}"
         self._happened(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_STARTED, message))
 
@@ -119,12 +117,10 @@ class DecisionRecorder:
         self._happened(wanted.pod, DecisionOutcome.MIGRATION, limit)
 
     def migration_ended(self, pod: PodName, node: str) -> None:
-        """A migration was given up."""
         message = f"the migration was given up, and the VM stays on node {node}"
         self._happened(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_ENDED, message))
 
     def gone(self, pod: PodName) -> None:
-        """A VM has gone."""
         self.memory.gone(pod, self._unix_s())
 
     def _request(

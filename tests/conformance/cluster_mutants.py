@@ -214,7 +214,6 @@ class SharesReads(Wrapped):
         return await self.inner.read(pods)
 
     def view(self, pods: Collection[PodName]) -> Batch:
-        """What the other read has shown."""
         assert isinstance(self.inner, FileCluster)
         known = self.inner._now.vms
         return tuple(self.inner._tell(pod, now_s()) for pod in pods if pod in known)

@@ -58,7 +58,6 @@ class Thing:
         return events.VmSeen(spec, Observation(self.amount, self.amount, begun_s), now_s(), is_new)
 
     def told_gone(self) -> events.Input:
-        """The event that tells of its end."""
         if self.kind == "node":
             return events.NodeGone(self.name)
         if self.kind == "pod":
@@ -189,7 +188,6 @@ class Audit:
         """Of the first `ClusterRead`: its `begun_s`, and when it came."""
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """Refresh, and compare."""
         batch = await self.cluster.refresh()
         self._take(batch, frozenset())
         return batch

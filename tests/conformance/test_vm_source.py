@@ -116,7 +116,6 @@ Tell = Callable[[tuple[VmChange, ...]], tuple[VmChange, ...]]
 
 
 def told(changes: tuple[VmChange, ...]) -> list[tuple[str, ...]]:
-    """Changes as names, UIDs and maxima."""
     return [
         (change.name,)
         if isinstance(change, VmRemoved)
@@ -199,8 +198,6 @@ CLAUSES = (
 
 
 def broken(tell: Tell) -> type[FileSource[VmList]]:
-    """A source that tells its changes otherwise."""
-
     class Broken(FileSource[VmList]):
         def _news(self, read: VmList) -> tuple[VmChange, ...]:
             return tell(super()._news(read))

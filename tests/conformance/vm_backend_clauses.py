@@ -119,7 +119,6 @@ class BackendPlant:
         return await self.insist(lambda: backend.observe(VM))
 
     async def life(self) -> tuple[VmBackend, Fencing]:
-        """A new life, fenced, with the VM at rest."""
         backend = self.open()
         fencing = await self.fence(backend)
         await self.rest()

@@ -117,7 +117,6 @@ class SlowConnection:
         """Nothing to close."""
 
     async def open(self, call: ApiCall, *, silence_s: float | None = None) -> Answer:
-        """The answer, after its way."""
         profile = self._profile
         call = _without_tests(call, profile.forgets)
         if self._happens(profile.fails):

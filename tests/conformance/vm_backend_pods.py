@@ -63,7 +63,6 @@ PROFILES: Final[dict[str, PodProfile]] = {
 
 
 def _pod(size: Resources) -> Manifest:
-    """A Guaranteed pod of one container, at rest."""
     amount = size.written()
     both = {"requests": amount, "limits": amount}
     container = {"name": "c", "allocatedResources": amount, "resources": both}

@@ -131,7 +131,6 @@ class FoldedLog(ChangeLog):
         self.compare(f"after {kind} {amount}")
 
     def compare(self, moment: str) -> None:
-        """Note where the VM has more than was logged."""
         truth = self.truth()
         if truth is not None and not (
             truth.size.fits_in(self.shown["size"]) and truth.target.fits_in(self.shown["target"])
@@ -195,7 +194,6 @@ def planted(
 
 
 def _without_calls(faults: Faults) -> Faults:
-    """The same VMs, looked at without latency or errors."""
     return faults.model_copy(update={"latency": NONE.latency, "fail_before": NONE.fail_before})
 
 

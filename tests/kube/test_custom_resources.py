@@ -139,7 +139,6 @@ BAD_RESERVATIONS: Final[list[tuple[Manifest, str]]] = [
 
 @pytest.fixture(scope="module")
 def taught(control_plane: ControlPlane) -> ControlPlane:
-    """A control plane that knows our custom resources."""
     control_plane.kubectl("apply", f"--filename={CRDS}")
     control_plane.kubectl("wait", "--for=condition=Established", f"--filename={CRDS}")
     return control_plane

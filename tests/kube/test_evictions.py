@@ -44,7 +44,6 @@ class Client(FakeClient):
 
 @contextlib.asynccontextmanager
 async def evicting(plane: ControlPlane) -> AsyncIterator[PodEvictor]:
-    """An evictor that reports Events."""
     log = logs.logger("test")
     async with KubernetesApi(ApiCredentials(plane.kubeconfig), user_agent="parley-agent") as api:
         recorder = EventRecorder(api, "parley.dev/agent", clock=time.monotonic, rng=random.Random(), log=log)
@@ -70,7 +69,6 @@ def with_evictor(plane: ControlPlane, call: Callable[[PodEvictor], T], told: Cal
 
 
 def waiting(objects: Objects, name: str) -> PodState:
-    """A pod that no node takes."""
     manifest = pod(name) | {"spec": pod(name)["spec"] | {"schedulerName": "nobody"}}
     return pod_state(
         json.loads(objects.plane.call("POST", f"/api/v1/namespaces/{objects.namespace}/pods", manifest))

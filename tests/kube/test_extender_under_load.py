@@ -55,7 +55,6 @@ def _uids(pods: Iterable[Manifest]) -> dict[str, str]:
 
 
 def _none_is_lost(scene: PlacingScene, created: Iterable[Manifest]) -> None:
-    """No pod has gone, or was made anew."""
     left = _uids(scene.objects.list("pods"))
     assert _uids(created).items() <= left.items()
 

@@ -141,7 +141,6 @@ def test_a_restart_with_many_pods_and_vms_has_its_ledger_before_the_first_permit
 
 
 def _with_vm(objects: Objects, node: str, number: int) -> None:
-    """A VM and its runner pod."""
     runner, vm, one = f"runner{number}", f"vm{number}", {"min": 1, "max": 2, "use": 1}
     requests, labels = {"cpu": "10m", "memory": "1Mi"}, {names.NEON_VM_NAME: vm}
     create_pod(objects, pod(runner, node=node, requests=requests, labels=labels))

@@ -36,7 +36,6 @@ class Packet:
 
     @property
     def extension(self) -> RequestExtension:
-        """What the extension says in the request."""
         return _extension(self.request)
 
 

@@ -123,7 +123,6 @@ class Vm:
         self.set_bounds(self.bounds)
 
     def set_bounds(self, bounds: Bounds) -> None:
-        """The VM's bounds change."""
         self.bounds = bounds
         self.spec = vm_spec(
             self.name, self.uid, self.node.name, bounds, self.unit, self.pool, is_tied=self.is_tied
@@ -140,7 +139,6 @@ class Vm:
         self.set_bounds(self.bounds)
 
     def set_size(self, amount: Resources) -> None:
-        """The VM has another size now."""
         if amount != self.size:
             self.size = amount
             self.version += 1
@@ -154,7 +152,6 @@ class Vm:
             self.observer.target(self.account, amount)
 
     def send(self, command: Command) -> None:
-        """A command is on its way to the VM."""
         self.commands.append(command)
         self.observer.sent(self.account, command.number, command.target)
 

@@ -134,7 +134,6 @@ def pod_spec(
 
 
 def reservation_spec(uid: str, node: str, amount: Resources, *, allocate_once: bool) -> ReservationSpec:
-    """A reservation as the core is told of it."""
     return ReservationSpec(uid, uid, node, amount, allocate_once=allocate_once)
 
 
@@ -191,13 +190,11 @@ class CorePort:
         self._check()
 
     def pool_seen(self, terms: PoolSpec) -> None:
-        """There is such a pool, or it was changed."""
         self._core.apply(events.PoolSeen(terms))
         if self.laws is not None:
             self.laws.recount(terms.name)
 
     def pool_gone(self, name: str) -> None:
-        """A pool was deleted."""
         self._core.apply(events.PoolGone(name))
         self._check()
 
@@ -210,7 +207,6 @@ class CorePort:
             self.laws.seen(vm, reading)
 
     def vm_gone(self, vm: VmSpec) -> None:
-        """The cluster shows that a VM is gone."""
         self._take(self._core.apply(events.VmGone(vm.pod, vm.uid, self._now_s)))
         self._shown(vm.uid)
         if self.laws is not None:
@@ -429,7 +425,6 @@ class CorePort:
         return row.reserved if row is not None else ZERO
 
     def node_reserved(self, name: str) -> Resources:
-        """What the ledger keeps of a node."""
         account = self._core.ledger.node(name)
         return account.reserved if account is not None else ZERO
 
@@ -438,7 +433,6 @@ class CorePort:
         return self._allocatable[name] - self._system[name]
 
     def free(self, name: str) -> Resources:
-        """What nobody has of a node."""
         return self.reservable(name) - self.node_reserved(name)
 
     def room(self, vm: VmSpec) -> Resources:
@@ -524,5 +518,4 @@ def pod_holder(uid: str) -> Holder:
 
 
 def vm_holder(uid: str) -> Holder:
-    """Whose row a VM's is."""
     return Holder(Kind.VM, uid)

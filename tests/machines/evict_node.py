@@ -43,7 +43,6 @@ class ModelPod:
 
     @property
     def is_eligible(self) -> bool:
-        """Whether some task may evict the pod."""
         is_best_effort = self.state.qos is QosClass.BEST_EFFORT
         is_allowed = self.marks.is_enabled or (is_best_effort and self.marks.is_enabled is None)
         return bool(is_allowed) and not self.marks.obstacle and not self.state.is_ending

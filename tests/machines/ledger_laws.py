@@ -105,7 +105,6 @@ def check_watched(agent: PublishedAgent, answer: object) -> None:
 
 
 def check_audit(world: "World") -> None:
-    """The ledger identity."""
     wrong = world.port.audit()
     if wrong:
         raise LawBrokenError("the ledger's sums are wrong: " + "; ".join(wrong))

@@ -48,11 +48,9 @@ class Move:
 
     @property
     def name(self) -> str:
-        """What the move is called."""
         return self.act.__name__
 
     def told(self, numbers: tuple[int, ...]) -> str:
-        """The move with its numbers, in words."""
         given = ", ".join(f"{name}={number}" for name, number in zip(self.names, numbers, strict=True))
         return f"{self.name}({given})"
 
@@ -196,7 +194,6 @@ class Chooser:
         self._total = self._bounds[-1]
 
     def next(self) -> tuple[Move, tuple[int, ...]]:
-        """The next move and its numbers."""
         draw = self._draw
         move = self._moves[bisect.bisect(self._bounds, draw() * self._total)]
         return move, tuple([int(draw() * size) for size in move.sizes])

@@ -67,7 +67,6 @@ class VmAccount:
 
     @property
     def use(self) -> Resources:
-        """What may be in use."""
         return Resources(self.cpu_milli, self.memory_bytes)
 
     def excused(self) -> Resources:
@@ -80,7 +79,6 @@ class VmAccount:
         return any(amount.exceeds(most) for amount in (*self.held.values(), *self.commands.values()))
 
     def has_cause(self) -> bool:
-        """Whether any cause is recorded."""
         return self.is_unknown or self.is_cut or self.is_mixed or self.edited != ZERO or self.believed != ZERO
 
 
@@ -92,7 +90,6 @@ class Observer:
         self.lines: deque[tuple[str, str, object]] = deque(maxlen=40)
 
     def node(self, name: str, reservable: Resources) -> NodeAccount:
-        """A node begins."""
         account = self.nodes[name] = NodeAccount(name, reservable)
         return account
 
@@ -126,12 +123,10 @@ class Observer:
         self._fold(vm, "command sent", amount)
 
     def ended(self, vm: VmAccount, command: int) -> None:
-        """A command can have no effect any more."""
         vm.commands.pop(command, None)
         self._fold(vm, "command ended", None)
 
     def gone(self, vm: VmAccount) -> None:
-        """A VM is really gone."""
         vm.held.clear()
         vm.commands.clear()
         vm.size = vm.target = ZERO

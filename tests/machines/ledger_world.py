@@ -182,7 +182,6 @@ class World:
             self.tick()
 
     def _end_the_lag(self) -> None:
-        """The watch lags, but by less than a hand-over."""
         for vm in self.vms:
             if (
                 vm.untold_s >= self.handover_s + LAG_BEYOND_HANDOVER_S
@@ -204,7 +203,6 @@ class World:
         self._check_all()
 
     def find(self, name: PodName) -> Vm | None:
-        """The living VM of that name."""
         return next((vm for vm in self.vms if vm.name == name and not vm.is_gone), None)
 
     # ------------------------------------------------------------ agents with the extension
@@ -313,7 +311,6 @@ class World:
             del self.packets[0]
 
     def send_back(self, returned: Returned) -> None:
-        """An answer is on its way."""
         self.answers.append(returned)
         if len(self.answers) > _MOST_IN_FLIGHT:
             del self.answers[0]

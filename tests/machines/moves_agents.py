@@ -31,7 +31,6 @@ FATES = (ANSWERED, ANSWERED, ANSWERED, ANSWER_UNDER_WAY, UNDER_WAY, UNDER_WAY, A
 
 
 def pick_vm(world: World, vm: int) -> Vm:
-    """The VM of that number."""
     return world.vms[vm % len(world.vms)]
 
 
@@ -325,7 +324,6 @@ def published_stands_by(world: World, vm: int, want: int, is_quiet: int) -> None
 
 
 def published_asks(world: World, vm: int, how: int) -> None:
-    """It asks for what it wanted before."""
     agent = pick_published(world, vm)
     if agent is not None and agent.is_idle and agent.next_target() is None:
         _published_asks(world, agent, how)

@@ -99,7 +99,6 @@ def growth_is_switched(world: World, stopped: int) -> None:
 
 
 def bounds_change(world: World, vm: int, most: int) -> None:
-    """A VM's maximum changes."""
     there = pick_vm(world, vm)
     if not there.is_gone:
         world.change_bounds(there, MAXIMA[most])
@@ -170,7 +169,6 @@ def vm_is_replaced(world: World, vm: int, is_late: int, death: int, pool: int) -
 
 
 def start_agent(world: World, vm: Vm, *, is_published: bool) -> None:
-    """A VM's first agent."""
     if is_published:
         world.published_starts(vm)
     else:

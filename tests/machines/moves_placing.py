@@ -34,7 +34,6 @@ def binding_is_accepted(world: World, which: int) -> None:
 
 
 def binding_is_lost(world: World, which: int) -> None:
-    """A binder dies between keeping the room and binding."""
     if world.binder.bindings:
         world.binder.lose(world.binder.bindings[which % len(world.binder.bindings)])
 
@@ -55,7 +54,6 @@ def binding_comes_to_its_end(world: World, which: int, aside: int) -> None:
 
 
 def cluster_read_begins(world: World) -> None:
-    """A read of everything begins."""
     world.binder.read_begins()
 
 
@@ -66,11 +64,9 @@ def cluster_read_is_told(world: World, which: int) -> None:
 
 
 def room_is_reserved(world: World, node: int, amount: int, is_once: int) -> None:
-    """A reservation is made or changed."""
     there = world.nodes[node % len(world.nodes)]
     world.binder.reserve(there, AMOUNTS[amount], allocate_once=is_once > 0)
 
 
 def reservation_is_deleted(world: World) -> None:
-    """The reservation goes."""
     world.binder.unreserve()

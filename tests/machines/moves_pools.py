@@ -15,7 +15,6 @@ LABELS = (POOL, OTHER, None)
 
 
 def pick_pool(world: World, pool: int) -> Pool:
-    """The pool of that number."""
     pools = list(world.pools.all.values())
     return pools[pool % len(pools)]
 
@@ -49,7 +48,6 @@ def pool_limit_moves(world: World, pool: int, to: int, is_prompt: int) -> None:
 
 
 def pool_is_changed(world: World, pool: int, unit: int, most: int, per_vm: int) -> None:
-    """A pool is described otherwise. Its unit rarely changes."""
     there = pick_pool(world, pool)
     if not there.is_there:
         return

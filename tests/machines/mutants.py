@@ -141,7 +141,6 @@ def one_hand_over_floor() -> Patch:
 
 
 def bounds_cut_below_use() -> Patch:
-    """Bounds cut the whole request, not only its growth."""
     judge = decision.judge
 
     def judge_cut(opened: Any, *rest: Any) -> Any:

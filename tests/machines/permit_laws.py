@@ -82,7 +82,6 @@ class Way(NamedTuple):
     most: int
 
     def at(self, units: int) -> int:
-        """permit(n)."""
         if self.wanted <= self.current:
             return self.wanted
         return min(max(units * self.step, self.current), self.wanted)
@@ -110,7 +109,6 @@ def owed(
 
 
 def ways_of(current: Resources, wanted: Resources, step: Resources, most: Resources) -> list[Way]:
-    """CPU and memory."""
     return [
         Way(current.vcpu_milli, wanted.vcpu_milli, step.vcpu_milli, most.vcpu_milli),
         Way(current.memory_bytes, wanted.memory_bytes, step.memory_bytes, most.memory_bytes),
@@ -212,7 +210,6 @@ class PermitLaws:
         return pool.unit * left if left >= asked.own else ZERO
 
     def _count_kind(self, asked: Asked) -> None:
-        """Which kind was asked for, and which counted."""
         asks_apart = asked.request.raw.apart is True
         if self._kinds.setdefault(asked.spec.uid, asks_apart) != asks_apart:
             self._kinds[asked.spec.uid] = asks_apart

@@ -184,7 +184,6 @@ class Binder:
     # ------------------------------------------------------------ reads
 
     def read_begins(self) -> None:
-        """A consistent read of everything begins."""
         world = self._world
         if len(self.reads) < _MOST:
             there = [vm for vm in world.vms if not (vm.is_gone or vm.is_vanished)]
@@ -234,7 +233,6 @@ class Binder:
             self._world.ledger_changed(each)
 
     def unreserve(self) -> None:
-        """The reservation is deleted."""
         if self.reservation is not None:
             uid, node, *_ = self.reservation
             self.reservation = None

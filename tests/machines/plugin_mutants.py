@@ -73,8 +73,6 @@ def older_socket_supersedes() -> Patch:
 
 
 def end_of_older_deregisters() -> Patch:
-    """The end of a superseded socket deregisters the name."""
-
     async def unregister(self: Private, plugin: PluginInfo, *, is_lost: bool = False) -> None:
         registration = self._registrations.get(plugin.socket_path)
         if registration is not None and registration.state is PluginState.SUPERSEDED:

@@ -128,7 +128,6 @@ class PoolLaws:
         self.nothing_else(member, cause)
 
     def gone(self, vm: VmSpec) -> None:
-        """A VM's death was told."""
         member = self._members.get(vm.pod)
         if member is not None and member.spec.uid == vm.uid:
             del self._members[vm.pod]

@@ -118,7 +118,6 @@ class PublishedAgent:
             self.take(None)
 
     def resized(self, command: "Command", *, lands: bool) -> None:
-        """The end of its resize."""
         if self.command is not command:
             return
         self.command = None

@@ -108,7 +108,6 @@ class World(Driver):
         super()._take_up(action)
 
     def command(self, target: Resources) -> None:
-        """A target takes effect."""
         self.target = target
 
     def true_use(self) -> Resources:
@@ -135,7 +134,6 @@ class World(Driver):
 
 
 def failure(action: events.Action, chance: float, *, is_lost: bool) -> events.Event:
-    """The failed outcome of an action."""
     match action:
         case events.Fence():
             return events.FenceFailed("failed", chance)

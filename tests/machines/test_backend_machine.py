@@ -219,7 +219,6 @@ def _sleep(seconds: float) -> Generator[float, None, None]:
 
 
 def failure(action: events.Fence | events.Observe | events.Resize, error: str) -> events.Event:
-    """The failed outcome of an action."""
     match action:
         case events.Fence():
             return events.FenceFailed(error, 0.5)
@@ -260,7 +259,6 @@ class BackendMachine(RuleBasedStateMachine):
             self._place.cleanup()
 
     def _life(self, index: int) -> Life:
-        """The latest life most of the time."""
         return self.world.lives[-1 - (index % len(self.world.lives) if index > 4 else 0)]
 
     @rule(seconds=st.sampled_from([0.05, 0.2, 0.5, 1.0, 2.1, 6.0]))

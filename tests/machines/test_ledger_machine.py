@@ -15,7 +15,6 @@ from tests.machines.ledger_world import World
 
 @st.composite
 def moves(draw: st.DrawFn) -> tuple[Move, tuple[int, ...]]:
-    """A move with its numbers."""
     move = draw(st.sampled_from(MOVES))
     return move, tuple(draw(st.integers(0, size - 1)) for size in move.sizes)
 
@@ -32,7 +31,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(chosen=moves())
     def something_happens(self, chosen: tuple[Move, tuple[int, ...]]) -> None:
-        """Any move."""
         move, numbers = chosen
         note(move.told(numbers))
         move.act(self.world, *numbers)

@@ -101,7 +101,6 @@ class Told:
         return False
 
     def living(self) -> bool:
-        """Whether there is a thread."""
         return any(thread.is_alive() for thread in self.threads)
 
 

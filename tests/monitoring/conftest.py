@@ -22,7 +22,6 @@ VMS = 4
 
 @pytest.fixture(scope="session")
 def prometheus_programs() -> PrometheusPrograms:
-    """Debian's programs."""
     try:
         return find_prometheus()
     except WatchAssetsError as error:

@@ -45,6 +45,5 @@ async def _page() -> bytes:
 
 @contextmanager
 def page_of_others() -> Iterator[AgentPage]:
-    """The page, on loopback."""
     with paged(200, asyncio.run(_page())) as page:
         yield page

@@ -45,7 +45,6 @@ class Prometheus:
         return answer["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """What an expression gives now."""
         data = self.get("query", query=expression)
         result: list[dict[str, Any]] = (
             data["result"] if data["resultType"] == "vector" else [{"value": data["result"]}]
@@ -69,7 +68,6 @@ class Prometheus:
         return found
 
     def rules(self) -> list[dict[str, Any]]:
-        """Every rule as Prometheus has it, with its health."""
         return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
 

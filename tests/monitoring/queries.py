@@ -43,17 +43,14 @@ class Query:
 
 
 def metric_of(selector: str) -> str:
-    """The name of the metric of a selector."""
     return selector.partition("{")[0]
 
 
 def matched_labels(selector: str) -> set[str]:
-    """The labels that a selector's matchers name."""
     return set(_MATCHER.findall(selector))
 
 
 def board() -> dict[str, Any]:
-    """The Grafana board."""
     found: dict[str, Any] = json.loads((MONITORING / "grafana.json").read_text())
     return found
 
@@ -78,6 +75,5 @@ def board_queries() -> Iterator[Query]:
 
 
 def rule_queries() -> Iterator[Query]:
-    """The expression of every rule."""
     for name, rule in {**rules("record"), **rules("alert")}.items():
         yield Query(name, rule["expr"], tuple(rule.get("annotations", {}).values()))

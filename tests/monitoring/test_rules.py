@@ -77,13 +77,11 @@ def test_the_unit_tests_take_every_group_in_its_order() -> None:
 
 @cache
 def unit_tests() -> dict[str, Any]:
-    """The file of the unit tests."""
     found: dict[str, Any] = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())
     return found
 
 
 def looks() -> list[dict[str, Any]]:
-    """Every look of the unit tests at an alert."""
     return [look for test in unit_tests()["tests"] for look in test["alert_rule_test"]]
 
 

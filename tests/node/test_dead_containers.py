@@ -74,7 +74,6 @@ class _Pod:
         return limits(*(self._node.pod_cgroup(self._created, each) for each in ("cpu", "memory")))
 
     def is_whole(self) -> bool:
-        """Whether pod, container and spec have the same memory."""
         found = self._objects.get("pods", "p")
         if "running" not in found["status"]["containerStatuses"][0]["state"]:
             return False

@@ -78,7 +78,6 @@ def _line(text: str, begin: str) -> str | None:
 
 
 def _commands() -> list[str]:
-    """The command lines of all processes of the machine."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -75,7 +75,6 @@ class PageDriver:
         )
 
     def texts(self, query: str) -> list[str]:
-        """The texts of all such elements."""
         found: list[str] = self.run(
             "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)", query
         )
@@ -113,7 +112,6 @@ class PageDriver:
         return shown_blocking(f"a row of {name}", look)
 
     def find(self, query: str) -> WebElement:
-        """The first such element."""
         return self._driver.find_element(By.CSS_SELECTOR, query)
 
     def click(self, query: str) -> None:
@@ -137,7 +135,6 @@ class PageDriver:
         self.find(query).send_keys(*keys)
 
     def focus(self) -> str:
-        """The ID of the element that has the focus."""
         return str(self.run("return document.activeElement.id"))
 
     def until(self, what: str, query: str, part: str) -> str:

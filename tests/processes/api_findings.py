@@ -53,7 +53,6 @@ def filter_failure(
     case: AnyCase,
     response: schemathesis.Response,
 ) -> bool:
-    """Whether it is one."""
     return not _is_meant(failure, case.operation.path, case.method, response.status_code, _content(response))
 
 

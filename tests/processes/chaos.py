@@ -81,7 +81,6 @@ class FaultyGuest(FaultyPeer):
             self.agent = None
 
     async def begin(self, mode: str) -> None:
-        """A fault begins."""
         if mode in ("dead", "restarted", "old"):
             await self.die()
             self.agent = None
@@ -116,7 +115,6 @@ class FaultyScheduler(FaultyPeer):
         self.program: Program | None = None
 
     def start_scheduler(self) -> None:
-        """Start the real one."""
         self.program = Program("scheduler", *self._arguments, output=self._output)
 
     def kill_scheduler(self) -> None:
@@ -158,7 +156,6 @@ class FaultyScheduler(FaultyPeer):
         return Reply(outcome.status, outcome.body, headers=back)
 
     async def begin(self, mode: str) -> None:
-        """A fault begins."""
         self.mode = mode
         if mode == "dead":
             await self.die()

@@ -57,7 +57,6 @@ class Command:
 
 
 def blocks(page: str) -> list[Block]:
-    """The fenced blocks of a page."""
     return [
         Block(
             found["language"],
@@ -121,7 +120,6 @@ def is_like(shown: Any, real: Any) -> bool:
 
 
 def agrees(shown: str, printed: str) -> bool:
-    """Whether a command has printed what the page shows."""
     with contextlib.suppress(ValueError):
         return is_like(json.loads(shown), json.loads(printed))
     return is_like(shown, "\n".join(line.rstrip() for line in printed.strip().splitlines()))

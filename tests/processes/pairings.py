@@ -38,7 +38,6 @@ async def heard(journal: Journal, request: str) -> None:
 
 
 async def in_use(agent: PublishedAgent) -> None:
-    """Wait until an informant has resumed a published agent."""
     await until(lambda: agent.mode == "running")
 
 
@@ -82,14 +81,11 @@ class OurAgent(Ours):
         super().__init__("agent", directory, "--config", str(config), waits=waits)
 
     async def vms(self) -> dict[str, dict[str, Any]]:
-        """What it shows of its VMs."""
         return {vm["vm"].partition("/")[2]: vm for vm in (await self.get("/v1/vms"))["vms"]}
 
     async def shows(
         self, what: str, vm: str, condition: Callable[[dict[str, Any]], object]
     ) -> dict[str, Any]:
-        """Wait until it shows something of a VM."""
-
         async def look() -> dict[str, Any] | None:
             found = (await self.vms())[vm]
             return found if condition(found) else None
@@ -205,7 +201,6 @@ class ClusterFile:
         return made
 
     def show(self, name: str, size: Resources) -> None:
-        """A size as the file has it."""
         self.vms[name] |= {"size": quantities(size), "target": quantities(size)}
 
     def fall_behind(self, **sizes: Resources) -> None:

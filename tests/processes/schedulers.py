@@ -63,7 +63,6 @@ class AskingAgent:
         return self.held, [reason["code"] for reason in content["reasons"]]
 
     def ask(self, cpus: int) -> tuple[int, list[str]]:
-        """Ask, and take the permit."""
         status, answer = post(self.port, self.body(cpus))
         assert status == 200, answer
         return self.take(json.loads(answer))
@@ -189,22 +188,18 @@ def put(path: Path, content: object) -> None:
 
 
 def get(port: int, path: str) -> Any:
-    """A document of the scheduler."""
     return json.loads(fetch(port, path))
 
 
 def rows(port: int) -> dict[str, int]:
-    """The CPUs that each row of the node keeps."""
     return {row["name"]: int(row["reserved"]["cpu"]) for row in get(port, "/v1/nodes/n1")["rows"]}
 
 
 def figure(port: int, name: str) -> float:
-    """A figure of the metrics page."""
     (line,) = [line for line in fetch(port, "/metrics").decode().splitlines() if line.startswith(f"{name} ")]
     return float(line.split()[-1])
 
 
 def lines(program: Program, event: str) -> list[dict[str, Any]]:
-    """The log's lines of one event."""
     found = [json.loads(line) for line in program.text().splitlines() if line.endswith("}")]
     return [line for line in found if line["event"] == event]

@@ -113,7 +113,6 @@ class ChaosCluster:
         return self
 
     async def get(self, path: str) -> bytes:
-        """A page of the agent."""
         outcome = await self.looking.call("GET", f"http://127.0.0.1:{self.port}{path}", deadline_s=10)
         if not isinstance(outcome, Answered):
             assert self.agent.process.poll() is None, self.agent.text()[-3000:]

@@ -280,7 +280,6 @@ async def test_bodies_floods_and_slow_peers_leave_it_answering(tmp_path: Path) -
 
 @contextmanager
 def every_cpu_busy() -> Iterator[None]:
-    """Twice as many busy loops as CPUs."""
     count = 2 * (os.cpu_count() or 1)
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:

@@ -83,7 +83,6 @@ def real_pod() -> Iterator[str]:
 
 @contextmanager
 def at_work(uid: str, code: str) -> Iterator[None]:
-    """A process in the pod's container."""
     waiting = f"import os; os.read(0, 1)\n{code}"
     with subprocess.Popen([sys.executable, "-S", "-c", waiting], stdin=subprocess.PIPE) as process:
         try:

@@ -45,7 +45,6 @@ class House:
         write_json(path.with_suffix(".new"), {"say": say, "lie": lie}).replace(path)
 
     def start(self, kind: str) -> None:
-        """Start the plugin of that type."""
         arguments = (str(PLUGIN), kind, str(self.directory / f"{kind}.json"), str(self.registry))
         self.plugins[kind] = Program("-c", RUN, *arguments, output=self.directory / f"{kind}.log")
 
@@ -61,7 +60,6 @@ class House:
         return json.loads((self.directory / "sizes/sizes/uid-a.json").read_text())["cpu_milli"]
 
     def signal(self, kind: str, number: int) -> None:
-        """Send the plugin's process a signal."""
         os.kill(self.plugins[kind].process.pid, number)
 
     def vm(self) -> dict[str, Any]:

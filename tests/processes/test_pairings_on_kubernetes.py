@@ -65,7 +65,6 @@ class PodHouse:
         self.server.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
 
     def runner_pod(self, name: str, node: str) -> None:
-        """A pod for the VM."""
         self._pod(NAMESPACE, name, node, {names.NEON_VM_NAME: "vm"})
 
     def _show(self, use: Resources, pod: str, node: str) -> None:

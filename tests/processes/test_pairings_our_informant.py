@@ -49,7 +49,6 @@ def machine(use: Resources = UNIT, high: Resources = MOST) -> VM:
 async def house(
     directory: Path, load: float, vm: VM, *more: str, **changes: Any
 ) -> AsyncIterator[tuple[OurInformant, PublishedAgent, PublishedScheduler]]:
-    """Our informant, a published agent and a published scheduler."""
     scheduler = PublishedScheduler(SchedulerKnobs(), {pod("a"): known(vm.use, vm.low, vm.high)})
     informant = OurInformant(directory, load, *more, settings=HEALTH)
     theirs = agent(informant, vm, **changes)
@@ -79,7 +78,6 @@ async def anew(theirs: PublishedAgent, path: str, registrations: int) -> None:
 
 
 def agent_ids(theirs: PublishedAgent) -> set[str]:
-    """Those under which an agent has registered."""
     return {body["agentID"] for body in bodies(theirs.journal.sent("POST /register"))}
 
 

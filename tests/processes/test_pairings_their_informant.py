@@ -42,7 +42,6 @@ def set_load(load: float, *informants: PublishedInformant) -> None:
 
 
 def shows(size: Resources, fault: str) -> Callable[[dict[str, Any]], bool]:
-    """Whether a VM has a size and a fault."""
     return lambda vm: vm["size"] == quantities(size) and fault in str(vm["faults"])
 
 

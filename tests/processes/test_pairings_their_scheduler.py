@@ -62,7 +62,6 @@ class AgentHouse:
             informant.knobs.load = (load, load)
 
     def asked(self, vm: str | None = None) -> list[Resources]:
-        """What our agent asked for."""
         return [Resources.read(body["resources"]) for body in asked(self.scheduler.journal, vm)]
 
     async def asks_beyond(self, before: dict[str, int]) -> None:

@@ -41,7 +41,6 @@ async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Reads for ever."""
     while await reader.read(65536):
         pass
 

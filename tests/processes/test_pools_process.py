@@ -139,7 +139,6 @@ def send(port: int, method: str, path: str, content: object = None) -> tuple[int
 
 
 def pool(port: int, name: str = "bank") -> dict[str, Any]:
-    """A pool as it is shown."""
     status, content = send(port, "GET", f"/{name}")
     assert status == 200, content
     return content

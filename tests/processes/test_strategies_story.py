@@ -35,7 +35,6 @@ def tree(root: Path) -> Path:
 
 
 def strategies(port: int) -> dict[str, dict[str, Any]]:
-    """The strategies by name, as the agent shows them."""
     return {each["name"]: each for each in json.loads(fetch(port, "/v1/qos"))["strategies"]}
 
 

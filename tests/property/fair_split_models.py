@@ -22,7 +22,6 @@ class Use:
     claimed: Mapping[int, int] = field(default_factory=dict)
 
     def accounts(self, reserves_shares: bool = True) -> Accounts:
-        """The same as accounts."""
         made = Accounts(self.tree, reserves_shares=reserves_shares)
         for place, units in self.used.items():
             made.add(place, units, self.claimed.get(place, 0))
@@ -128,7 +127,6 @@ def trees(draw: st.DrawFn) -> Tree:
 
 
 def leaves(tree: Tree) -> list[int]:
-    """The places of those who may own pools."""
     return [place for place, node in enumerate(tree.nodes) if node.is_leaf]
 
 

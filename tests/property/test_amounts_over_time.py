@@ -36,7 +36,6 @@ async def opened() -> Quotas:
 
 
 def held(world: Quotas, tenant: str) -> tuple[int, Resources]:
-    """The units and the amount of a tenant."""
     accounts = [account for account in world.core.ledger.pools() if account.name.startswith(tenant)]
     amount = ZERO
     for account in accounts:

@@ -146,7 +146,6 @@ def _cases(draw: st.DrawFn) -> Case:
 
 
 def _changes(sizes: list[int]) -> list[int]:
-    """By how much a size changed, each time."""
     return [after - before for before, after in itertools.pairwise(sizes) if after != before]
 
 

@@ -75,7 +75,6 @@ class Electors:
         self.processes = [self.process(offset, rate) for offset, rate in ((0, 1.0), (5000, 0.9), (-90, 1.1))]
 
     def process(self, offset_s: float, rate: float) -> Process:
-        """A process that has just started."""
         self.born += 1
         election = Election(f"process {self.born}", TIMES, 10 * self.born, random.Random(self.born))
         return Process(election, offset_s, rate)
@@ -153,7 +152,6 @@ class Electors:
         self.was_deleted, self.lease.manifest = True, None
 
     def edit(self, holder: str) -> None:
-        """Somebody writes another holder by hand."""
         if self.lease.manifest is not None:
             record = LeaseRecord.read(self.lease.manifest, TIMES)
             self.lease.write(WriteLease(record, holder or "x", record.epoch or 0))

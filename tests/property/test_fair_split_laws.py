@@ -31,7 +31,6 @@ _few = _claims(st.integers(0, 5), 4)
 
 
 def reached(total: int, claims: list[Demand]) -> int:
-    """What the claims can have together."""
     most = [claim.most_units for claim in claims if claim.most_units is not None]
     return min(total, sum(most)) if len(most) == len(claims) else total
 

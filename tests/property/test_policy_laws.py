@@ -114,7 +114,6 @@ def test_the_combined_goal_is_the_highest_and_tells_all(
 
 @st.composite
 def _known(draw: st.DrawFn) -> Load:
-    """A load in which everything is known and sound."""
     total = draw(st.integers(0, 2**40))
     percent = st.floats(0, 100)
     return Load(
@@ -211,7 +210,6 @@ class Guest:
     known: Remembered = field(default_factory=Remembered)
 
     def sample(self, load: Load) -> Units:
-        """The goal after one more sample."""
         self.at_s += PERIOD_S
         how = self.policy.remembering
         self.known = remember(self.known, load, self.at_s, how)

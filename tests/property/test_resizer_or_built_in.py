@@ -180,8 +180,6 @@ STEPS: Final = st.lists(
 
 
 def walk(steps: list[tuple[str, float]], seed: int, kind: type[ResizerOrBuiltIn]) -> list[Command]:
-    """What was sent in one walk."""
-
     async def walked() -> list[Command]:
         world = World(seed, kind)
         for action, gives_up_s in steps:

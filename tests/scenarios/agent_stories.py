@@ -102,7 +102,6 @@ class AgentStory(Telling):
     # ------------------------------------------------------------ happenings
 
     def passes(self, seconds: float) -> None:
-        """Time passes."""
         self._tell(f"{seconds:g} s pass")
         self.driver.wait(seconds)
 
@@ -204,7 +203,6 @@ class AgentStory(Telling):
         self.driver.settle()
 
     def reading_fails(self) -> None:
-        """A reading under way ends with nothing."""
         self._tell("the reading of the metrics gives nothing")
         self.driver.finish(events.ReadMetrics, events.MetricsFailed("status 500", False, 0.0))
 
@@ -221,15 +219,12 @@ class AgentStory(Telling):
     # ------------------------------------------------------------ what must have come of it
 
     def vm_has(self, units: float) -> None:
-        """The VM's size."""
         self._expect("the VM must have", str(self.driver.size), str(cu(units)))
 
     def holds(self, units: float) -> None:
-        """What the agent may use."""
         self._expect("the agent must hold", str(self.driver.held()), str(cu(units)))
 
     def says(self, word: str, reason: str = "") -> None:
-        """How the agent says that it is doing."""
         driver = self.driver
         found = condition(driver.state, driver.plan(), driver.now_s, driver.timing)
         self._expect("the agent must say that it is", found.health.value, word)

@@ -62,7 +62,6 @@ class Story(Telling):
                 self.world.watch.tell(self.world.read(vm))
 
     def vm_reaches_target(self, vm: str) -> None:
-        """A VM has the size that was its target."""
         there = self._vms[vm]
         with self._step(f"VM {vm} reaches its target {there.target}"):
             there.set_size(there.target)
@@ -182,7 +181,6 @@ class Story(Telling):
             self._verdicts[name] = ticket, self.world.pools.verdict_for(ticket, units)
 
     def pool_verdict_is_told(self, name: str) -> None:
-        """A verdict that was formed reaches the scheduler."""
         with self._step(f'the verdict "{name}" reaches the scheduler'):
             self.world.pools.tell(*self._verdicts[name])
 
@@ -204,7 +202,6 @@ class Story(Telling):
             self.world.watch.tell(self.world.read(there))
 
     def _ticket(self, vm: str) -> int:
-        """The number under which a VM's growth waits."""
         return next(
             ticket
             for ticket, asking in self.world.asking.items()
@@ -212,7 +209,6 @@ class Story(Telling):
         )
 
     def agent_resizes(self, agent: str, want: Resources) -> None:
-        """An agent sends a resize, within what it holds."""
         actor = self._agents[agent]
         with self._step(f"agent {agent} resizes to {want}"):
             command = self.world.resize(actor, want)
@@ -304,7 +300,6 @@ class Story(Telling):
             self._then(f": it shows {_seen(there.size, there.target)}")
 
     def read_is_told(self, name: str) -> None:
-        """The scheduler is told what a read showed."""
         with self._step(f'the scheduler is told what the read "{name}" showed'):
             self.world.watch.tell(self._reads[name])
 
@@ -314,7 +309,6 @@ class Story(Telling):
             self.world.watch.tell(self.world.read(self._vms[vm]))
 
     def scheduler_starts(self, *, handover_s: float = HANDOVER_S) -> None:
-        """The first scheduler process begins to serve."""
         how = "" if handover_s == HANDOVER_S else f" with a hand-over of {handover_s:g} s"
         with self._step(f"the scheduler starts{how}"):
             self.world.handover_s = handover_s

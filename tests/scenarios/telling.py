@@ -28,7 +28,6 @@ class Telling:
 
     @contextlib.contextmanager
     def _step(self, text: str) -> Iterator[None]:
-        """A happening, which may break a law."""
         self._tell(text)
         try:
             yield
@@ -36,7 +35,6 @@ class Telling:
             raise self._broken(str(error)) from error
 
     def _then(self, text: str) -> None:
-        """What came of the step that is being told."""
         self.steps[-1] += text
 
     def _broken(self, what: str) -> StoryBrokenError:

@@ -108,7 +108,6 @@ class Life:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process is stopped now."""
         return self._clock.now_s < self._stopped_until_s
 
     def stop(self, span_s: float) -> None:
@@ -334,7 +333,6 @@ class Life:
 
     @property
     def is_registered(self) -> bool:
-        """Whether its informant uses it."""
         return self.state.informant.phase is RegistrationPhase.ACTIVE
 
 
@@ -400,7 +398,6 @@ class Daemon:
         self.world.clock.at(self._rivalry.wait_until_s, self.start)
 
     def kill(self) -> None:
-        """The process is killed."""
         self.is_dead = True
         if self.life is not None:
             self.life.end()

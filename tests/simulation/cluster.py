@@ -30,7 +30,6 @@ class Node:
     vms: list[Vm] = field(default_factory=list)
 
     def spec(self) -> NodeSpec:
-        """The node as the scheduler is told of it."""
         return NodeSpec(self.name, self.allocatable, UNIT)
 
 
@@ -76,7 +75,6 @@ class Watch:
                 world.hiding.is_told(vm)
 
     def read(self, vm: Vm) -> Observation:
-        """What a read that begins now shows."""
         return Observation(vm.size, vm.target, self._world.clock.now_s)
 
     def changed(self, vm: Vm) -> None:
@@ -96,7 +94,6 @@ class Watch:
         self._later(tell)
 
     def hidden(self, vm: Vm) -> None:
-        """The cluster ceases to show a VM."""
         self._later(lambda: self._gone(vm))
 
     def _later(self, act: Callable[[], object]) -> None:
@@ -153,7 +150,6 @@ class Watch:
         self._world.clock.after(span_s, lambda: process.when_it_runs(lambda: self.tell(vm, reading)))
 
     def look(self, pod: PodName) -> events.Look:
-        """A fresh look at one pod, told at once."""
         vm = self._world.find(pod)
         if vm is None or self._world.hiding.is_hidden(vm):
             return events.Look(found=False)

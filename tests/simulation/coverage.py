@@ -54,7 +54,6 @@ class Coverage:
     # ------------------------------------------------------------ rows
 
     def check_account(self, account: VmAccount) -> None:
-        """The row of one VM."""
         vm, process = self._told.get(account), self._world.scheduler.process
         if vm is not None and process is not None and process.is_serving:
             self._check(process, vm)
@@ -152,11 +151,9 @@ class Coverage:
     # ------------------------------------------------------------ sums
 
     def check_audit(self, core: Core) -> None:
-        """The ledger's identity."""
         wrong = core.audit()
         if wrong:
             self.fail("scheduler", "the ledger's sums are wrong: " + "; ".join(wrong))
 
     def fail(self, about: str, what: str) -> NoReturn:
-        """A law is broken."""
         raise LawBrokenError(f"{about}: {what}")

@@ -38,7 +38,6 @@ def vm_wants_much(world: World, vm: Vm, much: float, long: float) -> None:
 
 
 def vm_wants_little(world: World, vm: Vm, much: float, long: float) -> None:
-    """The guest wants some less."""
     _wants(world, vm, 0.5 * much, long)
 
 
@@ -59,7 +58,6 @@ def cut_off(world: World, vm: Vm, much: float, long: float) -> None:
 
 
 def requests_are_lost(world: World, vm: Vm, much: float, long: float) -> None:
-    """Requests are lost."""
     del vm
     world.network.weather = Weather(world.clock.now_s + _span_s(long, 5, 40), lost_request=0.2 + 0.6 * much)
 
@@ -78,7 +76,6 @@ def requests_are_late(world: World, vm: Vm, much: float, long: float) -> None:
 
 
 def replies_are_late(world: World, vm: Vm, much: float, long: float) -> None:
-    """Replies arrive late."""
     del vm
     until_s = world.clock.now_s + _span_s(long, 5, 40)
     world.network.weather = Weather(until_s, late_reply=0.3 + 0.6 * much, late_s=3.9)
@@ -88,13 +85,11 @@ def replies_are_late(world: World, vm: Vm, much: float, long: float) -> None:
 
 
 def scheduler_is_killed(world: World, vm: Vm, much: float, long: float) -> None:
-    """The scheduler is killed and started again."""
     del vm, much
     world.scheduler.kill(_span_s(long**3, 0.2, 45))
 
 
 def scheduler_stops(world: World, vm: Vm, much: float, long: float) -> None:
-    """The scheduler's process is stopped for a while."""
     del vm, much
     if world.scheduler.process is not None:
         world.scheduler.process.stop(_span_s(long, 1, 70))
@@ -180,7 +175,6 @@ def backend_is_slow(world: World, vm: Vm, much: float, long: float) -> None:
 
 
 def guest_keeps_memory(world: World, vm: Vm, much: float, long: float) -> None:
-    """The guest gives no memory back."""
     del much
     vm.keeps_until_s = world.clock.now_s + _span_s(long, 5, 60)
 
@@ -215,7 +209,6 @@ def restarted_while_not_shown(world: World, vm: Vm, much: float, long: float) ->
 
 
 def pod_is_placed(world: World, vm: Vm, much: float, long: float) -> None:
-    """A pod takes room on the VM's node."""
     node = next(node for node in world.nodes if node.name == vm.spec.node)
     amount = (UNIT * (1 + int(3 * much))).max(Resources(500, 0))
     world.placements.want(node, amount, _span_s(long, 20, 200), world.cluster_dice)

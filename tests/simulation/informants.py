@@ -55,9 +55,7 @@ class Peer(Protocol):
         """The number of its answer; None where it does not answer, 0 where it says that this registration is over."""
         ...
 
-    def hear(self, event: events.Event) -> object:
-        """An event of a call."""
-        ...
+    def hear(self, event: events.Event) -> object: ...
 
 
 @dataclass(slots=True)

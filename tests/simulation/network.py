@@ -34,11 +34,9 @@ class Call(Generic[T]):
     is_open: bool = True
 
     def hang_up(self) -> None:
-        """The caller does not wait any more."""
         self.is_open = False
 
     def answer(self, reply: T) -> None:
-        """The reply has arrived."""
         if self.is_open:
             self.is_open = False
             self.take(reply)

@@ -42,7 +42,6 @@ class _Waiting:
     looks: int = 0
 
     def event(self, ticket: int, now_s: float, look: events.Look | None = None) -> events.Input:
-        """The request as an input of the core."""
         since_s = None if look is None else self.since_s
         return events.RequestArrived(ticket, self.request, now_s, look, since_s)
 
@@ -158,7 +157,6 @@ class Process:
     # ------------------------------------------------------------ requests
 
     def receive(self, vm: Vm, request: AgentRequest, reply: Reply) -> None:
-        """A request has arrived."""
         self._tickets += 1
         waiting = self._waiting[self._tickets] = _Waiting(vm, request, self.world.clock.now_s, reply)
         self.apply(waiting.event(self._tickets, self.world.clock.now_s))
@@ -208,7 +206,6 @@ class Process:
     # ------------------------------------------------------------ placement
 
     def place(self, pod: Pod) -> None:
-        """Somebody wants to place a pod."""
         self._tickets += 1
         self._placing[self._tickets] = pod
         now_s = self.world.clock.now_s
@@ -238,7 +235,6 @@ class Scheduler:
         self._is_first = True
 
     def start(self) -> None:
-        """A process begins, unless one runs."""
         if self.process is None:
             self._world.trace.add(self._world.clock.now_s, "scheduler", "begins")
             self.process = Process(self._world, is_first=self._is_first)
@@ -271,7 +267,6 @@ class Scheduler:
             process.when_it_runs(lambda: process.apply(events.PoolSeen(spec)))
 
     def node_changed(self, node: Node) -> None:
-        """The configuration of a node was changed."""
         process = self.process
         if process is not None:
             process.when_it_runs(lambda: self._world.node_is_told(process, node))

@@ -32,7 +32,6 @@ class Happening:
     long: float
 
     def befall(self, world: World) -> None:
-        """Let it happen."""
         vm = world.vms[self.vm]
         world.trace.add(world.clock.now_s, vm.name, f"-- {self}")
         MENU[self.name].act(world, vm, self.much, self.long)

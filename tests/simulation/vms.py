@@ -72,7 +72,6 @@ class Vm:
 
     @property
     def use(self) -> Resources:
-        """What the VM has or moves to."""
         return self.size.max(self.target)
 
     @property
@@ -82,7 +81,6 @@ class Vm:
 
     @property
     def pod(self) -> PodName:
-        """The pod that it runs in."""
         return self.spec.pod
 
     # ------------------------------------------------------------ what agents call
@@ -99,7 +97,6 @@ class Vm:
         self.clock.after(self._way_s(), arrive)
 
     def observe(self, done: Callable[[Observation | Failure], object]) -> None:
-        """Look at the VM."""
         begun_s = self.clock.now_s
 
         def arrive() -> None:
@@ -172,7 +169,6 @@ class Vm:
     # ------------------------------------------------------------ what a VM does
 
     def edit(self, target: Resources) -> None:
-        """Somebody sets the target by hand."""
         self.trace.add(self.clock.now_s, self.name, "by hand: target", target)
         self._set_target(target)
 
@@ -201,7 +197,6 @@ class Vm:
         self.changed(self)
 
     def _move_cpu(self) -> None:
-        """CPUs come and go first."""
         self._set_size(Resources(self.target.vcpu_milli, self.size.memory_bytes))
         if self.size != self.target:
             self._move = self.clock.after(0.1 + 1.5 * self.dice.random(), self._move_memory)

@@ -77,7 +77,6 @@ class Hiding:
         self._had: dict[str, Resources] = {}
 
     def is_hidden(self, vm: Vm) -> bool:
-        """Whether the cluster does not show the VM now."""
         return self._world.clock.now_s < self._until_s.get(vm.name, 0.0)
 
     def hide(self, vm: Vm, span_s: float) -> None:
@@ -201,7 +200,6 @@ class World:
         return self._counts
 
     def find(self, pod: PodName) -> Vm | None:
-        """The VM in that pod."""
         return next((vm for vm in self.vms if vm.pod == pod), None)
 
     def goal(self, vm: Vm) -> Resources:
@@ -232,7 +230,6 @@ class World:
     # ------------------------------------------------------------ agents
 
     def lives(self, vm: Vm) -> list[Life]:
-        """The living runners of a VM."""
         return [
             daemon.life
             for daemon in self.daemons[vm.name]
@@ -251,7 +248,6 @@ class World:
             self.daemons[vm.name].append(Daemon(self, vm))
 
     def end_daemon(self, vm: Vm, index: int = 0) -> None:
-        """One of a VM's daemons is killed."""
         if self.daemons[vm.name]:
             self.daemons[vm.name].pop(index).kill()
 

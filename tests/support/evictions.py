@@ -63,7 +63,6 @@ def using(
     cpu_milli: int | None = None,
     marks: EvictionMarks = ENABLED,
 ) -> Evictable:
-    """A pod that uses so much."""
     return Evictable(found, marks, None if memory_gib is None else memory_gib * GIB, cpu_milli)
 
 
@@ -83,7 +82,6 @@ class FakeClient:
         raise AssertionError(updates)
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """No strategy that evicts reads groups."""
         raise AssertionError((group, resource))
 
     def evict(self, pod: PodState, reason: str) -> EvictOutcome:
@@ -113,15 +111,12 @@ class FakeStates:
         return True
 
     def get_node(self) -> NodeState | None:
-        """As given."""
         return self.node
 
     def get_all_pods(self) -> tuple[PodState, ...]:
-        """As given."""
         return self.pods
 
     def get_all_vms(self) -> tuple[VmState, ...]:
-        """As given."""
         return self.vms
 
     def get_scaling_policies(self) -> tuple[()]:
@@ -145,7 +140,6 @@ class FakeMetrics:
     span_s: float = 60
 
     def set(self, kind: MetricKind, value: float, *properties: str) -> None:
-        """From now on the metric is so."""
         self.values[kind.name, *properties] = value
 
     def append(self, samples: Iterable[MetricSample]) -> None:
@@ -182,12 +176,10 @@ class FlagValues:
         self._values: dict[str, bool | float | str] = {}
 
     def add(self, name: str, default: bool | float | str, help_text: str) -> None:
-        """Add a flag."""
         assert help_text, name
         self._values[name] = self._given.pop(name, default)
 
     def get(self, name: str) -> bool | float | str:
-        """Its value."""
         assert not self._given, f"there are no such flags: {self._given}"
         return self._values[name]
 
@@ -196,9 +188,7 @@ class Never:
     """An end that is never asked for."""
 
     def is_set(self) -> bool:
-        """No."""
         return False
 
     def wait(self, timeout_s: float) -> bool:
-        """No."""
         raise AssertionError(timeout_s)

@@ -176,7 +176,6 @@ class FakeApiServer:
 
     @property
     def watches_open(self) -> int:
-        """How many watches are served now."""
         return len(self._watches)
 
     def wake(self) -> None:
@@ -191,7 +190,6 @@ class FakeApiServer:
         self.wake()
 
     def bookmark(self) -> None:
-        """A bookmark in every watch that wants bookmarks."""
         for watch in self._watches:
             watch.inserted.append(watch.bookmark(self.store.version))
         self.wake()
@@ -205,7 +203,6 @@ class FakeApiServer:
         """Nothing to close."""
 
     async def open(self, call: ApiCall, *, silence_s: float | None = None) -> _Answer:
-        """The answer to a call."""
         self.calls.append(call)
         if self.is_down:
             raise ConnectionRefusedError("connection refused")
@@ -330,7 +327,6 @@ class _Watch:
         self.woken = asyncio.Event()
 
     def bookmark(self, version: int) -> bytes:
-        """A bookmark at a version."""
         manifest = {"kind": self._type.kind, "metadata": {"resourceVersion": str(version)}}
         return _line("BOOKMARK", manifest)
 

@@ -68,7 +68,6 @@ class Selector:
         self._fields = [_field_rule(each) for each in _split(fields)]
 
     def matches(self, manifest: Manifest) -> bool:
-        """Whether an object is selected."""
         found = manifest["metadata"].get("labels") or {}
         return all(rule(found) for rule in self._labels) and all(rule(manifest) for rule in self._fields)
 
@@ -141,7 +140,6 @@ class KubeStore:
         self.history.clear()
 
     def changes(self, after: int) -> Iterator[Change]:
-        """The changes after a version."""
         return (change for change in self.history if change.version > after)
 
     # ------------------------------------------------------------ writes

@@ -71,7 +71,6 @@ class MadeUpConnection:
 
     @classmethod
     async def listened(cls, path: str, *, is_patient: bool = True) -> None:
-        """Return when somebody listens at the path."""
         cls.looks += 1
         server = cls.servers.get(path)
         if server is None or server.is_dead.is_set():

@@ -46,7 +46,6 @@ def pod_manifest(  # the parts that differ from test to test
 
 
 def node_manifest(name: str, cpu: str, memory: str) -> Manifest:
-    """A node with so much for pods."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

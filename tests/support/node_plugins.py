@@ -89,7 +89,6 @@ class ManagedFolder:
 
 @asynccontextmanager
 async def managed(root: Path, limits: RegistrationLimits | None = None) -> AsyncIterator[ManagedFolder]:
-    """A folder with a plugin manager that runs."""
     folder = ManagedFolder(root, limits)
     async with during(folder.manager.run()):
         yield folder

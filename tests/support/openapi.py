@@ -28,7 +28,6 @@ def document_faults(document: Mapping[str, Any]) -> list[str]:
 
 
 def _schemas(node: object, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas in the document, each with its place."""
     if isinstance(node, dict):
         for key, value in node.items():
             at = f"{place}/{key}"

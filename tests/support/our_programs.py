@@ -110,7 +110,6 @@ class Ours:
         return json.loads(await self.page(path))
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """The log lines of one event."""
         assert self.program is not None
         told = [json.loads(line) for line in self.program.text().splitlines() if line[:1] == "{"]
         return [line for line in told if line["event"] == event]
@@ -128,7 +127,6 @@ class Ours:
 
 @asynccontextmanager
 async def together(*ours: Ours) -> AsyncIterator[None]:
-    """Several of our programs, started at the same time."""
     started = await asyncio.gather(*(each.start() for each in ours), return_exceptions=True)
     try:
         for outcome in started:

@@ -103,13 +103,11 @@ def vms(port: int) -> dict[str, dict[str, Any]]:
 
 
 def write_json(path: Path, content: object) -> Path:
-    """Write a file (JSON is YAML too)."""
     path.write_text(json.dumps(content))
     return path
 
 
 def amount(cpus: int) -> dict[str, Any]:
-    """So many CPUs and as many GiB."""
     return {"cpu": cpus, "memory": f"{cpus}Gi"}
 
 

@@ -108,7 +108,6 @@ class FakeGuest:
         return shown
 
     def _take(self, order: MachineOrder) -> bool:
-        """Whether the order stands now."""
         if (order.generation, order.sequence_number) < (self.generation, self._sequence_number):
             return False
         self._sequence_number = order.sequence_number
@@ -441,7 +440,6 @@ class FakeMonitor:
         await self._closed.wait()
 
     def on_its_way(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The commands that QEMU has not carried out yet."""
         return [(command, arguments) for command, arguments, _ in self._sent]
 
     async def execute(self, command: str, arguments: Mapping[str, Any] | None = None) -> Any:

@@ -51,7 +51,6 @@ class FaultyPeer:
 
     @property
     def is_listening(self) -> bool:
-        """Whether the peer can be reached."""
         return self._server is not None
 
     async def listen(self) -> None:
@@ -72,7 +71,6 @@ class FaultyPeer:
                 connection.cut()
 
     def drop(self) -> None:
-        """Cut every connection."""
         if self._server is not None:
             for connection in list(self._server._open):
                 connection.cut()
@@ -85,7 +83,6 @@ class FaultyPeer:
         return await self.answer(request)
 
     async def answer(self, request: Request) -> Reply | HangUp:
-        """The answer of a peer that gives one."""
         raise NotImplementedError
 
 

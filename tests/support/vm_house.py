@@ -303,7 +303,6 @@ class VmHouse:
         return await guest_look(guest.control, self._to_guests, f"http://{guest.address}:{INFORMANT_PORT}")
 
     async def figures(self, name: str) -> dict[str, float]:
-        """The informant's own figures, by their names with labels."""
         url = f"{self.vms[name].guest.informant_url}/metrics"
         return figures_of(await self._to_guests.call("GET", url, deadline_s=ANSWER_S))
 
@@ -354,7 +353,6 @@ class VmHouse:
             raise AssertionError(f"{error}\n{await self._told(name)}") from error
 
     async def _told(self, name: str) -> str:
-        """Everything about a VM, for a test that fails."""
         told = []
         for what, page in (
             ("the agent", self.details(name)),

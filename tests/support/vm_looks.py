@@ -45,7 +45,6 @@ class GuestLook:
         return Resources(vcpus * 1000, self.memory_plugged_bytes)
 
     def is_usable(self) -> bool:
-        """Whether the guest uses all memory that is plugged."""
         return self.memory_online_bytes == self.memory_plugged_bytes
 
 

@@ -95,11 +95,9 @@ class Guests:
         return guest
 
     async def several(self, count: int, words: GuestWords = TEST_WORDS) -> list[RunningGuest]:
-        """So many guests at once."""
         return list(await asyncio.gather(*(self(words) for _ in range(count))))
 
     async def end(self) -> None:
-        """End all of them."""
         for guest in self._running:
             await guest.stop()
 

@@ -28,7 +28,6 @@ def run(
     stdin: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, output captured."""
     return subprocess.run(
         command, cwd=cwd, input=stdin, env=env, capture_output=True, text=True, check=False, timeout=100
     )

@@ -27,7 +27,6 @@ DRAWINGS = {"text", "mermaid"}
 
 
 def all_blocks() -> list[tuple[str, Block]]:
-    """The blocks of all documents, with their place."""
     return [
         (f"{name}:{block.line}", block) for name in documents() for block in blocks((ROOT / name).read_text())
     ]

@@ -25,7 +25,6 @@ _FILE_ENDS = (".md", ".py", ".toml")
 
 
 def documents() -> list[str]:
-    """The documents whose paths are checked."""
     below_docs = {name for name in repository_files() if name.startswith("docs/") and name.endswith(".md")}
     return sorted(below_docs | set(ALWAYS))
 

@@ -81,7 +81,6 @@ def rows(first: str) -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """What a cell has in inline code."""
     return re.findall(r"`([^`]+)`", cell)
 
 

@@ -84,12 +84,10 @@ def table(first: str) -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """What a cell has in inline code."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def names(header: str) -> list[str]:
-    """The inline code of a table's first column."""
     return [name for row in table(header) for name in code(row[0])]
 
 
@@ -104,7 +102,6 @@ def exists(name: str) -> bool:
 
 
 def block(first_line: str) -> str:
-    """The fenced block that begins with this line."""
     found = re.search(rf"^```\w+\n({re.escape(first_line)}\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None, first_line
     return found[1]
@@ -241,7 +238,6 @@ def test_the_metrics_are_those_that_are_served() -> None:
 
 
 def aliases(model: type[Settings]) -> list[str]:
-    """The fields of settings as they are written."""
     return [each.alias or name for name, each in model.model_fields.items()]
 
 
@@ -303,7 +299,6 @@ def test_the_reasons_are_codes() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -71,7 +71,6 @@ def exists(name: str) -> bool:
 
 
 def block(first_line: str) -> str:
-    """The fenced block that begins with this line."""
     found = re.search(rf"^```\w+\n({re.escape(first_line)}\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None, first_line
     return found[1]

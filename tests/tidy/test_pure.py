@@ -89,7 +89,6 @@ def import_faults(imports: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def call_faults(source: str) -> list[str]:
-    """Which banned builtins a module calls, with their lines."""
     return [
         f"line {node.lineno}: {node.func.id}()"
         for node in ast.walk(ast.parse(source))
@@ -98,7 +97,6 @@ def call_faults(source: str) -> list[str]:
 
 
 def pure_files() -> tuple[str, ...]:
-    """The files of the pure modules."""
     return tuple(
         name
         for name in python_files(*PACKAGES)
@@ -107,7 +105,6 @@ def pure_files() -> tuple[str, ...]:
 
 
 def pure_directories() -> list[str]:
-    """The directories of the pure packages, those below included."""
     roots = {root.replace(".", "/") for root in PURE}
     below = {name.rsplit("/", 1)[0] for name in pure_files() if name not in above_pure_files()}
     return sorted(roots | below)

@@ -26,6 +26,5 @@ def settings(unit: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def command(unit: Path) -> list[str]:
-    """What a unit starts."""
     (line,) = settings(unit)["Service"]["ExecStart"]
     return shlex.split(line)

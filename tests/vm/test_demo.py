@@ -58,7 +58,6 @@ def family(demo: Program) -> list[psutil.Process]:
 
 
 def qemus(demo: Program, vm: str) -> list[psutil.Process]:
-    """The QEMU of a guest."""
     return [
         each
         for each in family(demo)

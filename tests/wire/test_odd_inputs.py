@@ -67,7 +67,6 @@ def _told(body: bytes) -> str:
 
 
 def of(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
-    """Every body of every row."""
     return pytest.mark.parametrize(
         ("case", "body"),
         [

@@ -221,7 +221,6 @@ def _check_vm_info(vector: Vector) -> list[str]:
 
 
 def _differences(**pairs: tuple[object, object]) -> list[str]:
-    """A line for each named (ours, wanted) that differ."""
     return [
         f"{name}: ours {ours!r}, published {wanted!r}"
         for name, (ours, wanted) in pairs.items()
@@ -243,7 +242,6 @@ CHECKS: dict[str, Callable[[Vector], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def vectors() -> list[Vector]:
-    """Every line of the published vectors."""
     if not VECTORS.exists():
         pytest.skip(
             f"no published vectors: put neon-api-v0.1.13.jsonl into {VECTORS.parent} to run these tests"

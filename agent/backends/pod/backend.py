@@ -188,7 +188,6 @@ class PodBackend:
     # ---------------------------------------------------------------- calls
 
     async def _read(self, vm: Vm) -> Manifest:
-        """The pod as it is, consistently read."""
         number = self._sizes.begin()
         try:
             pod = await self._api.get(PODS, vm.pod.namespace, vm.pod.name)

@@ -33,7 +33,6 @@ class DivisionRules:
     may_restart: bool = False
 
     def scaled(self, pod: Manifest, resource: ResourceName) -> list[ContainerSize]:
-        """The containers whose amount of a resource may change."""
         return [each for each in pods.containers(pod) if not self.why_fixed(each, resource)]
 
     def names(self, pod: Manifest) -> frozenset[str]:

@@ -79,7 +79,6 @@ class QemuBackend:
             await self._supervisor.end(name)
 
     async def close(self) -> None:
-        """End all loops."""
         await self._supervisor.stop()
         self._loops.clear()
 

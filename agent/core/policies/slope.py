@@ -20,7 +20,6 @@ class Slope:
     rise: int = 0
 
     def add(self, value: int | None, at_s: float) -> "Slope":
-        """The slope at one more sample."""
         if value is None:
             return self if at_s - self.at_s <= MAX_GAP_S else Slope()
         span_s = at_s - self.at_s

@@ -24,7 +24,6 @@ class Surges:
 
     @property
     def span(self) -> Span:
-        """The hours that are remembered."""
         return span_of(self.window_s, HOUR_S)
 
     @property

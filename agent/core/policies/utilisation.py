@@ -79,7 +79,6 @@ class Utilisation:
         )
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """What CPU and memory need, each by itself."""
         cpu, memory = sizing.unit.step.vcpu_milli * 1000, sizing.unit.step.memory_bytes
         return Goal(highest(self._cpu(load, cpu)), highest(self._memory(load, memory)))
 

@@ -37,7 +37,6 @@ class Edges:
     closed_s: float | None
 
     def is_open(self) -> bool:
-        """Whether it opened after it closed last."""
         return self.opened_s is not None and (self.closed_s is None or self.opened_s > self.closed_s)
 
 

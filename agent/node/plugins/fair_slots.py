@@ -17,7 +17,6 @@ class FairSlots:
 
     @property
     def is_free(self) -> bool:
-        """Whether a slot is to be had at once."""
         return self._free > 0
 
     @asynccontextmanager

@@ -206,7 +206,6 @@ class PluginReconciler:
         await self.registrar.close()
 
     def statuses(self) -> tuple[PluginStatus, ...]:
-        """Every socket that is known, by path."""
         found = (self._status(registration) for registration in self._registrations.all())
         return tuple(sorted(found, key=lambda status: status.socket_path))
 

@@ -348,7 +348,6 @@ class Registrar:
         self._on_lost()
 
     async def _release(self, path: str) -> None:
-        """Close the connection that is held for the socket."""
         held = self._held.pop(path, None)
         if held is not None:
             held.watch.cancel()

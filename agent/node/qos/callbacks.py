@@ -57,7 +57,6 @@ class RegisteredCallback:
         return self._is_closed and (self._thread is None or not self._thread.is_alive())
 
     def begin(self, clock: Callable[[], float]) -> None:
-        """Start the thread, once."""
         with self._starting:
             if self._thread is None and not self._is_closed:
                 title = " ".join(("callback", *self.key))
@@ -150,7 +149,6 @@ class StateCallbacks:
             added.begin(self._clock)
 
     def send(self, object_type: ObjectType) -> None:
-        """Have the callbacks of the type called. Never blocks."""
         with self._lock:
             self._sent.add(object_type)
             for callback in self._callbacks.values():

@@ -86,7 +86,6 @@ class StrategyJournal:
         self.records: tuple[DecisionRecord, ...] = ()
 
     def count(self, action: str, result: str) -> None:
-        """An action had a result."""
         with self._lock:
             self._counts[action, result] += 1
 
@@ -168,5 +167,4 @@ class ActingClient:
         self._journal.count("event", "reported")
 
     def decided(self, decision: StrategyDecision) -> None:
-        """Note a decision."""
         self._journal.decided(decision, is_done=True)

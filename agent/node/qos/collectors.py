@@ -72,7 +72,6 @@ class PodReader:
         self._listing: tuple[int, int] | None = None
 
     def is_of(self, group: PodGroup) -> bool:
-        """Whether this is the reader of that group."""
         return group == self._group
 
     def read(self) -> GroupUse:

@@ -141,7 +141,6 @@ class ResourceExecutor:
         return found
 
     def _read(self, parts: tuple[str, ...], resource: CgroupResource) -> _FileValue:
-        """What the file of a group says."""
         file = self._file(resource)
         with group_directory(self._hierarchy(file.controller), parts) as directory:
             text = read_file(directory, file.name)
@@ -271,7 +270,6 @@ class ResourceExecutor:
 
 
 def _means(target: _Target, found: str, text: str) -> bool:
-    """Whether two texts of a file mean the same."""
     if target.update.resource is not CgroupResource.CPUSET_CPUS:
         return found.split() == text.split()
     try:

@@ -152,7 +152,6 @@ class Flags:
         self._values: dict[str, FlagValue] = {}
 
     def scope(self, owner: str) -> FlagSet:
-        """The flag set that one plugin is given."""
         return OwnedFlags(self, owner)
 
     def add(self, flag: Flag) -> None:
@@ -170,11 +169,9 @@ class Flags:
         self._flags[flag.name] = flag
 
     def describe(self, name: str, help_text: str) -> None:
-        """Give a flag another help."""
         self._flags[name] = replace(self._flags[name], help_text=help_text)
 
     def discard(self, owner: str) -> None:
-        """Forget the flags of an owner."""
         self._flags = {name: flag for name, flag in self._flags.items() if flag.owner != owner}
 
     def get(self, name: str) -> FlagValue:
@@ -184,7 +181,6 @@ class Flags:
         return self._values.get(name, self._flags[name].default)
 
     def known(self) -> tuple[Flag, ...]:
-        """Every flag, in the order of their names."""
         return tuple(self._flags[name] for name in sorted(self._flags))
 
     def parse(self, values: Mapping[str, object]) -> list[str]:

@@ -182,8 +182,6 @@ class PluginHost:
                 pass
 
     def _live(self, loop: asyncio.AbstractEventLoop, stop: ThreadStop) -> None:
-        """The whole life of one thread."""
-
         def tell(handle: Callable[..., object], argument: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(handle, argument)

@@ -59,7 +59,6 @@ class RecommendingClient:
         return None if self._ports.executor is None else self._ports.executor.read(group, resource)
 
     def evict(self, pod: PodState, reason: str) -> EvictOutcome:
-        """Recommend to evict a pod."""
         if self._ports.evictor is None:
             outcome = EvictOutcome(EvictResult.RECOMMENDED, f"would evict {pod.full_name}: {reason}")
         else:
@@ -76,7 +75,6 @@ class RecommendingClient:
         self._journal.count("event", "recommended")
 
     def decided(self, decision: StrategyDecision) -> None:
-        """Note a decision."""
         if decision.is_action:
             decision = replace(decision, message=_would(decision.message))
         self._journal.decided(decision, is_done=False)
@@ -196,7 +194,6 @@ class QosManager:
         return tuple(self._status(name, now_s) for name in self._journals)
 
     def callbacks(self) -> tuple[CallbackStatus, ...]:
-        """The callbacks of all strategies."""
         return self._states.callbacks.statuses()
 
     def _status(self, name: str, now_s: float) -> StrategyStatus:

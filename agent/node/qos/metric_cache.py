@@ -51,11 +51,9 @@ class TimeSeriesCache:
 
     @property
     def bound_bytes(self) -> int:
-        """The memory that the series take at most."""
         return self._max_series * most_bytes(self._max_samples)
 
     def __len__(self) -> int:
-        """How many series there are."""
         with self._lock:
             return self._count()
 

@@ -50,7 +50,6 @@ def node_state(node: Manifest) -> NodeState:
 
 
 def policy_state(policy: Manifest) -> ScalingPolicyState:
-    """A ScalingPolicy as strategies see it."""
     return ScalingPolicyState(objects.namespace(policy), objects.name(policy), policy.get("spec") or {})
 
 
@@ -60,7 +59,6 @@ def _kubernetes_class(pod: Manifest) -> str:
 
 
 def _qos(label: str | None, kubernetes_class: str) -> QosClass:
-    """Another value of the label says nothing."""
     if label in tuple(QosClass):
         return QosClass(label)
     return QosClass.BEST_EFFORT if kubernetes_class == "BestEffort" else QosClass.LATENCY_SENSITIVE

@@ -22,7 +22,6 @@ class States:
         """Readings without pods that were not believed."""
 
     def publish_node(self, node: NodeState) -> None:
-        """The node was read."""
         self._become(self._known.with_node(node), ObjectType.NODE)
 
     def publish_pods(self, pods: Iterable[PodState], *, is_healthy: bool) -> bool:

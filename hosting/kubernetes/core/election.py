@@ -74,7 +74,6 @@ class LeaseRecord:
 
     @property
     def version(self) -> str:
-        """The resourceVersion."""
         return str(self.manifest["metadata"]["resourceVersion"])
 
     @property
@@ -167,7 +166,6 @@ class Election:
     # ------------------------------------------------------------ what to do
 
     def step(self, now_s: float) -> Step:
-        """What to do now."""
         if self._epoch and not self.is_valid(now_s):
             self.lose()
         if now_s < self._next_s:

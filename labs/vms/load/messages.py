@@ -28,7 +28,6 @@ class LoadSetting(Settings):
         )
 
     def load(self) -> GuestLoad:
-        """The load that is wanted."""
         return GuestLoad(self.cpus, self.memory_bytes, self.memory_bytes_per_second)
 
 

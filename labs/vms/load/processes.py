@@ -58,7 +58,6 @@ class AnsweringChild:
         return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
     async def stop(self) -> None:
-        """End the process, and wait for that."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()

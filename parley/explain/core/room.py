@@ -36,7 +36,6 @@ _POOL_HEADS: Final = {
 
 
 def seconds(duration_s: float | None) -> str:
-    """A duration for people."""
     if duration_s is None:
         return "?"
     if duration_s < 10:
@@ -58,7 +57,6 @@ def told(reason: ReasonShown) -> str:
 
 
 def limit_cause(limit: ReasonShown, told_by: Explanation | None) -> SizeCause:
-    """The cause that a limit of the scheduler is."""
     advice, detail, headline = advice_of(limit.code), told(limit), ""
     if told_by is not None and told_by.room is not None and limit.code == ReasonCode.NODE_HEADROOM:
         headline = _node_head(told_by.room)
@@ -94,7 +92,6 @@ def _node_head(room: Room) -> str:
 
 
 def _of_node(room: Room, resource: str | None) -> str:
-    """Who holds most of the resource that binds."""
     if not room.is_known:
         return ""
     parts = []
@@ -132,7 +129,6 @@ def named(holder: HolderShown) -> str:
 
 
 def holders(listed: Sequence[HolderShown], more: int) -> str:
-    """The largest holders, and how many others there are."""
     shown = [f"{named(each)} {written(each.reserved)}" for each in listed[:MAX_HOLDERS]]
     left = more + max(len(listed) - MAX_HOLDERS, 0)
     return ", ".join(shown) + (f", and {left} more" if left else "")

@@ -35,12 +35,10 @@ def name_of(vm: str) -> str:
 
 
 def asked_ago(vm: VmShown) -> str | None:
-    """How long ago its agent asked last."""
     return None if vm.asked_seconds_ago is None else age(vm.asked_seconds_ago)
 
 
 def limit_of(vm: VmShown) -> str | None:
-    """The code of what binds, with its resource."""
     if vm.limit is None:
         return None
     return f"{vm.limit.code}:{vm.limit.resource}" if vm.limit.resource else vm.limit.code

@@ -77,7 +77,6 @@ class DecisionFilter:
     outcomes: frozenset[DecisionOutcome] = frozenset()
 
     def passes(self, decision: DecisionShown) -> bool:
-        """Whether a decision is shown."""
         return (
             is_named(decision.vm, self.namespace, self.names)
             and matches(self.nodes, decision.node)
@@ -114,7 +113,6 @@ class HistoryRow:
 
 
 def of_decision(decision: DecisionShown) -> HistoryRow:
-    """The row of a decision."""
     return HistoryRow(
         decision.at,
         SCHEDULER,

@@ -17,7 +17,6 @@ class NodeFilter:
     has_pressure: bool = False
 
     def passes(self, node: NodeShown) -> bool:
-        """Whether a node is listed."""
         return (
             matches(self.names, node.node)
             and (not self.is_over_full or bool(node.over_full_because_of))
@@ -33,6 +32,5 @@ class PoolFilter:
     states: tuple[str, ...] = ()
 
     def passes(self, pool: PoolShown) -> bool:
-        """Whether a pool is listed."""
         states = tuple(each.casefold() for each in self.states)
         return matches(self.names, pool.name) and matches(states, (pool_state(pool) or "").casefold())

@@ -29,7 +29,6 @@ class TableColumn(Generic[T]):
     is_text: bool = False
 
     def text(self, row: T) -> str:
-        """The cell of a row, fit to be shown."""
         found = clean(self.cell(row) or "", MAX_CELL)
         return (found if self.is_text else found.replace(" ", "")) or NOTHING
 

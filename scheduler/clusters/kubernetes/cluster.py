@@ -139,11 +139,9 @@ class KubernetesCluster:
         self._listeners.append(listener)
 
     def nodes(self) -> Mapping[Key, Manifest]:
-        """Every Node."""
         return self._of_nodes.objects()
 
     def pods(self) -> Mapping[Key, Manifest]:
-        """Every pod that has a node."""
         return self._of_pods.objects()
 
     def described(self, key: Key, uid: str) -> Description | None:

@@ -79,7 +79,6 @@ class PodOutcomes:
         self._written.pop(uid, None)
 
     async def run(self) -> None:
-        """Write for ever."""
         failures = 0
         while True:
             await self._has_more.wait()
@@ -125,7 +124,6 @@ async def write_condition(
 
 
 def is_final(error: KubernetesError) -> bool:
-    """Whether the same write would be refused again."""
     return isinstance(error, RefusedError) and not error.is_overloaded and error.status < 500
 
 
@@ -134,6 +132,5 @@ def _regarding(pod: PodInfo) -> Manifest:
 
 
 def _shown(pod: PodInfo) -> tuple[str, str] | None:
-    """What the condition of the pod says."""
     found = objects.condition(dict(pod.manifest), CONDITION)
     return (found.get("reason", ""), found.get("message", "")) if found is not None else None

@@ -65,7 +65,6 @@ class PolicyStatus:
             await self.write()
 
     async def write(self) -> None:
-        """Write what has changed."""
         policies = self._cluster.policies()
         if not policies:
             return

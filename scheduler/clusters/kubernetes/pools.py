@@ -168,7 +168,6 @@ class KubernetesPools:
             await self.write(views)
 
     async def write(self, views: PoolViews) -> None:
-        """Write what has changed."""
         wall, refused, wanted = self._wall(), views.faults, []
         there = {name for _, name in self._watch.objects()}
         self._told = {name: fault for name, fault in self._told.items() if name in there}

@@ -107,8 +107,6 @@ def reservation_status(
 
 
 def _state(manifest: Manifest, account: ReservationAccount | None, fault: str) -> tuple[str, StatusCondition]:
-    """The phase, and the condition that says why."""
-
     def state(phase: str, reason: str, message: str) -> tuple[str, StatusCondition]:
         return phase, StatusCondition("Ready", phase == "Available", reason, message)
 

@@ -76,6 +76,5 @@ class UnscheduledPods:
 
 
 def _is_open(pod: Manifest) -> bool:
-    """Whether the pod still wants a node."""
     phase = (pod.get("status") or {}).get("phase")
     return "deletionTimestamp" not in pod["metadata"] and phase not in {"Succeeded", "Failed"}

@@ -254,7 +254,6 @@ def _still(limits: Iterable[ReasonShown], since_s: float) -> tuple[ReasonShown, 
 
 
 def last_decisions(view: ExplainView, trail: Trail | None, most: int) -> tuple[DecisionShown, ...]:
-    """The last decisions about a pod, the newest first."""
     if trail is None:
         return ()
     newest = [remembered for _, remembered in zip(range(most), reversed(trail.ring), strict=False)]
@@ -265,7 +264,6 @@ def last_decisions(view: ExplainView, trail: Trail | None, most: int) -> tuple[D
 
 
 def floor_shown(floor: Floor, now_s: float) -> FloorShown:
-    """A floor for people."""
     return FloorShown(
         cause=floor.cause.value,
         amount=shown_amount(floor.amount),
@@ -304,7 +302,6 @@ def node_room(view: ExplainView, own: Row) -> Room:
 
 
 def _share(amount: Resources, whole: Resources) -> float:
-    """The largest part of any resource."""
     return max(amount.vcpu_milli / max(whole.vcpu_milli, 1), amount.memory_bytes / max(whole.memory_bytes, 1))
 
 

@@ -24,7 +24,6 @@ class LatestFilter:
     outcome: str | None = None
 
     def holds(self, remembered: RememberedDecision) -> bool:
-        """Whether a decision is asked for."""
         namespace, _, name = remembered.vm.partition("/")
         return (
             (self.namespace is None or self.namespace == namespace)

@@ -197,7 +197,6 @@ def _key(row: Row) -> str:
 
 
 def vm_shown(view: ExplainView, record: VmRecord) -> VmShown:
-    """A VM in short."""
     row, reading = record.row, record.reading
     trail = view.trail_of(record)
     return VmShown(
@@ -253,7 +252,6 @@ def other_shown(row: Row) -> PodShown:
 
 
 def node_shown(account: NodeAccount) -> NodeShown:
-    """The sums of a node."""
     capacity = account.capacity
     return NodeShown(
         node=capacity.name,

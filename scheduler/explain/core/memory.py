@@ -91,7 +91,6 @@ class Trail:
     permits_told: int = 0
 
     def track(self, outcome: DecisionOutcome) -> DecisionTrack:
-        """Where decisions with such an outcome stand."""
         if outcome is DecisionOutcome.HELD:
             return self.waits
         if outcome is DecisionOutcome.MIGRATION:
@@ -216,7 +215,6 @@ class DecisionMemory:
     # ------------------------------------------------------------ what is remembered
 
     def trail(self, pod: PodName) -> Trail | None:
-        """What is remembered of one pod."""
         return self._live.get(pod) or self._absent.get(pod) or self._unknown.get(pod)
 
     def trail_of(self, pod: PodName, uid: str) -> Trail | None:
@@ -238,16 +236,13 @@ class DecisionMemory:
         return trail if now_s - max(trail.absent_since_s, last_s) <= ABSENT_S else None
 
     def after(self, number: int) -> Iterator[RememberedDecision]:
-        """The latest decisions after a number, the oldest first."""
         skipped = max(number - (self.number - len(self._latest)), 0)
         return islice(self._latest, skipped, None)
 
     def newest_first(self) -> Iterator[RememberedDecision]:
-        """The latest decisions, the newest first."""
         return reversed(self._latest)
 
     def are_lost(self, number: int) -> bool:
-        """Whether a decision after that number has been forgotten."""
         return number < self.number - len(self._latest)
 
     # ------------------------------------------------------------ keeping
@@ -262,7 +257,6 @@ class DecisionMemory:
         return trail.decided.repeats(standing, decided.requested, now_s)
 
     def _add(self, pod: PodName, happening: Happening, now_s: float) -> Trail:
-        """Encode and keep a decision."""
         trail = self._opened(pod, happening.uid, now_s)
         self.number += 1
         remembered = records.remember(self.number, happening, now_s)

@@ -19,7 +19,6 @@ class Whole:
     most: int
 
     def schema(self) -> dict[str, Any]:
-        """As JSON Schema."""
         return {"type": "integer", "minimum": self.least, "maximum": self.most, "default": self.default}
 
     def read(self, text: str) -> int | str:
@@ -40,7 +39,6 @@ class Word:
     beginnings: tuple[str, ...] = ()
 
     def schema(self) -> dict[str, Any]:
-        """As JSON Schema."""
         if self.choices:
             return {"type": "string", "enum": list(self.choices)}
         schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_WORD}
@@ -70,7 +68,6 @@ class YesNo:
     about: str
 
     def schema(self) -> dict[str, Any]:
-        """As JSON Schema."""
         return {"type": "boolean", "default": False}
 
     def read(self, text: str) -> bool | str:

@@ -116,7 +116,6 @@ def standing_of(
 
 
 def standing_of_happening(happening: Happening) -> StandingDecision:
-    """What any decision repeats."""
     codes = tuple([(limit.code, limit.resource) for limit in happening.limits])
     message = happening.limits[0].message if codes and codes[0][0] in _TOLD_BY_MESSAGE else ""
     return StandingDecision(happening.outcome, happening.permit, codes, message)
@@ -140,7 +139,6 @@ def told(
 
 
 def remember(number: int, happening: Happening, at_s: float) -> RememberedDecision:
-    """Encode a decision."""
     shown = DecisionShown(
         number=number,
         at="",
@@ -180,7 +178,6 @@ def load_item(at_s: float, load: float) -> bytes:
 
 
 def limits(remembered: RememberedDecision) -> tuple[ReasonShown, ...]:
-    """The limits of a decision that is remembered."""
     return _DECODER.decode(remembered.body).limits
 
 
@@ -193,7 +190,6 @@ def later(limit: ReasonShown, seconds: float) -> ReasonShown:
 
 
 def shown_amount(amount: Resources) -> AmountShown:
-    """An amount as it is written in documents."""
     return written_amount(amount.vcpu_milli, amount.memory_bytes)
 
 

@@ -31,7 +31,6 @@ def configured(core: CoreState, event: events.Configured) -> _Outputs:
 
 
 def node_seen(core: CoreState, event: events.NodeSeen) -> _Outputs:
-    """A node, or a change of one."""
     core.nodes[event.node.name] = event.node
     core.ledger.set_node(capacity_of(event.node, core.rules), OverCause.CONFIGURATION)
     return ()
@@ -82,7 +81,6 @@ def pod_seen(core: CoreState, event: events.PodSeen) -> _Outputs:
 
 
 def pod_gone(core: CoreState, event: events.PodGone) -> _Outputs:
-    """A pod that is no VM has gone."""
     placement.forget(core, event.pod.holder)
     if core.ledger.row(event.pod.holder) is not None:
         core.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
@@ -94,7 +92,6 @@ def pod_gone(core: CoreState, event: events.PodGone) -> _Outputs:
 
 
 def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
-    """A VM, or a change of one."""
     vm = pools.with_pool(seen.vm, core.rules)
     outputs: _Outputs = ()
     record = core.vms.find(vm.pod)
@@ -120,7 +117,6 @@ def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
 
 
 def vm_gone(core: CoreState, event: events.VmGone) -> _Outputs:
-    """A VM's pod has gone."""
     record = core.vms.find(event.pod)
     if record is None or record.spec.uid != event.uid:
         placement.forget(core, Holder(Kind.VM, event.uid))

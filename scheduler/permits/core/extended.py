@@ -148,7 +148,6 @@ def _extension(found: RequestExtension | None) -> RequestExtension:
 
 
 def _note_caller(core: CoreState, record: VmRecord, arrived: events.RequestArrived) -> None:
-    """An agent with the extension serves the VM."""
     record.owned_by_published = False
     heard_s = record.published_heard_s
     if heard_s is None or arrived.now_s - heard_s >= core.config.handover_s:

@@ -197,7 +197,6 @@ class NodeAccount:
 
     @property
     def is_over_full(self) -> bool:
-        """Whether more is reserved than may be."""
         return self.reserved.exceeds(self.capacity.reservable)
 
     @property
@@ -208,7 +207,6 @@ class NodeAccount:
 
     @property
     def excess(self) -> Resources:
-        """How much more is reserved than may be."""
         return (self.reserved - self.capacity.reservable).max(ZERO)
 
 
@@ -236,15 +234,12 @@ class Ledger:
         """How often room may have become free on any node: a row fell or left, or the capacity of a node was changed."""
 
     def nodes(self) -> Iterator[NodeAccount]:
-        """Every node's account."""
         return iter(self._nodes.values())
 
     def node(self, name: str) -> NodeAccount | None:
-        """One node's account."""
         return self._nodes.get(name)
 
     def row(self, holder: Holder) -> Row | None:
-        """One holder's row."""
         return self._rows.get(holder)
 
     def require(self, holder: Holder) -> Row:
@@ -254,7 +249,6 @@ class Ledger:
         return row
 
     def rows(self) -> Iterator[Row]:
-        """Every row."""
         return iter(self._rows.values())
 
     def set_node(self, capacity: NodeCapacity, cause: OverCause) -> None:
@@ -275,7 +269,6 @@ class Ledger:
         _record_over(account, cause, before)
 
     def remove_node(self, name: str) -> None:
-        """Forget a node."""
         if self._nodes.pop(name, None) is not None:
             self._by_change.pop(name, None)
             self.generation += 1
@@ -287,7 +280,6 @@ class Ledger:
             self._note_change(account)
 
     def changed_since(self, generation: int) -> Iterator[NodeAccount]:
-        """The accounts that were changed after that generation."""
         for account in reversed(self._by_change.values()):
             if account.generation <= generation:
                 return
@@ -305,7 +297,6 @@ class Ledger:
         return iter(self._pools.values())
 
     def pool(self, name: str) -> PoolAccount | None:
-        """One pool's account."""
         return self._pools.get(name)
 
     def set_pool(self, name: str, spec: PoolSpec | None) -> None:

@@ -26,7 +26,6 @@ class Limit(Value, frozen=True):
     resource: str | None = None
 
     def named_reason(self) -> Reason:
-        """The reason, naming the resource that is limited."""
         if self.resource is None or self.reason.resource is not None:
             return self.reason
         return replace(self.reason, resource=self.resource)
@@ -190,12 +189,10 @@ def _granted_apart(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, .
 
 
 def _below(units: int, limits: Iterable[Limit]) -> list[Limit]:
-    """The limits that allow fewer units, the smallest first."""
     return sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """An amount of one resource for a person."""
     if resource == "cpu":
         return str(Resources(amount, 0)).split(" / ", maxsplit=1)[0]
     return str(Resources(0, amount)).split(" / ")[1]

@@ -49,7 +49,6 @@ def confirmed(core: CoreState, event: events.PlacementConfirmed) -> tuple[events
 
 
 def forgotten(core: CoreState, event: events.PlacementForgotten) -> tuple[events.Output, ...]:
-    """A placement will not happen."""
     forget(core, event.holder)
     return ()
 

@@ -61,7 +61,6 @@ class ReservationTable:
         return self._by_uid.get(uid)
 
     def used_by(self, holder: Holder) -> str | None:
-        """The UID of the reservation that a holder uses."""
         return self._used.get(holder)
 
     def taken_by(self, holder: Holder) -> Resources:

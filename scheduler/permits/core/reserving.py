@@ -17,7 +17,6 @@ from scheduler.permits.core.state import CoreState
 
 
 def seen(core: CoreState, event: events.ReservationSeen) -> tuple[events.Output, ...]:
-    """A reservation, or a change of one."""
     spec = event.reservation
     account = core.reservations.open(spec.uid)
     before, account.spec = account.spec, spec

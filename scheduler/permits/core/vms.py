@@ -103,22 +103,18 @@ class VmTable:
         """How often a VM came or went: while it stays, so do the names."""
 
     def find(self, pod: PodName) -> VmRecord | None:
-        """The live VM of that name."""
         return self._by_pod.get(pod)
 
     def by_uid(self, uid: str) -> VmRecord | None:
-        """The live VM of that UID."""
         return self._by_uid.get(uid)
 
     def add(self, record: VmRecord) -> None:
-        """Add a VM."""
         assert record.spec.pod not in self._by_pod
         assert record.spec.uid not in self._by_uid
         self._by_pod[record.spec.pod] = self._by_uid[record.spec.uid] = record
         self.changes += 1
 
     def remove(self, record: VmRecord) -> None:
-        """Forget a VM."""
         del self._by_pod[record.spec.pod], self._by_uid[record.spec.uid]
         self.changes += 1
 

@@ -37,7 +37,6 @@ class Answers:
         self._log = log
 
     def permit(self, decided: events.Decided) -> server.Reply:
-        """A permit."""
         self._stats.count(decided)
         self._recorder.decided(decided)
         headers = _OFFER if decided.echo is not None else _NO_OFFER

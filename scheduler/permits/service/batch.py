@@ -31,7 +31,6 @@ class BatchService:
         self._vms = vms
 
     async def serve(self, batch: server.Request) -> Outcome:
-        """Answer one batch."""
         items = read_batch(batch.body)
         if items is None:
             return self._refused("must be a JSON array of requests with the extension")

@@ -75,7 +75,6 @@ class Effects:
         self._pools.cancel(ticket)
 
     def migrate(self, wanted: events.MigrationWanted) -> None:
-        """Start the migration of a VM."""
         self._start(("migrate", wanted.uid), f"migrate {wanted.pod}", self._migrate(wanted))
 
     async def close(self) -> None:

@@ -29,7 +29,6 @@ _PATTERN: Final = "journal-*.jsonl"
 
 
 def files_of(directory: Path) -> list[Path]:
-    """The journal's files, oldest first."""
     return sorted(directory.glob(_PATTERN))
 
 
@@ -135,7 +134,6 @@ class JournalWriter:
         return self._directory / f"journal-{self._number:06}.jsonl"
 
     def _write(self) -> None:
-        """The writer thread."""
         while (item := self._queue.get()) is not None:
             try:
                 self._write_one(item)
@@ -146,7 +144,6 @@ class JournalWriter:
                 self._file.close()
 
     def _write_one(self, item: _Item) -> None:
-        """A snapshot begins a new file."""
         if isinstance(item, journal.Snapshot) and (self._file is None or self._file.tell()):
             self._next_file(item)
             return

@@ -32,7 +32,6 @@ class PermitStats:
     """Whether the configuration could not be used the last time; the one before is in force then."""
 
     def count(self, decided: events.Decided) -> None:
-        """Count a permit."""
         self.answers["permit", "200"] += 1
         if decided.permit == decided.requested:
             self.permits["full", ""] += 1

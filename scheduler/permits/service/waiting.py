@@ -98,7 +98,6 @@ class WaitingRequest:
 
     @property
     def for_extension(self) -> bool:
-        """Whether the caller has the extension."""
         return self.arrived.request.extension is not None
 
 
@@ -136,20 +135,17 @@ class WaitingRequests:
         self._pending[pending.arrived.ticket] = pending
 
     def looks(self, pending: WaitingRequest) -> None:
-        """The request waits for a look."""
         if not pending.is_looking and pending.for_extension:
             pending.is_looking = True
             self.looking += 1
 
     def asks(self, pending: WaitingRequest, pool: str) -> None:
-        """The request waits for its pool."""
         self._looked(pending)
         pending.pool = pool
         self.waiting += 1
         self._pools[pool] += 1
 
     def settle(self, ticket: int, outcome: Outcome) -> None:
-        """The answer to a request is there."""
         pending = self._pending.get(ticket)
         if pending is None:
             return
@@ -173,7 +169,6 @@ class WaitingRequests:
                 del self._pools[pending.pool]
 
     def is_full(self, pool: str) -> bool:
-        """Whether no more may wait for a pool."""
         waits = self._pools[pool]
         return waits >= POOL_SHARE or (self.waiting >= MAX_WAITING and waits >= SURE_SHARE)
 

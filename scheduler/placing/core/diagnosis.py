@@ -131,9 +131,7 @@ class DiagnosisStore:
         self._kept.pop(pod.name, None)
 
     def of(self, namespace: str, name: str) -> Diagnosis | None:
-        """The diagnosis of a pod."""
         return self._kept.get(f"{namespace}/{name}")
 
     def newest(self, most: int) -> tuple[Diagnosis, ...]:
-        """The newest ones first."""
         return tuple(list(reversed(self._kept.values()))[:most])

@@ -58,7 +58,6 @@ class Reservation:
         return self.is_available and not (self.allocate_once and self.allocated != ZERO)
 
     def matches(self, pod: PodInfo) -> bool:
-        """Whether the pod may use it."""
         return self.is_matchable and any(_is_owner(owner, pod) for owner in self.owners)
 
 

@@ -32,7 +32,6 @@ class NominatedPods:
         return len(self._node_of)
 
     def node_of(self, uid: str) -> str | None:
-        """The node that the pod hopes for."""
         return self._node_of.get(uid)
 
     def on(self, node_name: str) -> Sequence[PodInfo]:

@@ -80,7 +80,6 @@ class Profile:
     path: str = field(default="profile", compare=False)
 
     def at(self, point: ExtensionPoint) -> PluginSet:
-        """What the profile says of a point."""
         return self.points.get(point, NO_PLUGINS)
 
 
@@ -250,7 +249,6 @@ def _weights(
 def _named_at(
     profile: Profile, points: Mapping[ExtensionPoint, PluginSet], multi_point: PluginSet
 ) -> dict[str, str]:
-    """Where each plugin is enabled first."""
     here: dict[str, str] = {}
     for path, entry in _enabled_entries(profile):
         here.setdefault(entry.name, path)

@@ -187,11 +187,9 @@ class PodQueue:
         return uid in self._entries
 
     def pods(self) -> Iterator[PodInfo]:
-        """Every pod of the queue, those in flight included."""
         return (entry.pod for entry in self._entries.values())
 
     def find(self, uid: str) -> QueuedPod | None:
-        """A pod of the queue, in flight or not."""
         entry = self._entries.get(uid)
         return entry.queued if entry is not None else None
 
@@ -201,7 +199,6 @@ class PodQueue:
         return entry.pool if entry is not None else None
 
     def counts(self) -> Counter[QueuePool]:
-        """How many pods each pool has."""
         return Counter(entry.pool for entry in self._entries.values())
 
     def due_s(self) -> float | None:

@@ -66,12 +66,10 @@ class Status:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Every text, that of the error first."""
         return self.texts if self.error is None else (str(self.error), *self.texts)
 
     @property
     def message(self) -> str:
-        """The reasons in one text."""
         return ", ".join(self.reasons)
 
     def as_error(self) -> Exception | None:
@@ -91,7 +89,6 @@ def new_status(code: Code | int, *texts: str) -> Status:
 
 
 def error_status(error: Exception | str) -> Status:
-    """The status of a failure."""
     return Status(Code.ERROR, (error,)) if isinstance(error, str) else Status(Code.ERROR, error=error)
 
 
@@ -101,7 +98,6 @@ def code_of(status: Status | None) -> Code | int:
 
 
 def is_success(status: Status | None) -> bool:
-    """Whether it says Success."""
     return status is None or status.code == Code.SUCCESS
 
 

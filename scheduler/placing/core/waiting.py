@@ -121,7 +121,6 @@ class PermitWait:
         return self._after(WaitEvent.CANCELLED)
 
     def _after(self, event: WaitEvent, outcome: Settled | None = None) -> "PermitWait":
-        """The wait after an event, by the table."""
         if self.phase is None or (self.phase, event) not in TABLE:
             return self
         return replace(self, phase=TABLE[self.phase, event], outcome=outcome or self.outcome)

@@ -83,7 +83,6 @@ class Binding:
         return None if status is not None and status.code is Code.WAIT else status
 
     async def wait(self) -> Status | None:
-        """Wait for the permit."""
         async with asyncio.timeout(PRE_FLIGHT_S):
             status = await self.framework.run_pre_bind_pre_flights(self._context, self.pod, self.node_name)
         if status is not None and status.code is not Code.SKIP and not is_success(status):

@@ -102,7 +102,6 @@ class PodScheduler:
             self._extenders.shared.gone(queued.pod)
 
     def happened(self, events: Iterable[SchedulingEvent]) -> None:
-        """Something has happened that may help pods."""
         happened = tuple(events)
         if happened:
             self.queue.move(happened, self._clock())

@@ -119,7 +119,6 @@ class FrameworkExtender(SchedulingFramework):
         self._shared.error_handlers.register(pre, post)
 
     def register_forget_pod_handler(self, handler: ForgetPodHandler) -> None:
-        """A handler for the pods of every profile."""
         self._shared.forget_handlers.register(handler)
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
@@ -127,7 +126,6 @@ class FrameworkExtender(SchedulingFramework):
         self._shared.forget_pod(pod, node_name)
 
     def reservations(self, node_name: str) -> Sequence[Reservation]:
-        """The reservations of a node now."""
         return self._shared.surroundings.reservations(node_name)
 
     @property

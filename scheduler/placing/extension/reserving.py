@@ -50,7 +50,6 @@ class Transformers:
         )
 
     async def before_pre_filter(self, context: CycleContext, pod: PodInfo) -> tuple[PodInfo, Status | None]:
-        """The pod that the pre-filter plugins see."""
         for transformer in self.pre_filter:
             with blaming(transformer, "before_pre_filter"):
                 changed, status = await answered(transformer.before_pre_filter(context, pod))
@@ -71,7 +70,6 @@ class Transformers:
     async def before_score(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PodInfo, Sequence[NodeInfo], Status | None]:
-        """The pod and the nodes that are scored."""
         for transformer in self.score:
             with blaming(transformer, "before_score"):
                 changed, changed_nodes, status = await answered(transformer.before_score(context, pod, nodes))
@@ -117,7 +115,6 @@ class ReservationPlugins:
         )
 
     async def run_pre_restore(self, context: CycleContext, pod: PodInfo) -> Status | None:
-        """pre_restore_reservation of each, until one says anything but Success."""
         return await first_failure(
             (plugin, plugin.pre_restore_reservation(context, pod)) for plugin in self.restore
         )
@@ -151,7 +148,6 @@ class ReservationPlugins:
     async def run_nominate_filter(
         self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
     ) -> Status | None:
-        """filter_nominate_reservation of each, until one says anything but Success."""
         return await first_failure(
             (plugin, plugin.filter_nominate_reservation(context, pod, reservation, node_name))
             for plugin in self.nominate_filter
@@ -177,7 +173,6 @@ class ReservationPlugins:
         reservations: Sequence[Reservation],
         node_name: str,
     ) -> tuple[dict[str, int], Status | None]:
-        """The scores of one plugin, or how it failed."""
         scores = {}
         for reservation in reservations:
             score, status = await answered(plugin.score_reservation(context, pod, reservation, node_name))
@@ -206,6 +201,5 @@ class ReservationPlugins:
 
 
 def _score_failure(plugin: Plugin, why: str) -> Status:
-    """A failure while reservations were scored."""
     name = plugin.name()
     return error_status(f'plugin "{name}" failed with: {why}').by(name)

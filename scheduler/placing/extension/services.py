@@ -93,7 +93,6 @@ class PluginServices:
         self._pages[plugin.name()] = endpoints
 
     def routes(self) -> tuple[server.Route, ...]:
-        """A route for every page."""
         return tuple(
             server.Route("GET", _path(name, endpoint), self._reading(name, endpoint), about=_about(name))
             for name, pages in self._pages.items()
@@ -167,7 +166,6 @@ class SchedulingPages:
     log: Logger
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Every page, those of the plugins too."""
         return (
             server.Route("GET", "/v1/scheduling/__services__", self._services, about=SERVICES),
             server.Route("GET", "/v1/scheduling/nodes/{node}", self._node, about=NODE),
@@ -237,7 +235,6 @@ class SchedulingPages:
 
 
 def shown_reservation(reservation: Reservation) -> ReservationShown:
-    """A reservation for a page."""
     return ReservationShown(
         name=reservation.name,
         uid=reservation.uid,

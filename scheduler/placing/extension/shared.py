@@ -102,7 +102,6 @@ class ForgetHandlers:
 
 
 def no_reservations(node_name: str) -> Sequence[Reservation]:
-    """No node has reservations."""
     del node_name
     return ()
 
@@ -249,7 +248,6 @@ class SharedExtension:
         ).routes()
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The metrics of extension points and of slow cycles."""
         return (
             *self.timings.families(),
             Family(

@@ -66,7 +66,6 @@ class ExtenderListener:
 
     @property
     def address(self) -> str:
-        """Host and port, as they were asked for."""
         return endpoint(self._settings.host, self._settings.port)
 
     async def open(self) -> int:

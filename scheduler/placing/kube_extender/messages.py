@@ -116,7 +116,6 @@ class ExtenderPreemptionResult(Value, frozen=True):
 
 
 def node_list(nodes: Iterable[msgspec.Raw]) -> Manifest:
-    """A NodeList of nodes as they came."""
     return {"metadata": {}, "items": list(nodes)}
 
 
@@ -161,7 +160,6 @@ class _Fields:
         self.faults = faults
 
     def fault(self, name: str, rule: str) -> None:
-        """A field breaks a rule."""
         self.faults.append(f"{self._path}{name}: {rule}")
 
     def optional(self, name: str, type_: type[T]) -> T | None:
@@ -191,7 +189,6 @@ class _Fields:
         return found
 
     def inner(self, name: str, raw: msgspec.Raw) -> "_Fields":
-        """The fields of an object in this one."""
         path = f"{self._path}{name}"
         try:
             fields = _decode(_Object, raw)

@@ -69,7 +69,6 @@ class _Attempt:
     nodes: NodeSnapshot
 
     def known(self, names: "tuple[str, ...]") -> list[NodeInfo]:
-        """The nodes of these names that the ledger knows."""
         return self.nodes.named(names)
 
 
@@ -172,7 +171,6 @@ class ExtenderService:
         fails: Callable[[str], server.Reply],
         body: bytes,
     ) -> tuple[str, server.Reply]:
-        """The outcome for the metrics, and the reply."""
         try:
             self._guard.check(0)
             async with asyncio.timeout(self._answer_s):

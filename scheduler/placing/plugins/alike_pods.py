@@ -32,7 +32,6 @@ class AlikePodsIndex:
         )
 
     def of(self, pod: PodInfo) -> AlikePods:
-        """The group of a pod."""
         owner = owner_of(pod.manifest)
         key = (pod.pod.namespace, frozenset(pod.labels.items()), owner)
         group = self._groups.get(key)
@@ -71,5 +70,4 @@ def owner_of(manifest: Mapping[str, Any]) -> str:
 
 
 def is_going(pod: PodInfo) -> bool:
-    """Whether the pod is being deleted."""
     return bool((pod.manifest.get("metadata") or {}).get("deletionTimestamp"))

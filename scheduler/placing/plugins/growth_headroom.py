@@ -75,7 +75,6 @@ class RequestedToCapacityRatioParam(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Utilization rises from point to point."""
         at = [point.utilization for point in found.get("shape", ())]
         if any(after <= before for before, after in pairwise(at)):
             yield "shape", f"utilization must rise from point to point, not {', '.join(map(str, at))}"
@@ -111,7 +110,6 @@ class ScoringStrategy(Settings):
             yield "resources", f"must name each resource once, not {', '.join(names)}"
 
     def points(self) -> Shape:
-        """The shape of the strategy."""
         if self.requested_to_capacity_ratio is not None:
             return tuple(
                 (each.utilization, each.score * 10) for each in self.requested_to_capacity_ratio.shape

@@ -194,7 +194,6 @@ def _holders(uid: str) -> tuple[Holder, Holder]:
 
 
 def _too_large(pod: PodInfo, node: NodeInfo) -> Status:
-    """No other pod's end would help."""
     texts = [
         f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}, "
         f"and no more than {amount_text(resource, most)} can be reserved on the node at all"

@@ -41,11 +41,9 @@ class NodeName(ShippedPlugin):
     """A pod that names its node goes nowhere else. Point: filter."""
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come."""
         return NODES_CHANGE
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """Only the node that the pod names."""
         del context
         wanted = spec_of(pod.manifest).get("nodeName")
         if not wanted or wanted == node.name:
@@ -59,11 +57,9 @@ class NodeUnschedulable(ShippedPlugin):
     """A node that is cordoned takes only pods that tolerate that. Point: filter."""
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change."""
         return NODES_CHANGE
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """Not on cordoned nodes."""
         del context
         if not spec_of(node.manifest).get("unschedulable"):
             return None
@@ -76,7 +72,6 @@ class TaintToleration(ShippedPlugin):
     """Taints keep pods away that do not tolerate them, or make the node a worse choice. Points: filter, score."""
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change."""
         return NODES_CHANGE
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
@@ -89,7 +84,6 @@ class TaintToleration(ShippedPlugin):
         return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, f"node(s) had untolerated taint(s) {taints}")
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
-        """How many taints PreferNoSchedule are not tolerated."""
         del context
         return len(
             untolerated(node, spec_of(pod.manifest).get("tolerations") or (), PREFER_NO_SCHEDULE)
@@ -106,7 +100,6 @@ class NodeAffinity(ShippedPlugin):
     """A pod's nodeSelector and node affinity. Points: preFilter, filter, preScore, score."""
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change."""
         return NODES_CHANGE
 
     def pre_filter(
@@ -131,7 +124,6 @@ class NodeAffinity(ShippedPlugin):
         )
 
     def pre_score(self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Status | None:
-        """Skip for a pod that prefers nothing."""
         del context, nodes
         return None if preferred_terms(spec_of(pod.manifest)) else new_status(Code.SKIP)
 

@@ -18,12 +18,10 @@ _NAME: Final = "metadata.name"
 
 
 def node_labels(node: NodeInfo) -> Mapping[str, str]:
-    """The node's labels."""
     return (node.manifest.get("metadata") or {}).get("labels") or {}
 
 
 def taints(node: NodeInfo) -> Sequence[Taint]:
-    """The node's taints."""
     return (node.manifest.get("spec") or {}).get("taints") or ()
 
 
@@ -102,7 +100,6 @@ def _is_above(first: str | None, second: str | None) -> bool:
 
 
 def untolerated(node: NodeInfo, tolerations: Sequence[Toleration], effects: frozenset[str]) -> list[Taint]:
-    """The node's taints of these effects that nothing tolerates."""
     return [
         taint
         for taint in taints(node)

@@ -192,7 +192,6 @@ class PodTopologySpread(ShippedPlugin):
         return score, None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
-        """The fewest pods get the most."""
         del pod
         scoring: _SpreadScoring = context.read(_PREFERRED)
         counted = [score for name, score in scores.items() if name not in scoring.ignored]

@@ -28,7 +28,6 @@ class SchedulingGates(ShippedPlugin):
     """A pod waits while it has scheduling gates. Point: preEnqueue."""
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """The pod itself, once its gates are gone."""
         return (EventWithHint(EventResource.POD, ActionType.UPDATE, _is_open),)
 
     def pre_enqueue(self, pod: PodInfo) -> Status | None:

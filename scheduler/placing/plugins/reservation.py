@@ -209,7 +209,6 @@ class ReservationPlugin(ShippedPlugin):
         return found[1] if found is not None and found[0] == node_name else None
 
     def delete_nominated_reservation(self, pod: PodInfo) -> None:
-        """Forget what was nominated for the pod."""
         self._nominated.pop(pod.uid, None)
 
     # ------------------------------------------------------------ pages

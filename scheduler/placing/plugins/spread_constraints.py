@@ -28,7 +28,6 @@ class DefaultConstraint(Settings):
     """With fewer domains than this the least is taken to be zero."""
 
     def manifest(self) -> Mapping[str, Any]:
-        """The constraint as pods have it."""
         return {
             "maxSkew": self.max_skew,
             "topologyKey": self.topology_key,

@@ -35,7 +35,6 @@ class UnhandledFeatures(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Names every such feature."""
         del context, nodes
         found = list(_features(spec_of(pod.manifest)))
         if not found:

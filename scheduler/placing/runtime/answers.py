@@ -36,7 +36,6 @@ def blame(error: Exception, plugin: str, point: str) -> None:
 
 @contextmanager
 def blaming(plugin: Plugin, point: str) -> Iterator[None]:
-    """What is raised in the block is the plugin's."""
     try:
         yield
     except Exception as error:

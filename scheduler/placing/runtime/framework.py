@@ -102,7 +102,6 @@ class SchedulingFramework:
         self._filters: Final = self._methods(ExtensionPoint.FILTER, "filter")
 
     def now_s(self) -> float:
-        """The monotonic clock."""
         return self._clock_s()
 
     # ------------------------------------------------------------ what is configured
@@ -127,11 +126,9 @@ class SchedulingFramework:
         return self._profile.points
 
     def plugins_at(self, point: ExtensionPoint) -> tuple[Plugin, ...]:
-        """The plugins of a point, in their order."""
         return tuple(self._plugins[name] for name in self._profile.points[point])
 
     def score_weights(self) -> Mapping[str, int]:
-        """The weight of each plugin that scores."""
         return self._profile.weights
 
     # ------------------------------------------------------------ for the queue
@@ -417,7 +414,6 @@ class SchedulingFramework:
 
     @timed("postBind")
     async def run_post_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
-        """The pod was bound."""
         for name, post_bind in self._methods(ExtensionPoint.POST_BIND, "post_bind"):
             await self._ask("postBind", name, post_bind, context, pod, node_name)
 
@@ -462,7 +458,6 @@ class SchedulingFramework:
         return found
 
     async def _ask(self, point: str, plugin: str, method: Method, *arguments: object) -> Any:
-        """A plugin's answer, which may have to be awaited."""
         started_s, ended = self.now_s(), RAISED
         try:
             answer = await answered(method(*arguments))

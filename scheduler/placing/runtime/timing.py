@@ -48,11 +48,9 @@ class Timings:
         self._points[profile, point, status].observe(duration_s)
 
     def plugin(self, plugin: str, point: str, status: str, duration_s: float) -> None:
-        """A plugin has answered."""
         self._plugins[plugin, point, status].observe(duration_s)
 
     def permit_wait(self, status: str, duration_s: float) -> None:
-        """A pod has waited for its permit."""
         self._waits[status,].observe(duration_s)
 
     def families(self) -> tuple[AnyFamily, ...]:

@@ -28,7 +28,6 @@ class WaitingEntry:
         }
 
     def get_pod(self) -> PodInfo:
-        """The pod."""
         return self._pod
 
     def pending_plugins(self) -> tuple[str, ...]:
@@ -40,7 +39,6 @@ class WaitingEntry:
         return self._become(self._wait.allow(plugin))
 
     def reject(self, message: str, plugin: str = "") -> bool:
-        """The pod is rejected. Whether that changed anything."""
         return self._become(self._wait.reject(message, plugin))
 
     async def outcome(self) -> Settled:

@@ -341,7 +341,6 @@ class PoolAdmissionQueue:
     # ------------------------------------------------------------ what only the chain can tell
 
     def _context(self, batch: Batch) -> Context:
-        """What the plugins are told of a batch's question."""
         requests = tuple(batches.request_of(growth, self._vms) for growth in batch.growths)
         question = uuid.uuid4().hex if self._manager.has_listeners else ""
         if batch.question.amount is None:

@@ -48,7 +48,6 @@ class AbandonedCalls:
             del self._tasks[about]
 
     def count(self) -> int:
-        """How many there are."""
         return sum(map(len, self._tasks.values()))
 
 
@@ -124,7 +123,6 @@ def drop(steps: Steps[T], call: Call) -> None:
 
 
 async def run(steps: Steps[T]) -> T:
-    """Run steps to their end."""
     result, call = begin(steps)
     return await go_on(steps, call) if call is not None else cast("T", result)
 

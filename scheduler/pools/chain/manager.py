@@ -82,7 +82,6 @@ class PluginManager:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The plugins' names in their order."""
         return tuple(name for name, *_ in self._plugins)
 
     @property
@@ -127,15 +126,12 @@ class PluginManager:
                     self._log.warning("pool plugin did not stop", plugin=name, error=repr(error))
 
     async def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
-        """Call the hook of every plugin until one refuses."""
         return await calls.run(self._chain("pre_create_pool", ctx, pool))
 
     async def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
-        """Call the hook of every plugin until one refuses."""
         return await calls.run(self.update_steps(ctx, new_pool, pods))
 
     async def pre_delete_pool(self, ctx: Context, pool: Pool) -> Admission:
-        """Call the hook of every plugin until one refuses."""
         return await calls.run(self._chain("pre_delete_pool", ctx, pool))
 
     async def pre_create_pod_hooks(self, ctx: Context, pod: PodManifest, pool: Pool) -> PodAdmission:

@@ -98,11 +98,9 @@ class PoolObjects:
         return record.pool if record is not None else None
 
     def names(self) -> tuple[str, ...]:
-        """Every name, sorted."""
         return tuple(sorted(self._records))
 
     def pool(self, name: str) -> Pool | None:
-        """One pool with its replicas as they are now."""
         found = self.find(name)
         return self._now(found) if found is not None else None
 

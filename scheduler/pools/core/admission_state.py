@@ -55,7 +55,6 @@ class CachedRefusal(Value, frozen=True):
 
     @property
     def at(self) -> str:
-        """The total for people."""
         if self.resource is None:
             return counted(self.total, "unit")
         return resource_text(self.resource, self.total)
@@ -104,18 +103,15 @@ class PoolAdmissionState(Value, frozen=True):
         return self.refused_amounts if self.refusal is None else (self.refusal, *self.refused_amounts)
 
     def refused(self, resource: str) -> CachedRefusal | None:
-        """The refusal about that resource."""
         return next((each for each in self.refused_amounts if each.resource == resource), None)
 
     def with_refusals(self, refusals: Iterable[CachedRefusal]) -> "PoolAdmissionState":
-        """These refusals in the place of all others."""
         of = {each.resource: each for each in refusals}
         about_units = of.pop(None, None)
         return replace(self, refusal=about_units, refused_amounts=tuple(of.values()))
 
     @property
     def is_parked(self) -> bool:
-        """Whether the pool or any VM is parked."""
         return self.parked is not None or bool(self.parked_vms)
 
     def at(self, generation: int, now_s: float) -> "PoolAdmissionState":
@@ -133,7 +129,6 @@ class PoolAdmissionState(Value, frozen=True):
         return PoolAdmissionState(last=self.last, generation=self.generation)
 
     def without_vm(self, uid: str) -> "PoolAdmissionState":
-        """One VM is not parked any more."""
         if uid not in self.parked_vms:
             return self
         left = {other: parking for other, parking in self.parked_vms.items() if other != uid}
@@ -171,7 +166,6 @@ def saturated(refusal: CachedRefusal, pool: str, now_s: float) -> Reason:
 
 
 def nothing(code: ReasonCode, message: str, retry_after_s: float | None) -> PoolVerdict:
-    """A verdict that grants nothing."""
     return PoolVerdict(0, Reason(code, message, retry_after_s=retry_after_s))
 
 

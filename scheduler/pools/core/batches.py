@@ -99,7 +99,6 @@ class Batch(Value, frozen=True):
 
     @property
     def deadline_s(self) -> float:
-        """The earliest deadline of those who wait."""
         return min(growth.waiter.deadline_s for growth in self.growths)
 
     def is_about(self, pool: Pool | None) -> bool:
@@ -220,7 +219,6 @@ def labels_of(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
 
 
 def request_of(growth: PoolGrowth, vms: VmTable) -> VmRequest:
-    """What the plugins are told of a growth."""
     needed, record = growth.waiter.needed, vms.by_uid(growth.uid)
     assert record is not None
     return VmRequest(
@@ -263,7 +261,6 @@ def late(pool: str) -> PoolVerdict:
 
 
 def failed(pool: str, message: str) -> PoolVerdict:
-    """The verdict where the pool could not be asked."""
     return nothing(ReasonCode.POOL_FAILED, f"pool {pool}: {message}", FAILED_RETRY_S)
 
 
@@ -368,7 +365,6 @@ def granted_amount(result: ProbeResult) -> Resources | None:
 def _admitted(
     state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, now_s: float
 ) -> PoolVerdict:
-    """All units that were asked for."""
     total = asked.candidate
     if asked.is_cut and state.refusal is not None:
         reason = saturated(state.refusal, pool, now_s)

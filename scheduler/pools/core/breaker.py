@@ -99,7 +99,6 @@ class Breaker:
                 return replace(self, is_probing=False) if is_probe else self
 
     def _in(self, state: BreakerState) -> "Breaker":
-        """The breaker in another state, which begins another era."""
         return replace(self, state=state, proofs=0, is_probing=False, era=self.era + 1)
 
     def wait_s(self, now_s: float) -> float:
@@ -132,7 +131,6 @@ class RetryBudget:
         return cls(retries * THOUSANDTHS, retries * THOUSANDTHS, round(share * THOUSANDTHS))
 
     def answered(self) -> "RetryBudget":
-        """After a question that was answered."""
         if self.left == self.most:
             return self
         return replace(self, left=min(self.left + self.earned, self.most))
@@ -143,5 +141,4 @@ class RetryBudget:
 
     @property
     def retries(self) -> int:
-        """Whole retries that are left."""
         return self.left // THOUSANDTHS

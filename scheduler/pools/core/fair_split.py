@@ -366,7 +366,6 @@ class Accounts:
         return self._wanted_below[place]
 
     def borrowing(self, place: int) -> int:
-        """What a tenant borrows and claims beyond its guarantee."""
         return self._wanted[place] - self._tree.nodes[place].guaranteed_units
 
     def borrowing_with(self, place: int, wanted_units: int) -> list[int]:
@@ -451,7 +450,6 @@ class Accounts:
         return shares
 
     def status(self) -> tuple[TenantStatus, ...]:
-        """All tenants, in the order of the tree."""
         return tuple(map(self.status_of, range(len(self._tree.nodes))))
 
     def status_of(

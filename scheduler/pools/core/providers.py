@@ -127,7 +127,6 @@ class ProviderSet:
     instance_type: InstanceTypeProvider | None = None
 
     def normalized(self) -> Providers:
-        """The set with no-op providers in the gaps."""
         return Providers(
             self.quota if self.quota is not None else NoQuota(),
             self.instance_type if self.instance_type is not None else NoInstanceTypes(),

@@ -34,7 +34,6 @@ class Claim:
 
     @property
     def amount(self) -> Resources:
-        """What was refused of each resource."""
         return (self.wanted - self.pooled).max(ZERO)
 
 
@@ -151,7 +150,6 @@ class PoolQueue:
         return len(self.waiting) + len(self.asked)
 
     def join(self, waiter: Waiter) -> None:
-        """One more waits, behind all others."""
         self.waiting[waiter.needed.ticket] = waiter
 
     def leave(self, ticket: int) -> None:

@@ -250,7 +250,6 @@ class Admission:
 
     @property
     def updated(self) -> bool:
-        """Whether the admission carries a changed pool."""
         return self.pool is not None
 
     def admits(self, pool: Pool) -> bool:
@@ -265,7 +264,6 @@ class Admission:
 
 
 def resource_text(resource: str, amount: int) -> str:
-    """An amount of one resource in a sentence."""
     return amount_text(resource, amount) + (" of memory" if resource == "memory" else "")
 
 
@@ -286,7 +284,6 @@ class PodAdmission:
 
     @property
     def updated(self) -> bool:
-        """Whether the admission carries a changed pod."""
         return self.pod is not None
 
 

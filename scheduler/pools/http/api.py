@@ -233,7 +233,6 @@ class PoolApi:
         return found
 
     def shown(self, pool: Pool) -> PoolShown:
-        """A pool with its status, as people see it."""
         return msgspec.convert({**entry.shown(pool), "status": self._status(pool)}, PoolShown)
 
     def _status(self, pool: Pool) -> PoolStatusShown:
@@ -265,7 +264,6 @@ class PoolApi:
         )
 
     def _saturated_amounts(self, state: PoolAdmissionState) -> dict[str, SaturatedAmount] | None:
-        """Where a pool whose amounts are limited is full."""
         return {
             each.resource or "": SaturatedAmount(at=each.at, until=self._time(each.until_s))
             for each in state.refused_amounts

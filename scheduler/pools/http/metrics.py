@@ -11,7 +11,6 @@ from scheduler.pools.core.admission_state import PoolAdmissionState
 
 
 def pool_families(ledger: Ledger, queue: PoolAdmissionQueue, stats: PoolStats) -> Iterator[AnyFamily]:
-    """Every metric of pools with its samples now."""
     pools = [(account, queue.state_of(account.name)) for account in ledger.pools()]
     yield Family(
         "gauge",

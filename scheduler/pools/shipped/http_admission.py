@@ -422,7 +422,6 @@ class HttpAdmission(BasePlugin):
 
 
 def _closed_door(breaker: Breaker, now_s: float) -> str:
-    """Why a call was not made."""
     since = f"the admission service failed {breaker.failures} times in a row, the last {now_s - breaker.opened_s:.1f} s ago"
     match breaker.state:
         case BreakerState.OPEN:

@@ -218,7 +218,6 @@ def _admitted(answer: Answered, header_wait_s: float | None) -> Said | Failed:
 
 
 def _refused(answer: Answered, requests: tuple[VmRequest, ...], header_wait_s: float | None) -> Said | Failed:
-    """One of the four statuses that are answers."""
     try:
         model = _Body if answer.status == 503 else _LooseBody
         body = model.model_validate_json(answer.body)

@@ -78,7 +78,6 @@ class QuotaPlugin(BasePlugin):
         return NAME
 
     def start(self, handle: Handle) -> None:
-        """Says in the log what is in force."""
         leaves = sum(node.is_leaf for node in self._tree.nodes)
         handle.log.info(
             "quotas in force",
@@ -329,7 +328,6 @@ class QuotaPlugin(BasePlugin):
     # ------------------------------------------------------------ what is said
 
     def _why(self, pool: Pool, place: int, allowance: Allowance, cap: int) -> str:
-        """Why fewer are admitted, for people."""
         assert allowance.units is not None
         tenant = self._tree.nodes[place].tenant.name
         units = max(0, allowance.units - self._accounts.used_units(place))

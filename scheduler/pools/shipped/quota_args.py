@@ -49,7 +49,6 @@ class TenantArgs(Settings):
     """The tenant's part of what is lent, against the weights of the others."""
 
     def tenant(self, measure: str) -> Tenant:
-        """The tenant with its amounts in one measure."""
         guaranteed, limit = self.guarantees.of(measure), self.limits.of(measure)
         if measure == UNITS:
             guaranteed = guaranteed if self.guaranteed_units is None else self.guaranteed_units
@@ -131,7 +130,6 @@ def _written_amount(entry: Mapping[str, object], short: str, measure: str) -> in
 
 
 def _text(measure: str, amount: int) -> str:
-    """An amount for people."""
     return str(amount) if measure == UNITS else amount_text(measure, amount)
 
 

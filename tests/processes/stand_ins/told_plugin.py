@@ -26,7 +26,6 @@ TOTAL = 64 * 2**30
 
 
 def told() -> tuple[int, bool]:
-    """The number to say, and whether to lie."""
     found = json.loads(Path(FILE).read_text())
     return found["say"], found.get("lie", False)
 

@@ -118,7 +118,6 @@ class DeployedContainers:
             )
 
     def _volume(self, pod: Manifest, mount: Mapping[str, Any]) -> Path:
-        """The directory that stands for what is mounted there."""
         path = self._directory / str(pod["metadata"]["name"]) / str(mount["name"])
         if mount["mountPath"] == SECRETS:
             return self._secrets(pod, path)
@@ -192,14 +191,12 @@ def _environment(pod: Manifest, container: Manifest) -> dict[str, str]:
 
 
 def _argument(text: str, pod: Manifest, environment: Mapping[str, str], mounts: Mapping[str, Path]) -> str:
-    """An argument as the program gets it here."""
     for name, value in environment.items():
         text = text.replace(f"$({name})", value)
     return _here(text.replace("0.0.0.0", pod["status"]["podIP"]), mounts)
 
 
 def _here(text: str, mounts: Mapping[str, Path]) -> str:
-    """A text with the paths of what is mounted."""
     for there, here in mounts.items():
         text = text.replace(there, str(here))
     return text

@@ -61,7 +61,6 @@ class Deployed:
     team: Objects
 
     def as_pod_of(self, program: str, found: Manifest) -> Caller:
-        """Act as the program in that pod."""
         metadata = found["metadata"]
         bound = (
             "--bound-object-kind=Pod",
@@ -72,12 +71,10 @@ class Deployed:
         return Caller(self.plane, token.strip())
 
     def agent(self, node: str) -> Caller:
-        """Act as the agent of a node."""
         (found,) = (each for each in self.pods_of("parley-agent") if each["spec"]["nodeName"] == node)
         return self.as_pod_of("parley-agent", found)
 
     def pods_of(self, program: str) -> list[Manifest]:
-        """The pods of a program that are to stay."""
         return [
             each
             for each in self.system.list("pods")

@@ -30,7 +30,6 @@ class ExtenderCall:
 
     @property
     def pod(self) -> str:
-        """The name of the pod that it is about."""
         return str(
             self.request["PodName"] if self.verb == "bind" else self.request["Pod"]["metadata"]["name"]
         )
@@ -61,11 +60,9 @@ class ExtenderProxy:
         self._thread.join(10)
 
     def count(self) -> Counter[str]:
-        """How often each verb was called."""
         return Counter(each.verb for each in list(self.calls))
 
     def of(self, verb: str, pod: str) -> list[ExtenderCall]:
-        """The calls of a verb about a pod."""
         return [each for each in list(self.calls) if each.verb == verb and each.pod == pod]
 
     async def _serve(self) -> None:

@@ -23,7 +23,6 @@ def throttled_periods(cgroup: Path) -> int:
 
 
 def memory_in_use(cgroup: Path) -> int:
-    """Bytes in use, page cache included."""
     files = (cgroup / "memory.current", cgroup / "memory.usage_in_bytes")
     return int(next(each for each in files if each.exists()).read_text())
 

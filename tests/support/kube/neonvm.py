@@ -27,7 +27,6 @@ def install(plane: ControlPlane) -> None:
 
 
 def machine(name: str, cpus: dict[str, Any], slots: dict[str, int], **metadata: Any) -> Manifest:
-    """A VirtualMachine that nobody has started yet."""
     guest = {"cpus": cpus, "memorySlotSize": "1Gi", "memorySlots": slots}
     return {
         "apiVersion": VIRTUAL_MACHINES.api_version,

@@ -29,7 +29,6 @@ class NodeOfPrograms:
     containers: DeployedContainers
 
     def log(self, component: str, event: str) -> list[str]:
-        """The lines of an event that programs have logged."""
         words = (f'"component":"{component}"', f'"event":"{event}"')
         return [line for line in self.containers.log().splitlines() if all(word in line for word in words)]
 

@@ -62,7 +62,6 @@ class Objects:
         self.plane.kubectl("apply", f"--namespace={self.namespace}", "--filename=-", stdin=json.dumps(items))
 
     def create_pod(self, manifest: Manifest) -> Manifest:
-        """Create a pod and wait until it runs."""
         name = manifest["metadata"]["name"]
         self.plane.call("POST", self._path("pods"), manifest)
         return self.shown(f"{name} runs", lambda: _running(self.get("pods", name)))
@@ -93,7 +92,6 @@ class Objects:
         return self.shown(f"{name} is resized", lambda: _resized(self.get("pods", name)))
 
     def condition(self, name: str, type_: str, reason: str) -> Mapping[str, Any]:
-        """Wait for a pod's condition with this reason."""
         return self.shown(
             f"{name}: {type_} {reason}",
             lambda: next(
@@ -107,7 +105,6 @@ class Objects:
         )
 
     def delete(self, plural: str, name: str) -> None:
-        """Delete an object and wait until it is gone."""
         self.plane.call("DELETE", self._path(plural, name))
 
         def gone() -> bool:

@@ -59,7 +59,6 @@ class ParleyPrograms:
         os.kill(self.running[name].process.pid, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
         os.kill(self.running[name].process.pid, signal.SIGCONT)
 
     def end_all(self) -> None:
@@ -142,7 +141,6 @@ class ParleyPrograms:
         return {vm["vm"]: vm for vm in self.page(f"agent-{node}", "/v1/vms")["vms"]}
 
     def text(self, name: str) -> str:
-        """What a program has logged."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
 

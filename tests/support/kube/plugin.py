@@ -42,7 +42,6 @@ class Said:
     faults: str
 
     def document(self) -> Any:
-        """What was printed as JSON."""
         return json.loads(self.printed)
 
 

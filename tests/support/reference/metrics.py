@@ -73,14 +73,12 @@ def every_family() -> list[AnyFamily]:
 
 
 def _of_the_plugin_manager() -> tuple[AnyFamily, ...]:
-    """The published gauge is there with a plugin only."""
     worlds = Worlds(DesiredStateOfWorld(lambda: 0, lambda: "uid"), ActualStateOfWorld())
     worlds.desired.add_or_update_plugin("/plugins/a.sock")
     return plugins_families(worlds)
 
 
 def shown(family: AnyFamily) -> str:
-    """The family's name on a page."""
     return f"{family.name}_total" if family.kind == "counter" else family.name
 
 
@@ -94,7 +92,6 @@ def _of_informants() -> Iterator[ServedMetric]:
 
 
 def served() -> list[ServedMetric]:
-    """All metrics, each once."""
     found = {each.name: each for each in _of_informants()} | {
         shown(each): ServedMetric(shown(each), each.kind, tuple(each.labels), each.help)
         for each in every_family()
@@ -103,7 +100,6 @@ def served() -> list[ServedMetric]:
 
 
 def alerts_by_metric() -> Mapping[str, list[str]]:
-    """The alerts whose expressions name a metric."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     if ALERTS.exists():
         for group in yaml.safe_load(ALERTS.read_text())["groups"]:

@@ -30,7 +30,6 @@ def made() -> tuple[Mapping[str, str], tuple[str, ...]]:
 
 
 def written_to(pages: Mapping[str, str]) -> None:
-    """Write the pages where they are committed."""
     DIRECTORY.mkdir(exist_ok=True)
     for name, text in pages.items():
         (DIRECTORY / name).write_text(text)

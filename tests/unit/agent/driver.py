@@ -105,7 +105,6 @@ def refusal(
 
 
 def decreed(units: int, plugin: str = "theirs") -> Callable[[Load, Sizing], events.PoliciesAnswered]:
-    """The policy plugin always has the same goal."""
     goal = ResourceGoal(units, "decree")
     return lambda _load, _sizing: events.PoliciesAnswered((PluginAnswer(plugin, Goal(goal, goal)),))
 
@@ -165,7 +164,6 @@ class Driver:
     # ---------------------------------------------------------------- the clock
 
     def plan(self) -> Plan:
-        """What is planned now."""
         self.state = lapse(self.state, self.now_s, self.timing)
         return plan(self.state, self.now_s, self.timing)
 
@@ -214,7 +212,6 @@ class Driver:
         return self.settle()
 
     def end(self, action: events.Action, *outcome: events.Event) -> None:
-        """End an action that is under way."""
         self.flying.remove(action)
         self.hear(*outcome)
 
@@ -225,7 +222,6 @@ class Driver:
         return self.settle()
 
     def answer(self, event_of: Callable[[PermitRequest], events.Event]) -> "Driver":
-        """Answer the request that is under way."""
         return self.finish(events.RequestPermit, event_of(self.request()))
 
     def try_upscale(self, *, cpu: bool = False, memory: bool = False, why: str = "") -> "Driver":
@@ -303,15 +299,12 @@ class Driver:
         return [each for each in self.log if isinstance(each, kind)]
 
     def requests(self) -> list[PermitRequest]:
-        """Every request that was started."""
         return [each.request for each in self.of(events.RequestPermit)]
 
     def request(self) -> PermitRequest:
-        """The last request."""
         return self.requests()[-1]
 
     def resizes(self) -> list[Resources]:
-        """Every target that was commanded."""
         return [each.target for each in self.of(events.Resize)]
 
     def kinds(self) -> list[str]:
@@ -326,7 +319,6 @@ class Driver:
         return self
 
     def held(self) -> Resources:
-        """What may be used now."""
         return self.state.held_at(self.now_s)
 
     def is_flying(self, kind: type[object]) -> bool:

@@ -76,7 +76,6 @@ class Life:
         await self.backend.resize(GUEST_VM, target, self.fencing, seen=seen, not_after_s=math.inf)
 
     async def reach(self, target: Resources) -> Observation:
-        """Resize, and wait until the VM is there."""
         await self.resize(target)
         return await self.until(lambda seen: seen.size == seen.target == target)
 
@@ -91,7 +90,6 @@ class Life:
         return seen
 
     def page(self) -> dict[str, Any]:
-        """The machine's page."""
         found: dict[str, Any] = msgspec.to_builtins(self.backend.machine(GUEST_VM.name))
         return found
 
@@ -108,7 +106,6 @@ class Guests:
         self._log = ChangeLog(directory, "node-a")
 
     def changes(self) -> list[dict[str, Any]]:
-        """The lines of the change log."""
         return [json.loads(line) for line in (self._directory / FILE_NAME).read_text().splitlines()]
 
     def open(self) -> Life:
@@ -130,7 +127,6 @@ class Guests:
         return self._lives[-1]
 
     async def life(self) -> Life:
-        """A life that has fenced the VM."""
         return await self.open().fence()
 
     async def restarted(self, life: Life) -> Life:
@@ -154,7 +150,6 @@ class Guests:
         self._log.__exit__()
 
     def sent(self, command: str) -> list[dict[str, Any]]:
-        """What was sent with a command."""
         return [arguments for name, arguments in self.qemu.commands if name == command]
 
 

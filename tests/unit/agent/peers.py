@@ -176,7 +176,6 @@ class Held:
         self.lines.append((life, amount))
 
     def now(self) -> Resources:
-        """What is held by the last line."""
         return self.lines[-1][1] if self.lines else cu(0)
 
 

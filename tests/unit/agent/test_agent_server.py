@@ -26,7 +26,6 @@ ABOUT = Operation("a page", {})
 
 
 async def serve(request: Request) -> Reply:
-    """Say where the request came to."""
     return Reply(200, request.path.encode())
 
 

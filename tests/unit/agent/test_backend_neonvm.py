@@ -51,7 +51,6 @@ def _use(server: FakeApiServer) -> tuple[Any, Any]:
 
 
 def _changed(manifest: Manifest, path: str, value: object) -> Manifest:
-    """A copy with another value."""
     head, _, rest = path.partition(".")
     return {**manifest, head: _changed(manifest.get(head, {}), rest, value) if rest else value}
 

@@ -42,7 +42,6 @@ class PodDriver(Driver):
         return PodObservation(size, seen.target, seen.begun_s, seen.refusal, self.containers)
 
     def dies(self) -> "PodDriver":
-        """A look shows that the container is dead."""
         self.containers = replace(self.containers, waits=DEAD)
         self.tell(events.VmMoved())
         return self

@@ -25,7 +25,6 @@ def started(want: float = 4) -> Driver:
 
 
 def asked(driver: Driver) -> PermitRequest:
-    """The request under way."""
     (request,) = [action.request for action in driver.flying if isinstance(action, events.RequestPermit)]
     return request
 
@@ -44,7 +43,6 @@ def growing(driver: Driver, want: float) -> PermitRequest:
 
 
 def answer(driver: Driver, answered: events.PermitGranted) -> None:
-    """The scheduler's answer to the request under way."""
     driver.finish(events.RequestPermit, answered)
 
 

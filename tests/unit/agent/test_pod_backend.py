@@ -71,11 +71,9 @@ class _Life:
         return calls
 
     def container(self, **change: Any) -> None:
-        """The node writes the status of the container."""
         self.status(lambda status: status | {"containerStatuses": [status["containerStatuses"][0] | change]})
 
     def status(self, change: Callable[[Manifest], Manifest]) -> None:
-        """The node writes the status."""
         pod = self.server.get(PODS, *KEY)
         self.server.store.update(PODS, KEY, pod | {"status": change(pod["status"])}, "status")
 
@@ -297,7 +295,6 @@ async def test_a_pod_whose_container_is_dead_is_not_resized(
     [("Always", 0, True), ("OnFailure", 1, True), ("OnFailure", 0, False), ("Never", 1, False)],
 )
 def test_a_container_that_is_not_started_again_is_not_waited_for(policy: str, code: int, waits: bool) -> None:
-    """Its pod goes on with the others."""
     ended = {"name": "a", "containerID": "x://ended", "state": {"terminated": {"exitCode": code}}}
     pod: Manifest = {
         "spec": {"restartPolicy": policy, "containers": [{"name": "a"}, {"name": "b"}]},

@@ -96,7 +96,6 @@ class Fixed:
     result: Goal
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """That result."""
         return self.result
 
 

@@ -92,7 +92,6 @@ def stuck(driver: Driver) -> Condition:
 
 
 def failing(driver: Driver, seconds: int) -> None:
-    """Every resize fails while looks succeed."""
     for _ in range(seconds * 4):
         driver.wait(0.25)
         if driver.is_flying(events.Resize):

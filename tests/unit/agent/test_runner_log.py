@@ -15,7 +15,6 @@ from tests.unit.hosting.raw_peers import Lines, recorded
 
 
 def _logged(made: World) -> Lines:
-    """The lines that the runner writes from now on."""
     log, lines = recorded()
     made.runner._runner_log = RunnerLog(log)
     return lines

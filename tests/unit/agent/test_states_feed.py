@@ -61,7 +61,6 @@ class Noted:
 
 
 def cluster(*pods: Manifest) -> tuple[ClusterNode, Kept, Noted]:
-    """The node, with its pods."""
     kept, noted = Kept(*pods), Noted()
     stores = Stores(kept, Kept(NODE), Kept({"metadata": {"namespace": "d", "name": "p"}, "spec": {"min": 1}}))
     return ClusterNode(cast("Any", None), stores, noted, dict), kept, noted

@@ -27,7 +27,6 @@ def with_max(most: Resources, least: Resources = UNIT) -> Vm:
 
 
 def held_after(driver: Driver, vm: Vm) -> Resources:
-    """What is held right after the change."""
     state = apply(driver.state, events.VmChanged(vm), driver.now_s, TIMING, UTILISATION)
     return state.held_at(driver.now_s)
 

@@ -136,6 +136,5 @@ class Plugin(RegistrationServicer):
 
 
 def stale_socket(path: Path) -> None:
-    """A socket file where nobody listens."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.fspath(path))

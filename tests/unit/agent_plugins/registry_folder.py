@@ -52,7 +52,6 @@ class Folder:
         self.base = base
 
     def perform(self, name: str, *arguments: str) -> None:
-        """Perform one operation."""
         getattr(self, name)(*arguments)
 
     def socket(self, path: str) -> None:

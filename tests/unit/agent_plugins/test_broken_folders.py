@@ -100,7 +100,6 @@ async def test_a_plugin_is_registered_again_once_its_folder_is_mended(break_: Br
 
 
 def _check_order(calls: list[str]) -> None:
-    """Deregister, validate, register, as often as that happened."""
     words = [each.split()[0] for each in calls]
     assert words == ["deregister", "validate", "register"] * (len(words) // 3)
 

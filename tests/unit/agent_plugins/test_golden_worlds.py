@@ -45,7 +45,6 @@ def timestamp(told: Any) -> int | None:
 
 
 def info(told: dict[str, Any]) -> PluginInfo:
-    """A plugin of the recordings."""
     label = told.get("handler")
     return PluginInfo(
         told["socket_path"],

@@ -91,7 +91,6 @@ class Scene:
             self.desired.add_or_update_plugin(f"/p/dead{each:04}")
 
     def state(self, path: str) -> PluginState:
-        """The state of one socket."""
         return next(each.state for each in self.reconciler.statuses() if each.socket_path == path)
 
     def status(self) -> PluginStatus:

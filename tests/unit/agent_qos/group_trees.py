@@ -51,15 +51,12 @@ class GroupTree:
                     (directory / name).write_text(f"{text}\n")
 
     def file(self, group: str, name: str) -> Path:
-        """A file of a group."""
         return self.root / ("" if self.is_v2 else name.partition(".")[0]) / group / name
 
     def text(self, group: str, name: str) -> str:
-        """What a file of a group says."""
         return self.file(group, name).read_text().strip()
 
     def set(self, group: str, name: str, text: str) -> None:
-        """Have a file of a group say something."""
         self.file(group, name).write_text(f"{text}\n")
 
 

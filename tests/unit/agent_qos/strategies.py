@@ -29,7 +29,6 @@ class Lines:
         return lambda text, **fields: self.lines.append((level, text, fields))
 
     def texts(self, level: str) -> list[str]:
-        """The texts of a level."""
         return [text for found, text, _ in self.lines if found == level]
 
 
@@ -71,7 +70,6 @@ class Strategy:
             pass
 
     def living(self) -> int:
-        """How many of its threads there are."""
         return sum(thread.is_alive() for thread in self.threads)
 
 
@@ -100,7 +98,6 @@ async def waiting(stop: StopSignal) -> None:
 
 
 def states(*, is_synced: bool = True) -> States:
-    """States that are synced, or lack the pods."""
     found = States(StateCallbacks(LOG, clock=lambda: 0.0))
     found.publish_node(NodeState("node-1", Resources(4000, 2**33), Resources(4000, 2**33)))
     found.publish_vms(())
@@ -111,7 +108,6 @@ def states(*, is_synced: bool = True) -> States:
 
 
 def pod(name: str, **fields: Any) -> PodState:
-    """A best-effort pod."""
     return PodState(
         "default", name, f"uid-{name}", QosClass.BEST_EFFORT, "BestEffort", 0, NONE, NONE, **fields
     )

@@ -40,7 +40,6 @@ class DirectClient:
 
     @property
     def last(self) -> StrategyDecision:
-        """What was decided last."""
         return self.decisions[-1]
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
@@ -134,7 +133,6 @@ def pod(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> PodState:
-    """A pod whose amounts are those of its containers."""
     qos = QosClass.BEST_EFFORT if kubernetes_class == "BestEffort" else QosClass.LATENCY_SENSITIVE
     containers = tuple(containers) or (container(),)
     limits = [each.limits.vcpu_milli for each in containers]

@@ -71,7 +71,6 @@ class World:
         self.collectors.collect()
 
     def now(self, kind: MetricKind) -> Found:
-        """What was found in the last round."""
         return {key: each.value for key, each in self.cache.query_each(kind, 0.5, Aggregation.LAST).items()}
 
 

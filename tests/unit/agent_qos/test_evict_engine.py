@@ -28,7 +28,6 @@ def task(
     name: str = "MemoryEvict",
     pods: Sequence[PodState] = PODS,
 ) -> EvictionTask:
-    """Each pod would release the same."""
     shares = {each.uid: share for each in pods}
     return EvictionTask(name, target, amount, "", tuple(victims), shares, is_calm=not amount)
 

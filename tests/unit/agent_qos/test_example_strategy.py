@@ -26,7 +26,6 @@ WAITING = {"psi_resource": "cpu", "psi_precision": "avg10", "psi_degree": "some"
 
 
 def entries() -> list[metadata.EntryPoint]:
-    """The entry points of the example's distribution."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     found = project["entry-points"][QOS_PLUGIN_GROUP]
     return [metadata.EntryPoint(name, value, QOS_PLUGIN_GROUP) for name, value in found.items()]

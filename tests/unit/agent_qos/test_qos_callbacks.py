@@ -27,7 +27,6 @@ class Gate:
         assert self.may_return.acquire(timeout=PATIENCE_S)
 
     def wait(self) -> None:
-        """Wait for a call."""
         assert self.entered.acquire(timeout=PATIENCE_S), "never called"
 
     def is_called(self) -> bool:

@@ -187,8 +187,6 @@ def hanging(where: str) -> tuple[Strategy, Hanging]:
 
 
 def registering(callback: Callable[[ObjectType], None]) -> Strategy:
-    """A strategy with a callback."""
-
     def setup(client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         states_informer.register_callbacks(ObjectType.NODE, "mine", "for the test", callback)
 

@@ -55,7 +55,6 @@ class Scheduler:
         return {"next": 7, "continue": str(number + 1) if number < PAGES else None}
 
     def states(self) -> list[tuple[float, int]]:
-        """When which page of the state was asked for."""
         return [
             (round(at_s, 3), int(path.partition("continue=")[2] or 1))
             for at_s, path in self.asked

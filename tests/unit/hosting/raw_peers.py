@@ -19,7 +19,6 @@ PATIENCE_S = 20.0
 
 
 def recorded() -> tuple[Logger, Lines]:
-    """A logger, and the lines that it gets."""
     capture = LogCapture()
     wrapper = structlog.make_filtering_bound_logger(0)
     log = structlog.wrap_logger(None, processors=[capture], wrapper_class=wrapper)
@@ -56,7 +55,6 @@ class Wire:
         await self.writer.drain()
 
     async def response(self) -> Got:
-        """Read one response."""
         async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             start, *lines = head.rstrip().split("\r\n")
@@ -67,7 +65,6 @@ class Wire:
         return Got(int(start.split()[1]), headers, body)
 
     async def ask(self, method: str, path: str, body: bytes = b"", *more: str) -> Got:
-        """Send one whole request and read its response."""
         await self.send(request_bytes(method, path, body, *more))
         return await self.response()
 
@@ -81,7 +78,6 @@ class Wire:
         return content
 
     async def close(self) -> None:
-        """Close our side."""
         self.writer.close()
         with suppress(ConnectionError):  # the server was first
             await self.writer.wait_closed()
@@ -122,7 +118,6 @@ class Running:
         return got.status == 200 and self.server.stats["faults"] == 0
 
     def url(self, path: str) -> str:
-        """The address of a path."""
         return f"http://127.0.0.1:{self.port}{path}"
 
     def busy(self) -> int:
@@ -134,7 +129,6 @@ class Running:
         self.server.sweep(self.server.now() + 2000)
 
     def events(self) -> list[str]:
-        """The log's events."""
         return [line["event"] for line in self.lines]
 
 

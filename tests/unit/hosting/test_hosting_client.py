@@ -56,7 +56,6 @@ async def _half_then_silent(reader: asyncio.StreamReader, writer: asyncio.Stream
 
 
 async def call(behaviour: Behaviour, deadline_s: float = LONG_S) -> Outcome:
-    """The outcome of one call of such a peer."""
     async with misbehaving(behaviour) as url, HttpClient(max_answer_bytes=1000) as client:
         return await client.call("GET", url, deadline_s=deadline_s)
 

@@ -75,7 +75,6 @@ ROUTES = (
 
 
 def document(*routes: Route) -> dict[str, Any]:
-    """The document as it is served."""
     found: dict[str, Any] = json.loads(msgspec.json.encode(openapi.document("Books", "1.2", routes)))
     assert document_faults(found) == []
     return found

@@ -18,8 +18,6 @@ async def _describe(request: Request) -> Reply:
 
 
 def answers(reply: Reply | HangUp) -> Handler:
-    """A handler that always answers this."""
-
     async def serve(_: Request) -> Reply | HangUp:
         return reply
 
@@ -45,7 +43,6 @@ async def exchange(running: Running, content: bytes) -> bytes:
 
 
 def closing(method: str, path: str, body: bytes = b"") -> bytes:
-    """A request whose answer is the last one."""
     return request_bytes(method, path, body, "Connection: close")
 
 

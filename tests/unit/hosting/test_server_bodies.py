@@ -16,12 +16,10 @@ LIMIT = ECHO.max_body_bytes
 
 
 def chunked(*chunks: bytes) -> bytes:
-    """A body in chunks."""
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
 
 
 def framed(body: bytes, *more: str, encoding: str = "") -> bytes:
-    """A POST with a body that was framed already."""
     lines = ["POST /echo HTTP/1.1", "Host: test", *more]
     if encoding:
         lines.append(f"Content-Encoding: {encoding}")

@@ -39,7 +39,6 @@ class Authority:
 
 
 def loaded(files: TlsFiles) -> Tls:
-    """What the files give."""
     tls = Tls(files)
     tls.load()
     return tls

@@ -93,7 +93,6 @@ class Tree:
         (self.path / name).write_text(text)
 
     def uses(self, current_bytes: int, inactive_bytes: int = 0) -> None:
-        """From now on the group uses so much memory."""
         self.put("memory.current", f"{current_bytes}\n")
         self.put("memory.stat", stat_text(inactive_bytes))
 
@@ -106,7 +105,6 @@ class Tree:
         self.put(f"{resource}.pressure", pressure_text(some_us, full_us))
 
     def contents(self) -> dict[str, bytes]:
-        """Every file, byte for byte."""
         return {file.name: file.read_bytes() for file in sorted(self.path.iterdir())}
 
     def vanish(self) -> None:
@@ -173,7 +171,6 @@ class FakeCgroup:
         assert held is None or held.wait(PATIENCE_S), "nobody let the write return"
 
     def lacks(self) -> Mapping[str, str]:
-        """What was said to be lacking."""
         return dict(self.lacking)
 
     def vanish(self) -> None:
@@ -311,7 +308,6 @@ class Subject:
     vanish: Callable[[], None]
 
     def controls(self) -> list[Control]:
-        """The controls that it has."""
         return [control for control in Control if control in self.has]
 
     def limits(self) -> dict[str, Any]:
@@ -327,7 +323,6 @@ def without(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def made(kind: str, directory: Path) -> Iterator[Subject]:
-    """An implementation, by its kind."""
     lacking = PART if kind.endswith("in part") else ()
     match kind.partition(" ")[0]:
         case "memory":
@@ -385,7 +380,6 @@ QUIET_S: Final = 0.02
 
 
 async def heard(source: EventSource) -> None:
-    """A change is told in time."""
     async with asyncio.timeout(PATIENCE_S):
         await source.changed()
 

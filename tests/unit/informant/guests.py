@@ -174,7 +174,6 @@ class RunningInformant:
         return {each.agent_id.int: each.phase for each in self.informant.agents.sessions.all}
 
     async def settled(self, phases: dict[int, SessionPhase]) -> None:
-        """Wait until the agents are in these phases."""
         await until(lambda: self.phases() == phases)
 
 

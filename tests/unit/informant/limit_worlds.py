@@ -104,7 +104,6 @@ class PlannedGuest:
     # ------------------------------------------------------------ what happens
 
     def take(self, event: GuestEvent) -> None:
-        """An event, and all that is planned after it."""
         self.state = apply(self.state, event, self.now_s)
         while actions := plan(self.state, self.now_s).actions:
             for action in actions:
@@ -128,7 +127,6 @@ class PlannedGuest:
         self.look()
 
     def passes(self, seconds: float) -> None:
-        """Time passes."""
         until_s = self.now_s + seconds
         while (wake_s := plan(self.state, self.now_s).wake_at_s) is not None and wake_s <= until_s:
             self.now_s = max(self.now_s, wake_s)
@@ -152,11 +150,9 @@ class PlannedGuest:
     # ------------------------------------------------------------ what is so
 
     def files(self) -> tuple[int | None, int | None]:
-        """memory.high and memory.max."""
         return self.group.limits.high_bytes, self.group.limits.max_bytes
 
     def last(self) -> tuple[bool, str]:
-        """The last answer to a downscale."""
         return self.answers[-1].result.ok, self.answers[-1].result.status
 
     def _perform(self, action: GuestAction) -> GuestEvent:
@@ -213,7 +209,6 @@ def is_frozen(group: FakeCgroup) -> bool:
 
 
 def limits(memory_bytes: int) -> tuple[int, int]:
-    """memory.high and memory.max for a size."""
     return memory_bytes - RESERVE, memory_bytes - RESERVE // 2
 
 
@@ -250,7 +245,6 @@ class ControlledGuest:
     lines: Lines
 
     def hit(self) -> None:
-        """The workload has reached its limit once more."""
         reach_limit(self.group, self.controller.state.guard)
         self.controller.look()
 

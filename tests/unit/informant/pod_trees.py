@@ -101,7 +101,6 @@ class MadeGroup:
         self.write("memory", "memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
 
     def populated(self, *, is_so: bool) -> None:
-        """Whether a process is in the group."""
         if self.is_v2:
             self.write("", "cgroup.events", f"populated {int(is_so)}\nfrozen 0\n")
         else:
@@ -112,7 +111,6 @@ class MadeGroup:
         self.write("", f"{resource}.pressure", _STALLS.format(round(waited_s * 1e6)))
 
     def inside(self, name: str) -> "MadeGroup":
-        """A group inside this one, not made yet."""
         return MadeGroup(self.root, f"{self.path}/{name}", self.is_v2)
 
     def remove(self) -> None:

@@ -29,7 +29,6 @@ class State:
         return Approvals(self.directory, self.boot_id)
 
     def put(self, content: bytes | str) -> None:
-        """The file says this."""
         self.directory.mkdir(exist_ok=True)
         self.file.write_bytes(content.encode() if isinstance(content, str) else content)
 

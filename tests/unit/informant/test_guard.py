@@ -29,7 +29,6 @@ def seen(total: int = GIB, cpus: int = 1, group: CgroupReading | None = None, av
 
 
 def guard(total: int = GIB, cpus: int = 1, size: Resources | None = None, **settings: float | Spare) -> Guard:
-    """A guard that has seen its machine."""
     known = GuardSettings(**settings)  # type: ignore[arg-type]  # the names of its fields
     return Guard(known, size).seen(seen(total, cpus), 0.0)
 

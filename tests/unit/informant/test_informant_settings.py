@@ -58,7 +58,6 @@ def faults(text: str) -> list[str]:
 
 
 def paths(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting by its path."""
     found: dict[str, Any] = {}
     for key, value in content.items():
         below = paths(value) if isinstance(value, dict) else {"": value}
@@ -67,7 +66,6 @@ def paths(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def all_of(settings: InformantSettings, *, exclude_defaults: bool = False) -> dict[str, Any]:
-    """Every setting by its path, as in a file."""
     return paths(settings.model_dump(by_alias=True, exclude_defaults=exclude_defaults))
 
 
@@ -191,7 +189,6 @@ BOUNDS: dict[str, tuple[Any, Any, Any, Any]] = {
 
 
 def _one(path: str, value: object) -> str:
-    """A file with one setting (JSON is YAML too)."""
     group, _, name = path.rpartition(".")
     return json.dumps({group: {name: value}} if group else {name: value})
 

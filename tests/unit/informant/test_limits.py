@@ -19,7 +19,6 @@ LARGER: Final = GroupLimits(2 * HIGH, 2 * MOST, None, frozen=False)
 def written(
     before: GroupLimits, wanted: GroupLimits, current_bytes: int | None = 0
 ) -> list[tuple[str, str, bool]]:
-    """The file, the text, and whether it is slow."""
     return [(each.control, each.text, each.is_slow) for each in before.writes(wanted, current_bytes)]
 
 

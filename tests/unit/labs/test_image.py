@@ -16,7 +16,6 @@ from tests.unit.labs.test_cpio import read
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> VmAssets:
-    """A kernel and a busybox that are none."""
     folder = tmp_path / "kernel"
     (folder / "modules").mkdir(parents=True)
     (folder / "vmlinuz").write_bytes(b"kernel")

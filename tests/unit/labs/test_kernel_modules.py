@@ -8,7 +8,6 @@ from labs.vms.kernel_modules import KernelModuleError, in_order, needed_by
 
 
 def make(folder: Path, **needs: str) -> Path:
-    """Modules by name, each with what it needs."""
     for name, needed in needs.items():
         content = b"\x7fELF\0license=GPL\0depends=" + needed.encode() + b"\0name=x\0"
         (folder / f"{name.replace('_', '-')}.ko").write_bytes(content)

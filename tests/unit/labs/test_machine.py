@@ -30,7 +30,6 @@ IDENTITY = GuestIdentity("127.16.0.1", uuid.UUID(int=7))
 
 
 def arguments(spec: MachineSpec, words: GuestWords | None = None, incoming: Path | None = None) -> list[str]:
-    """The arguments of a guest with these."""
     return qemu_arguments(spec, words or GuestWords(), FILES, GuestPaths(Path("/g")), IDENTITY, incoming)
 
 

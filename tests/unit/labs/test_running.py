@@ -15,7 +15,6 @@ from labs.vms.starting import qemu_version, start
 
 @pytest.fixture
 def setup(tmp_path: Path) -> GuestSetup:
-    """A guest whose image is none."""
     (tmp_path / "image").mkdir()
     return GuestSetup(
         MachineSpec(), VmImage(tmp_path / "image", "d"), tmp_path / "g", GuestWords(), is_kept=True
@@ -23,7 +22,6 @@ def setup(tmp_path: Path) -> GuestSetup:
 
 
 def qemu(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
-    """Have this script run instead of QEMU."""
     file = folder / "qemu"
     file.write_text(f"#!{shutil.which('sh')}\n{script}\n")
     file.chmod(0o755)

@@ -10,7 +10,6 @@ from labs.vms.saved import SavedStates, state_key
 
 
 def keep(states: SavedStates, key: str, content: bytes = b"state") -> None:
-    """Write a state as a guest's QEMU would."""
     with states.lock(key):
         states.unfinished(key).write_bytes(content)
         states.keep(key)

@@ -44,7 +44,6 @@ class FakeReach:
         """Nothing is open."""
 
     async def scheduler(self, path: str) -> Answered:
-        """The made-up answer."""
         self.asked.append(path)
         return self._answer("the scheduler", self._scheduler, path)
 
@@ -53,12 +52,10 @@ class FakeReach:
         return tuple(self._agents)
 
     async def agent(self, agent: str, path: str) -> Answered:
-        """The made-up answer."""
         self.asked_agents.append(agent)
         return self._answer(f"the agent of {agent}", self._agents[agent], path)
 
     async def agent_of(self, node: str) -> str | None:
-        """As it was made up."""
         return self._nodes.get(node)
 
     def token_hint(self) -> str:
@@ -90,12 +87,10 @@ class FakeWay:
         return click.option("--where", default="here")(command)
 
     def reach(self, options: Mapping[str, Any]) -> AbstractAsyncContextManager[Reach]:
-        """The made-up one."""
         self.given = options
         return self._reach
 
     def namespace(self, options: Mapping[str, Any]) -> str:
-        """The made-up one."""
         assert "where" in options
         return self._namespace
 

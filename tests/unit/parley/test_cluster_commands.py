@@ -80,7 +80,6 @@ def status(way: Told, *words: str) -> Result:
 
 
 def names(done: Result) -> list[str]:
-    """What the lines begin with."""
     return [line.split(": ")[0].rstrip(":") for line in done.stdout.splitlines()]
 
 

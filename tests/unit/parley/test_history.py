@@ -19,7 +19,6 @@ def rows(*vms: dict[str, Any], agent: str = A) -> tuple[VmRow, ...]:
 
 
 def busy(cpus: float, gib: float = 1.0) -> dict[str, Any]:
-    """A load."""
     return {"busyCPUs": cpus, "load1": 0.0, "memoryUsed": gib * 2**30}
 
 

@@ -88,7 +88,6 @@ class Cluster:
         return KubernetesReach(self.server.api(), HERE)
 
     def asked(self) -> list[str]:
-        """Whom the proxy was asked for, in order."""
         return [call.path.split("/")[6] for call in self.server.calls if "/proxy/" in call.path]
 
 

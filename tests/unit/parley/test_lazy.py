@@ -30,7 +30,6 @@ def imports(module: str) -> list[tuple[str, ast.alias]]:
 
 
 def loaded(module: str) -> ModuleType:
-    """The module."""
     return importlib.import_module(f"parley.{module}")
 
 

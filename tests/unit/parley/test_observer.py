@@ -10,7 +10,6 @@ from protocol.values import Resources
 
 
 def lines(path: Path, *numbers: int) -> None:
-    """Append such lines."""
     with path.open("a") as file:
         file.writelines(json.dumps({"n": number}) + "\n" for number in numbers)
 

@@ -30,7 +30,6 @@ def group(way: FakeWay) -> click.Group:
 
 
 def called(*words: str) -> tuple[FakeWay, Result]:
-    """Call it by these words."""
     way = FakeWay(reach())
     return way, CliRunner().invoke(group(way), list(words))
 

@@ -55,8 +55,6 @@ def test_agents_may_be_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_token_is_warned_of_where_agents_are_far_and_not_for_schedulers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Schedulers are not shown it."""
-
     class NoScreen:
         """As the module `app`, without textual."""
 

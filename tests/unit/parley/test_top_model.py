@@ -39,12 +39,10 @@ VMS = st.dictionaries(st.sampled_from(KEYS), JSON).map(lambda other: vm("x") | o
 
 
 def rows(*vms: dict[str, Any]) -> tuple[VmRow, ...]:
-    """The rows of one agent with these VMs."""
     return rows_of(AGENT, heard(*vms))[0]
 
 
 def names(found: list[VmRow]) -> list[str]:
-    """Their names without the namespace."""
     return [row.name.removeprefix("default/") for row in found]
 
 

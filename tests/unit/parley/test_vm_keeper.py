@@ -75,14 +75,12 @@ class Guests:
 
 
 def uids(directory: Path) -> list[list[str]]:
-    """The VMs in the files of scheduler and agent."""
     files = (directory / "cluster.yaml", directory / "agent.yaml")
     return [[vm["uid"] for vm in json.loads(each.read_text())["vms"]] for each in files]
 
 
 @asynccontextmanager
 async def keeping(directory: Path, guests: int, said: list[str]) -> AsyncIterator[Stage]:
-    """A stage, and what runs beside its programs."""
     image = VmImage(directory, "digest")
     async with vm_stage.staged(image, directory, guests, Stop(), said.append) as stage:
         assert stage is not None

@@ -21,7 +21,6 @@ NASTY = (
 
 
 def amount(cpus: int) -> dict[str, str]:
-    """So many CPUs, and as many GiB."""
     return {"cpu": str(cpus), "memory": f"{cpus}Gi"}
 
 
@@ -57,7 +56,6 @@ def document(*vms: dict[str, Any], node: str = "node-a") -> dict[str, Any]:
 
 
 def details(name: str, **other: Any) -> dict[str, Any]:
-    """One VM in full."""
     return (
         vm(name)
         | {
@@ -93,7 +91,6 @@ def in_short(told: dict[str, Any]) -> VmInShort:
 
 
 def in_full(told: dict[str, Any]) -> VmInFull:
-    """One VM in full, read."""
     return read(told, VmInFull)
 
 

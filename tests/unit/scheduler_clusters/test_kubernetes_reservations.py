@@ -101,12 +101,10 @@ class World:
 
     @property
     def uid(self) -> str:
-        """The UID of the reservation."""
         uid: str = self.server.get(RESERVATIONS, "", "r")["metadata"]["uid"]
         return uid
 
     def kept(self) -> Resources:
-        """What is reserved on the node."""
         account = self.core.core.ledger.node("n1")
         assert account is not None
         return account.reserved

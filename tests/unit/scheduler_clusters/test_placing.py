@@ -39,8 +39,6 @@ class PlacingWorld(World):
 
 
 def in_world(story: Callable[[PlacingWorld], Awaitable[None]]) -> Callable[[], None]:
-    """A test whose story begins with two nodes."""
-
     @virtually
     async def test() -> None:
         world = PlacingWorld()
@@ -55,7 +53,6 @@ def in_world(story: Callable[[PlacingWorld], Awaitable[None]]) -> Callable[[], N
 
 
 def _waiting(manifest: Manifest) -> Manifest:
-    """The pod, without a node yet."""
     del manifest["spec"]["nodeName"]
     return {**manifest, "status": {"phase": "Pending"}}
 

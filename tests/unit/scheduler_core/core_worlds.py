@@ -34,7 +34,6 @@ EVERYWHERE = SchedulerConfig(HERE, is_first_start=True, published_agents=("*",))
 
 
 def pod(name: str) -> PodName:
-    """The pod of that name."""
     return PodName(name, "default")
 
 
@@ -54,7 +53,6 @@ class World:
         self.apply(events.PoolSeen(PoolSpec("blue", UNIT)))
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
-        """One input, and the audit after it."""
         outputs = self.core.apply(event)
         assert self.core.audit() == []
         return outputs
@@ -187,7 +185,6 @@ class World:
         return answer.permit
 
     def refusal(self, request: AgentRequest, *, at: float = 0.0) -> events.Refused:
-        """The error that a request gets."""
         answer = self.send(request, at=at)
         assert isinstance(answer, events.Refused), answer
         return answer
@@ -271,7 +268,6 @@ class World:
         assert self.apply(events.Configured(rules)) == ()
 
     def ticked(self, at: float) -> tuple[events.Output, ...]:
-        """All outputs of the clock."""
         return self.apply(events.ClockTicked(at))
 
     def passed(self, at: float) -> tuple[events.Output, ...]:
@@ -283,7 +279,6 @@ class World:
     # ------------------------------------------------------------ what the core knows
 
     def record(self, name: str = "vm") -> VmRecord:
-        """What is remembered of a VM."""
         found = self.core.vms.find(pod(name))
         assert found is not None
         return found
@@ -297,16 +292,13 @@ class World:
         raise AssertionError(f"{name} has no row")
 
     def floors(self, name: str = "vm") -> list[tuple[Cause, Resources]]:
-        """The floors of a row, as (cause, amount)."""
         return [(floor.cause, floor.amount) for floor in self.state(name).floors]
 
     def floor(self, name: str, cause: Cause) -> Floor:
-        """The only floor of that cause."""
         (found,) = [floor for floor in self.state(name).floors if floor.cause is cause]
         return found
 
     def causes(self, name: str = "vm") -> set[Cause]:
-        """The causes of a row's floors."""
         return {floor.cause for floor in self.state(name).floors}
 
     def node_reserved(self, name: str = "n1") -> Resources:
@@ -314,7 +306,6 @@ class World:
         return self.account(name).reserved
 
     def account(self, name: str = "n1") -> NodeAccount:
-        """A node's account."""
         account = self.core.ledger.node(name)
         assert account is not None
         return account
@@ -339,7 +330,6 @@ def rules(
 
 
 def decided(outputs: tuple[events.Output, ...]) -> events.Decided:
-    """The only output, a decision."""
     (answer,) = outputs
     assert isinstance(answer, events.Decided), answer
     return answer

@@ -66,7 +66,6 @@ def again(world: World, want: Resources | None = None) -> AgentRequest:
 
 
 def refused(outputs: tuple[events.Output, ...]) -> list[tuple[int, int, ErrorCode]]:
-    """Ticket, status and code of each refusal."""
     return [(out.ticket, out.status, out.code) for out in outputs if isinstance(out, events.Refused)]
 
 

@@ -14,7 +14,6 @@ from tests.unit.scheduler_core.core_worlds import EVERYWHERE, HERE, NEXT_AGENT, 
 
 
 def looked_at(world: World, at: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The VMs that the clock looks at."""
     seen: list[str] = []
     elapse = clock.elapse
 
@@ -47,7 +46,6 @@ def test_a_vm_that_has_gone_leaves_nothing_due(monkeypatch: pytest.MonkeyPatch) 
 
 
 def is_empty(world: World) -> bool:
-    """Whether nothing at all is on the timers."""
     return world.core.state.timers._heap == [] and world.core.state.timers._due == {}
 
 

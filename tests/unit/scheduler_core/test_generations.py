@@ -50,7 +50,6 @@ ACTS: dict[str, tuple[Act, set[str], set[str]]] = {
 
 
 def generations(world: World) -> dict[str, int]:
-    """Each node's."""
     return {account.capacity.name: account.generation for account in world.core.ledger.nodes()}
 
 

@@ -40,12 +40,10 @@ RULES = rules(
 
 
 def snapshot(world: World) -> str:
-    """The snapshot of a world as a line."""
     return journal.snapshot_line(journal.snapshot_of(world.core))
 
 
 def line_of(event: events.Input, outputs: tuple[events.Output, ...] = ()) -> str:
-    """The line of an input of either kind."""
     if isinstance(event, events.RequestArrived):
         return journal.request_line(event, codec.encode(event.request), outputs)
     return journal.input_line(event, outputs)
@@ -61,11 +59,9 @@ class RecordingWorld(World):
         self.cut()
 
     def cut(self) -> None:
-        """Begin the journal anew with a snapshot of now."""
         self.lines = [snapshot(self)]
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
-        """One input, recorded with what came of it."""
         outputs = super().apply(event)
         self.lines.append(line_of(event, outputs))
         self.kinds |= {type(output) for output in outputs}

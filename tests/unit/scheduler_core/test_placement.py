@@ -36,7 +36,6 @@ def confirmed(kind: Kind = Kind.POD) -> World:
 
 
 def refusal(output: events.Output) -> events.NotPlaced:
-    """A placement that was refused."""
     assert isinstance(output, events.NotPlaced), output
     return output
 
@@ -388,7 +387,6 @@ def pooled(**limits: Any) -> World:
 
 
 def units(world: World, pool: str = "blue") -> int:
-    """What a pool counts."""
     account = world.core.ledger.pool(pool)
     return account.units if account is not None else 0
 

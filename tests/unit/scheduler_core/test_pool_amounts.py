@@ -23,7 +23,6 @@ def pooled(*uses: Resources, unit: Resources = UNIT, limits_amounts: bool = True
 
 
 def amount(world: World) -> Resources:
-    """What the pool holds."""
     account = world.core.ledger.pool("blue")
     assert account is not None
     assert world.core.audit() == []

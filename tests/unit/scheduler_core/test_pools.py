@@ -26,7 +26,6 @@ def pool(world: World, name: str = "blue", unit: Resources = UNIT, **limits: Any
 
 
 def member(world: World, name: str, use: Resources = UNIT, of: str | None = "blue", **vm: Any) -> None:
-    """A VM is born into a pool."""
     world.vm(name, use, pool=of, **vm)
 
 
@@ -45,13 +44,11 @@ def pooled(*uses: Resources, **limits: Any) -> World:
 
 
 def held(world: World, name: str = "blue") -> int:
-    """The units that a pool holds."""
     account = world.core.ledger.pool(name)
     return account.units if account is not None else 0
 
 
 def waits(world: World, name: str, want: Resources, ticket: int) -> events.AdmissionCallNeeded:
-    """The growth of a VM waits for its pool."""
     *_, needed = world.take(world.request(name, want), ticket)
     assert isinstance(needed, events.AdmissionCallNeeded), needed
     return needed
@@ -428,7 +425,6 @@ def test_who_comes_beyond_the_limit_is_counted_and_who_may_have_been_there_befor
 
 
 def by_default(world: World, *defaults: DefaultPool) -> None:
-    """The configuration names these pools."""
     world.configure(Rules(RULES.node, default_pools=defaults))
 
 

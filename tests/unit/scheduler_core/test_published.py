@@ -451,7 +451,6 @@ def test_an_agent_that_replaces_such_a_caller_takes_over_with_a_hand_over() -> N
 
 
 def test_an_agents_retry_makes_the_other_caller_a_bystander_again() -> None:
-    """The retry's reply renews what the agent holds."""
     world = served()
     request = world.request("vm", cu(4))
     world.permit(request, at=0.0)

@@ -39,7 +39,6 @@ class ReservationUse:
 
 
 def reservations_of(core: CoreState, node: str) -> tuple[ReservationUse, ...]:
-    """The reservations on a node."""
     found = []
     for account in core.reservations:
         if account.spec is not None and account.spec.node == node:
@@ -251,7 +250,6 @@ def test_asked_again_it_takes_what_it_needs_now() -> None:
 
 
 def show(world: World, kind: Kind, amount: Resources, reservation: str | None) -> None:
-    """The cluster shows the pod on its node."""
     if kind is Kind.VM:
         world.vm("new", amount, reservation=reservation)
     else:
@@ -259,7 +257,6 @@ def show(world: World, kind: Kind, amount: Resources, reservation: str | None) -
 
 
 def end(world: World, kind: Kind) -> None:
-    """The cluster shows that the pod has gone."""
     if kind is Kind.VM:
         world.apply(events.VmGone(pod("new"), "uid-new", 5.0))
     else:

@@ -181,7 +181,6 @@ BOTH = rules(stopped=True, recommend_only=True)
 
 
 def no_unit(found: Rules) -> Rules:
-    """The same rules without a compute unit."""
     return Rules(
         type(found.node)(found.node.system, found.node.watermark, None), found.overrides, found.growth
     )

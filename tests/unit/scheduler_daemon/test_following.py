@@ -64,7 +64,6 @@ ALWAYS = (Route("GET", "/healthz", hello, about=HEALTHZ),)
 
 
 async def shown(document: Route) -> dict[str, Any]:
-    """The document that a route serves."""
     got = await document.handler(Request("GET", openapi.PATH))
     assert isinstance(got, Reply)
     found: dict[str, Any] = json.loads(got.body)

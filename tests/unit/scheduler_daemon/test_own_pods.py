@@ -62,7 +62,6 @@ class FullWorld(World):
         self.own.use(self.extenders)
 
     def waiting(self, name: str, cpu: str = "2", **spec: Any) -> None:
-        """A pod that names us and has no node."""
         self.put(
             PODS,
             {
@@ -86,7 +85,6 @@ class FullWorld(World):
         return {key: found.get(key) for key in ("type", "status", "reason", "message")}
 
     def events_of(self, name: str) -> list[str]:
-        """The reasons of the Events of a pod."""
         found = self.server.store.select(EVENTS, "", Selector())
         return [each["reason"] for each in found if each["regarding"]["name"] == name]
 

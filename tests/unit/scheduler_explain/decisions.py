@@ -51,11 +51,9 @@ def denial(name: str = "a", *, message: str = "full", number: int = 1) -> events
 
 
 def refusal(name: str = "a", uid: str = "u", code: AnyCode = ErrorCode.SEQUENCE_STALE) -> Happening:
-    """A request that was refused."""
     return Happening(f"d/{name}", uid, "n1", DecisionOutcome.REFUSED, limits=(records.told(code, "no"),))
 
 
 def wait(name: str = "a", uid: str = "u") -> Happening:
-    """A request that waits for its pool."""
     limit = records.told(ProgressCode.POOL_ASKED, "pool bank is asked")
     return Happening(f"d/{name}", uid, "n1", DecisionOutcome.HELD, limits=(limit,))

@@ -52,7 +52,6 @@ class Reader:
         self.routes = pages.routes()
 
     async def ask(self, path: str, **query: str) -> tuple[int, Any]:
-        """The status and the document of a page."""
         for route in self.routes:
             names = [part.strip("{}") for part in route.path.split("/")]
             values = path.split("/")
@@ -71,13 +70,11 @@ class Reader:
         return msgspec.convert(shown, explaining.Explanation)
 
     async def state(self, **query: str) -> explaining.StatePage:
-        """A page of the state."""
         status, shown = await self.ask("/v1/state", **query)
         assert status == 200, shown
         return msgspec.convert(shown, explaining.StatePage)
 
     async def decisions(self, **query: str) -> explaining.Decisions:
-        """The latest decisions."""
         status, shown = await self.ask("/v1/decisions", **query)
         assert status == 200, shown
         return msgspec.convert(shown, explaining.Decisions)
@@ -597,7 +594,6 @@ async def test_decisions_are_filtered(query: dict[str, str], numbers: list[int])
 
 
 async def _everything(reader: Reader, **query: str) -> list[str]:
-    """The names of everything, page by page."""
     names: list[str] = []
     place: dict[str, str] = {}
     while True:

@@ -125,7 +125,6 @@ def pod(name: str, cpus: float = 1, **spec: Any) -> Manifest:
 
 
 def binding(pod: Manifest, node: str) -> dict[str, str]:
-    """The body of bind."""
     metadata = pod["metadata"]
     return {
         "PodName": metadata["name"],

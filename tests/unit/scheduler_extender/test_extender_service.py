@@ -24,7 +24,6 @@ UNKNOWN = "node(s) are not in Parley's ledger yet"
 
 
 def on(**statuses: Status) -> Says:
-    """What a plugin says of nodes."""
     return lambda _, node: statuses.get(node)
 
 

@@ -42,7 +42,6 @@ async def listening(
 async def ask(
     url: str, tls: Tls | None = None, *, verb: str = "bind", body: bytes = b"{}", **headers: str
 ) -> Answered | Unanswered:
-    """A call over a connection of its own."""
     async with HttpClient(tls=tls) as client:
         return await client.call("POST", f"{url}{PREFIX}/{verb}", body=body, deadline_s=20, headers=headers)
 

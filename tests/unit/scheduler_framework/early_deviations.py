@@ -30,7 +30,6 @@ def _refused(why: str, error: str, *run: str) -> Deviation:
 
 
 def _own_args(seen: Mapping[str, object]) -> Deviation:
-    """A framework in which every plugin with args reserves."""
     return Deviation(
         _OWN_ARGS,
         {
@@ -44,7 +43,6 @@ def _own_args(seen: Mapping[str, object]) -> Deviation:
 
 
 def _no_error(code: int, *messages: str) -> list[Deviation]:
-    """Statuses that are no errors."""
     return [
         Deviation(_NO_ERROR, {"code": code, "message": message, "is_success": False, "as_error": None})
         for message in messages

@@ -174,8 +174,6 @@ def waiting_names(framework: EarlyFramework) -> list[str]:
 
 
 def one_run(point: str) -> Callable[[Script], Any]:
-    """The player of the cases of one run."""
-
     async def play(given: Script) -> Outcome:
         seen, context = Seen(), PluginContext()
         framework = framework_of(given["plugins"], seen)

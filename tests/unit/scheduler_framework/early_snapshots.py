@@ -30,7 +30,6 @@ class Nodes:
         self._nodes[name] = replace(node, pods=pods, generation=self._generation)
 
     def remove(self, name: str) -> None:
-        """The node is gone."""
         self._generation += 1
         del self._nodes[name]
 

@@ -98,7 +98,6 @@ class Told:
 
 
 def _place(args: Sequence[Any]) -> str:
-    """The node that a call is about."""
     nodes = [arg.name for arg in args if isinstance(arg, NodeInfo)]
     return f":{nodes[-1]}" if nodes else ""
 
@@ -195,7 +194,6 @@ class ExtenderWorld:
 
 
 def texts(status: Status | None) -> tuple[str, str, str]:
-    """Code, message and plugin of a status."""
     if status is None:
         return ("Success", "", "")
     return (str(status.code), status.message, status.plugin)

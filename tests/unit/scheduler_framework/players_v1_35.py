@@ -79,7 +79,6 @@ async def play_status_null(given: Script) -> Outcome:
 
 
 def _of_null(attribute: str) -> str:
-    """What asking no status for an attribute comes to."""
     try:
         return str(getattr(None, attribute))
     except AttributeError as error:

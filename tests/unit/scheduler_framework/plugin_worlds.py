@@ -179,7 +179,6 @@ def node(
     allocatable: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> NodeInfo:
-    """A node with the label of its name."""
     metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
     manifest = {
         "metadata": metadata,
@@ -197,5 +196,4 @@ def node(
 
 
 def told(status: Status | None) -> tuple[Code | int, str]:
-    """A status's code and message."""
     return code_of(status), status.message if status is not None else ""

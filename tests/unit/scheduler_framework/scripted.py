@@ -36,17 +36,14 @@ class KaputtError(Exception):
 
 
 def pod_of(script: Script) -> PodInfo:
-    """The pod that a case names."""
     return PodInfo(PodName(namespace=script["namespace"], name=script["name"]), script["uid"])
 
 
 def status_of(script: Script | None) -> Status | None:
-    """The status that a script names."""
     return None if script is None else new_status(script["code"], script["message"])
 
 
 def told(status: Status | None) -> Script | None:
-    """A status as the recordings have it."""
     return None if status is None else {"code": int(status.code), "message": status.message}
 
 
@@ -67,11 +64,9 @@ class Scripted:
         self._seen = seen
 
     def name(self) -> str:
-        """The name that it reports."""
         return str(self._script.get("reported_name", self._script["name"]))
 
     def _answer(self, point: str, context: CycleContext, pod: PodInfo, node_name: str) -> Script:
-        """Do what the script says, and return its answer."""
         called = f"{self.name()}.{point}"
         self._seen.calls.append(called)
         self._seen.arguments.append((context, pod, node_name))

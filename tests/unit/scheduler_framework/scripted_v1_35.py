@@ -43,17 +43,14 @@ NO_WEIGHTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def pod_of(name: str, uid: str = "") -> PodInfo:
-    """The pod that a case names."""
     return PodInfo(PodName(namespace="default", name=name), uid or f"uid-of-{name}")
 
 
 def node_of(name: str) -> NodeInfo:
-    """The node that a case names."""
     return NodeInfo(name)
 
 
 def status_of(script: Script | None) -> Status | None:
-    """The status that a script names."""
     if script is None:
         return None
     number, error = script["code"], script.get("error")
@@ -62,7 +59,6 @@ def status_of(script: Script | None) -> Status | None:
 
 
 def told(status: Status | None) -> Script | None:
-    """A status as the recordings have it."""
     if status is None:
         return None
     error = status.as_error()

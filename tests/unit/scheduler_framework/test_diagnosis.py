@@ -84,7 +84,6 @@ def test_the_first_suggestion_stays() -> None:
 
 
 def test_only_so_many_pods_are_remembered() -> None:
-    """The pod goes whose diagnosis is oldest."""
     store = DiagnosisStore(most_pods=2)
     first, second, third = (pod(name) for name in "abc")
     for each in (first, second, first, third):

@@ -38,7 +38,6 @@ class Named:
 
 
 def giving(plugin: Plugin) -> PluginFactory:
-    """A factory of this plugin."""
     return lambda _args, _handle: plugin
 
 
@@ -51,7 +50,6 @@ def framework_of(*plugins: Plugin) -> EarlyFramework:
 
 
 def answering(answer: object) -> Callable[..., object]:
-    """A method that answers so."""
     return lambda *_: answer
 
 

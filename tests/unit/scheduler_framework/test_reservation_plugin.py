@@ -76,7 +76,6 @@ class World:
         return NodeInfo(name, account.capacity.reservable, account.reserved, rows)
 
     def nodes(self) -> list[NodeInfo]:
-        """All nodes."""
         return [self.node(account.capacity.name) for account in self.core.core.ledger.nodes()]
 
     async def filtered(self, each: PodInfo, context: CycleState | None = None) -> dict[str, tuple[str, str]]:
@@ -99,7 +98,6 @@ class World:
         return status, find(context, RESERVATION_USED)
 
     def kept(self, uid: str, node: str = "n1") -> Resources:
-        """What the row of a reservation keeps."""
         return next(row.reserved for holder, row in self.node(node).rows.items() if holder.uid == uid)
 
 

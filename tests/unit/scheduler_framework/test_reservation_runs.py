@@ -178,7 +178,6 @@ def test_the_fuller_a_reservation_becomes_the_better(
 
 
 def ordered(uid: str, order: int = 0) -> Reservation:
-    """A reservation with an order."""
     return Reservation(uid, uid, "a", cu(1), order=order)
 
 

@@ -88,8 +88,6 @@ class WaitingPodsMachine(RuleBasedStateMachine):
         self.loop.close()
 
     def discarding(self, waiter: Waiter) -> Callable[[], None]:
-        """Nobody will wait for this pod."""
-
         def discard() -> None:
             self.pods.discard(waiter.entry)
             waiter.has_ended = True
@@ -114,7 +112,6 @@ class WaitingPodsMachine(RuleBasedStateMachine):
         return answer
 
     def pick(self, number: int) -> Waiter:
-        """One of the pods so far."""
         return self.waiters[number % len(self.waiters)]
 
     # ------------------------------------------------------------ what may happen

@@ -195,7 +195,6 @@ class ServiceWorld:
         return found
 
     async def post(self, body: bytes, *, header: bool = False) -> Reply | HangUp:
-        """Send one request."""
         headers = {"parley-agent": str(UUID(int=1))} if header else {}
         return await self.service.serve(Request("POST", "/", body, headers))
 
@@ -226,7 +225,6 @@ class ServiceWorld:
 def seen(
     name: str, *, pool: str | None = "bank", most: int = 8, is_new: bool = True, has_size: bool = True
 ) -> events.VmSeen:
-    """The cluster shows a VM of one unit."""
     spec = VmSpec(PodName(name, "d"), f"uid-{name}", "n1", Bounds(UNIT, cu(most)), GIB, UNIT, pool=pool)
     return events.VmSeen(spec, Observation(UNIT, UNIT, 0.0) if has_size else None, 0.0, is_new=is_new)
 
@@ -267,6 +265,5 @@ def permit(got: object) -> tuple[int, list[str]]:
 
 
 def refusal(got: object) -> tuple[int, str]:
-    """The status and the code of an error."""
     assert isinstance(got, Reply), got
     return got.status, json.loads(got.body)["code"]

@@ -329,7 +329,6 @@ def written(tmp_path: Path) -> Written:
 
 @pytest.fixture
 def parses(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What was parsed."""
     parsed = []
 
     def counted(path: Path, content: bytes, model: type[Config]) -> Config:

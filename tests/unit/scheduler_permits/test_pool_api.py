@@ -53,13 +53,11 @@ class Api:
         return got.status, answer
 
     async def create(self, **more: Any) -> dict[str, Any]:
-        """A pool that is made."""
         status, content = await self.ask("POST", "/v1/pools", {**BANK, **more})
         assert status == 201, content
         return content
 
     async def shown(self, name: str = "bank") -> dict[str, Any]:
-        """A pool as it is shown."""
         status, content = await self.ask("GET", f"/v1/pools/{name}")
         assert status == 200
         return content

@@ -232,7 +232,6 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 def service(directory: Path) -> PoolService:
-    """A process with a state directory."""
     core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
     plugins = PluginRegistry()
     plugins.register("a", lambda *_: Doorman(label="a"))

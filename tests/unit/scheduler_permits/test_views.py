@@ -32,7 +32,6 @@ Samples = dict[tuple[tuple[str, str], ...], float]
 
 @asynccontextmanager
 async def viewing(world: ServiceWorld) -> AsyncIterator[Running]:
-    """A server with the views of a world."""
     pages = ExplainPages(
         world.core, world.service.recorder.memory, lambda _: PoolAdmissionState(), lambda: 0.0
     )
@@ -49,7 +48,6 @@ async def view(world: ServiceWorld, path: str) -> tuple[int, Any]:
 
 
 def page(world: ServiceWorld, lost: int = 0) -> dict[str, Samples]:
-    """The samples of the metrics page by name."""
     log, _ = recorded()
     serve = metrics.handler(lambda: list(families(world.core, world.service.stats, Server(log, ()), lost)))
     with asyncio.Runner() as runner:

@@ -329,7 +329,6 @@ async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_call
 
 @pytest.fixture
 def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only two requests may wait for pools."""
     monkeypatch.setattr(limits, "MAX_WAITING", 2)
     monkeypatch.setattr(limits, "POOL_SHARE", 2)
     monkeypatch.setattr(limits, "SURE_SHARE", 0)

@@ -79,7 +79,6 @@ def raising(error: BaseException) -> Say:
 
 
 def labelled(**texts: str) -> Say:
-    """Adds labels to the pool that it sees."""
     return lambda pool: Admission(pool=replace(pool, labels={**pool.labels, **texts}))
 
 

@@ -103,8 +103,6 @@ class Doorman(BasePlugin):
 
 
 def raises(error: BaseException) -> Says:
-    """Raise it at once."""
-
     def say(ctx: Context, pool: Pool) -> Admission:
         raise error
 
@@ -180,7 +178,6 @@ class PoolWorld(ServiceWorld):
         self.objects.use(self.manager)
 
     async def open(self, *names: str, most: int | None = None, units: int = 1) -> "PoolWorld":
-        """Create pools."""
         for name in names or ("bank",):
             await self.objects.create(Pool(name, cu(units), PoolLimits(most)))
         return self
@@ -191,7 +188,6 @@ class PoolWorld(ServiceWorld):
         return await self.objects.update(replace(pool, **changes) if changes else _touched(pool))
 
     def born(self, *names: str, units: int = 1, pool: str | None = "bank", most: int = 100) -> None:
-        """VMs come into a pool with so many units."""
         for name in names:
             event = seen(name, pool=pool, most=most)
             labels = ((POOL_LABEL, pool),) if pool is not None else ()
@@ -199,17 +195,14 @@ class PoolWorld(ServiceWorld):
             self.service.take(replace(event, vm=vm, reading=Observation(cu(units), cu(units), 0.0)))
 
     def shows(self, name: str, units: int) -> None:
-        """A read of the cluster shows a VM's size."""
         reading = Observation(cu(units), cu(units), now_s())
         self.service.take(events.VmSeen(self.record(name).spec, reading, now_s()))
 
     def relabelled(self, name: str, pool: str | None) -> None:
-        """A VM goes to another pool."""
         spec = self.record(name).spec
         self.service.take(events.VmSeen(replace(spec, pool=pool), self.record(name).reading, now_s()))
 
     def gone(self, name: str) -> None:
-        """A VM goes."""
         self.service.take(events.VmGone(PodName(name, "d"), f"uid-{name}", now_s()))
 
     def held(self, name: str) -> int:
@@ -217,7 +210,6 @@ class PoolWorld(ServiceWorld):
         return self.record(name).row.state.current.vcpu_milli // 1000
 
     def units(self, pool: str = "bank") -> int:
-        """What a pool holds."""
         account = self.core.ledger.pool(pool)
         return account.units if account is not None else 0
 

@@ -17,7 +17,6 @@ TICK_S = 0.01
 
 
 def status(got: object) -> int:
-    """The status of a reply."""
     assert isinstance(got, Reply)
     return got.status
 

@@ -24,8 +24,6 @@ TICK_S = 0.01
 
 
 def later(say: Says, after_s: float = 0.1) -> Says:
-    """The same after a while."""
-
     async def answer(ctx: Context, pool: Pool) -> Any:
         await asyncio.sleep(after_s)
         return say(ctx, pool)

@@ -25,7 +25,6 @@ from tests.unit.scheduler_pools.test_quota_amounts import Quotas
 
 
 def caps(cpu: float | None = None, memory: float | None = None, **more: Any) -> tuple[AmountCap, ...]:
-    """Caps in CPUs and GiB."""
     found = []
     if cpu is not None:
         found.append(AmountCap("cpu", round(cpu * 1000), **more))

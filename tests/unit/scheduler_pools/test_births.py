@@ -92,7 +92,6 @@ def never(pod: dict[str, Any], pool: Pool) -> Any:
 
 
 def changed(pod: dict[str, Any], pool: Pool) -> PodAdmission:
-    """The pod with one more annotation."""
     pod["metadata"]["annotations"] = {"by": pool.name}
     return PodAdmission(pod)
 

@@ -26,7 +26,6 @@ def told(breaker: Breaker, *events: BreakerEvent, now_s: float = 0.0) -> Breaker
 
 
 def opened(now_s: float = 0.0) -> Breaker:
-    """A breaker that has just opened."""
     return told(Breaker(RULES), *[BreakerEvent.FAILED] * 3, now_s=now_s)
 
 

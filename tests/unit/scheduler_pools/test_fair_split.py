@@ -14,7 +14,6 @@ ORG = (
 
 
 def using(tenants: tuple[Tenant, ...], used: dict[str, int], *, reserves_shares: bool = True) -> Accounts:
-    """Accounts in which the tenants use so much."""
     tree = Tree(tenants)
     made = Accounts(tree, reserves_shares=reserves_shares)
     for name, units in used.items():
@@ -23,7 +22,6 @@ def using(tenants: tuple[Tenant, ...], used: dict[str, int], *, reserves_shares:
 
 
 def accounts(tenants: tuple[Tenant, ...] = ORG, **used: int) -> Accounts:
-    """The same, as tests write it."""
     return using(tenants, used)
 
 

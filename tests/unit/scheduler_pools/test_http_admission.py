@@ -66,11 +66,9 @@ class Scene:
     now_s: float = 1000.0
 
     async def ask(self, ctx: Context = CTX) -> Admission:
-        """Ask as the chain does."""
         return await update(self.plugin, ctx)
 
     async def refused(self, ctx: Context = CTX) -> AppError:
-        """Ask, and get Internal."""
         return internal(await self.ask(ctx))
 
     def states(self) -> list[str]:
@@ -84,7 +82,6 @@ async def update(plugin: HttpAdmission, ctx: Context = CTX, pods: tuple[Member, 
 
 
 def internal(answer: Admission) -> AppError:
-    """The error of an answer that is Internal."""
     assert answer.error is not None
     assert kind_from_app_error(answer.error) is PluginErrorKind.INTERNAL
     return answer.error
@@ -135,7 +132,6 @@ async def lone(url: str, **args: Any) -> AsyncIterator[HttpAdmission]:
 
 
 def saying(status: int, body: object = None, **headers: str) -> Reply:
-    """A reply in JSON."""
     content = b"" if body is None else json.dumps(body).encode()
     return Reply(status, content, headers={name.replace("_", "-"): text for name, text in headers.items()})
 

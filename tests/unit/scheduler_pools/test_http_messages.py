@@ -46,7 +46,6 @@ def read(
 
 
 def refusal(meant: Said | Failed) -> AppError:
-    """The error of a refusal that is an answer."""
     assert isinstance(meant, Said)
     assert meant.admission.error is not None
     return meant.admission.error

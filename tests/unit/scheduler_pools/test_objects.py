@@ -25,12 +25,10 @@ def pool(name: str = "bank", most: int | None = None, **more: Any) -> Pool:
 
 
 def adds(**changes: Any) -> Callable[[str, Context, Pool], Admission]:
-    """A hook that changes every pool that it sees."""
     return lambda *heard: Admission(pool=replace(heard[2], **changes))
 
 
 async def refused(work: Any) -> AppError:
-    """The refusal of something."""
     with pytest.raises(AppError) as caught:
         await work
     return caught.value

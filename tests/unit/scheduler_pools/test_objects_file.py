@@ -15,7 +15,6 @@ from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWor
 
 
 def pool(name: str = "bank", most: int | None = None, **more: Any) -> Pool:
-    """A pool as the file describes it."""
     return Pool(name, cu(1), PoolLimits(most), **more)
 
 

@@ -54,7 +54,6 @@ def asked(made: QuotaPlugin, about: Pool, amount: Resources, units: int | None =
 
 
 def caps(answer: Admission) -> dict[str, float]:
-    """The caps in CPUs and GiB."""
     return {cap.resource: cap.most / (1000 if cap.resource == "cpu" else GIB) for cap in answer.amounts}
 
 

@@ -54,7 +54,6 @@ class Inside:
         await self.text(f"echo {content} | base64 -d > /run/{name}")
 
     async def file(self, name: str) -> str:
-        """A file of the workload's group."""
         return await self.text(f"cat {GROUP}/{name}")
 
     async def limit(self, name: str) -> int | None:
@@ -63,7 +62,6 @@ class Inside:
         return None if text == "max" else int(text)
 
     async def counts(self, name: str) -> dict[str, int]:
-        """A file of names and numbers."""
         pairs = (line.split() for line in (await self.file(name)).splitlines())
         return {name: int(number) for name, number in pairs}
 
@@ -90,7 +88,6 @@ class Inside:
         await self.text(f"echo {wanted_mib} > /run/hog/wanted")
 
     async def held_mib(self) -> int:
-        """How much the hog holds."""
         return int(await self.text("cat /run/hog/held") or 0)
 
     async def held(self, mib: int) -> None:

@@ -52,7 +52,6 @@ class Lab:
         return (await self.figures())[name]
 
     async def machine(self) -> GuestMachine:
-        """What the guest has of its machine."""
         return codec.decode(GuestMachine, (await self.get("/machine")).body)
 
     async def order(self, generation: int, online: int | None = None) -> tuple[int, GuestMachine]:
@@ -81,8 +80,6 @@ class Lab:
         await shown("the guest agrees", agrees)
 
     async def shows_memory(self, memory_bytes: int) -> None:
-        """Return when the guest has so much memory online."""
-
         async def has() -> bool:
             return (await self.machine()).memory_online_bytes == memory_bytes
 

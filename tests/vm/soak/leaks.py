@@ -31,7 +31,6 @@ def fewest(looks: list[ProcessCounts]) -> ProcessCounts:
 
 
 def leaks(who: str, before: ProcessCounts, after: ProcessCounts) -> Iterator[str]:
-    """What a process has more of than it should."""
     for name, count in after.counts.items():
         if count > before.counts[name] + ALLOWED_MORE.get(name, 0):
             yield f"{who} has {count} {name}, and had {before.counts[name]} at the beginning"

@@ -42,7 +42,6 @@ class JudgedLog:
 
 
 def judged(source: Source, lines: Iterable[str], expected: Iterable[ExpectedLine] = EXPECTED) -> JudgedLog:
-    """Judge the lines of one log."""
     patterns = [re.compile(each.pattern) for each in expected if each.source == source]
     bad = [line.strip() for line in lines if line.strip() and not _is_good(line)]
     faults = tuple(line for line in bad if not any(pattern.search(line) for pattern in patterns))

@@ -26,7 +26,6 @@ class Moves:
 
 
 def moves_of(changes: Iterable[SizeChange]) -> Moves:
-    """The moves in a change log."""
     known: dict[str, Resources] = {}
     counted = dict.fromkeys(("cpu_up", "cpu_down", "memory_up", "memory_down"), 0)
     for change in changes:
@@ -62,7 +61,6 @@ class Summary:
     faults: tuple[str, ...]
 
     def with_fault(self, text: str) -> "Summary":
-        """The same with one fault more."""
         return replace(self, faults=(*self.faults, text))
 
     def sentences(self) -> Iterator[str]:

@@ -49,7 +49,6 @@ def commanded(vm: QemuGuest, generation: int, target: Resources, slot_bytes: int
 
 
 def look_wanted(vm: QemuGuest, now_s: float) -> QemuGuest:
-    """Somebody wants to know what is, from now on."""
     return replace(vm, wanted_look_s=now_s)
 
 
@@ -151,7 +150,6 @@ def step_ended(vm: QemuGuest, step: Step, error: str | None, now_s: float, chanc
 
 
 def eject_refused(vm: QemuGuest, device: str, status: int, now_s: float, chance: float) -> QemuGuest:
-    """The guest will not give a device back."""
     eject = vm.eject_of(device)
     if eject is None:
         return vm
@@ -192,7 +190,6 @@ def _retrying_now(track: StepTrack, now_s: float) -> StepTrack:
 
 
 def _seen(track: StepTrack) -> StepTrack:
-    """Without a step whose outcome a look has shown."""
     return replace(track, step=None) if track.phase is StepPhase.LOOKED_AT else track
 
 
@@ -277,7 +274,6 @@ def _is_open(vm: QemuGuest, eject: Eject, now_s: float) -> bool:
 
 
 def is_plugged(vm: QemuGuest, device: str) -> bool:
-    """Whether QEMU still has a device."""
     return any(dimm.id == device for dimm in vm.look.dimms) or any(
         slot.device_id == device for slot in vm.look.cpus
     )

@@ -74,7 +74,6 @@ class MachineLook:
 
     @property
     def plugged_cpus(self) -> int:
-        """How many vCPUs are plugged in."""
         return sum(slot.path is not None for slot in self.cpus)
 
     @property

@@ -42,7 +42,6 @@ def plan_guest(vm: QemuGuest, now_s: float) -> QemuPlan:
 
 
 def _machine_look_s(vm: QemuGuest) -> float:
-    """When QEMU is to be asked again."""
     begun_s, rules = vm.look.begun_s, vm.rules
     device = vm.look.virtio
     is_moving = vm.pending_ejects() or (device is not None and device.size_bytes != device.requested_bytes)

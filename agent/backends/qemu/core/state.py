@@ -108,7 +108,6 @@ class QemuGuest:
 
     @property
     def wanted_cpus(self) -> int:
-        """How many vCPUs the target has."""
         return self.target.vcpu_milli // MILLI
 
     @property
@@ -117,9 +116,7 @@ class QemuGuest:
         return self.facts.base_bytes + self.look.plugged_bytes
 
     def eject_of(self, device: str) -> Eject | None:
-        """The eject of a device, pending or refused."""
         return next((eject for eject in self.ejects if eject.id == device), None)
 
     def pending_ejects(self) -> tuple[Eject, ...]:
-        """The ejects that may still happen."""
         return tuple(eject for eject in self.ejects if eject.status is None)

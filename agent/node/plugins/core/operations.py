@@ -115,7 +115,6 @@ class Operations:
         record.wait_s = record.nominal_s * (1 + JITTER * self.rng.random())
 
     def is_due(self, socket_path: str, identity: str, now_s: float) -> bool:
-        """Whether an operation may begin now."""
         record = self._records.get(socket_path)
         if record is None:
             return True
@@ -123,7 +122,6 @@ class Operations:
         return not record.is_pending and now_s > record.failed_at_s + wait_s
 
     def is_pending(self, socket_path: str) -> bool:
-        """Whether an operation on this path is under way."""
         record = self._records.get(socket_path)
         return record is not None and record.is_pending
 

@@ -49,7 +49,6 @@ class Registrations:
         return list(self._sockets.values())
 
     def get(self, socket_path: str) -> Registration | None:
-        """The registration of the socket at the path."""
         return self._sockets.get(socket_path)
 
     def tries(self, plugin: PluginInfo) -> int:

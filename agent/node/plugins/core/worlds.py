@@ -51,7 +51,6 @@ class DesiredStateOfWorld:
         return list(self._plugins.values())
 
     def plugin_exists(self, socket_path: str) -> bool:
-        """Whether a plugin at this path should be registered."""
         return socket_path in self._plugins
 
 

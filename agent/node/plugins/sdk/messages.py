@@ -33,7 +33,6 @@ def amount_message(value: Amount) -> nodeplugin_v1_pb2.Resources:
 
 
 def vm(message: nodeplugin_v1_pb2.Vm) -> PluginVm:
-    """The VM that is asked about."""
     return PluginVm(
         message.namespace,
         message.name,
@@ -84,7 +83,6 @@ _STALLS = ("some_avg10_percent", "some_avg60_percent", "full_avg10_percent", "fu
 
 
 def load(message: policy_v1_pb2.Load) -> VmLoad:
-    """The load that a policy judges."""
     known: dict[str, Any] = {name: getattr(message, name) for name in _LOAD_FIGURES if _has(message, name)}
     for name in ("cpu_pressure", "memory_pressure"):
         if _has(message, name):
@@ -101,12 +99,10 @@ def _has(message: Message, name: str) -> bool:
 
 
 def sizing(message: policy_v1_pb2.Sizing) -> VmSizing:
-    """The VM that a goal is for."""
     return VmSizing(amount(message.in_use), amount(message.unit), message.is_apart)
 
 
 def goal_message(uid: str, value: VmGoal) -> policy_v1_pb2.GetGoalResponse:
-    """The answer of a policy."""
     return policy_v1_pb2.GetGoalResponse(
         vm_uid=uid, cpu=_unit_goal(value.cpu), memory=_unit_goal(value.memory)
     )

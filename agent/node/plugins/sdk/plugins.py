@@ -32,7 +32,6 @@ class MetricsSourcePlugin(NodePlugin):
     plugin_type: ClassVar[str] = "MetricsSource"
 
     def read(self, vm: PluginVm) -> VmReading | Awaitable[VmReading]:
-        """A reading of the VM now."""
         raise NotImplementedError
 
 

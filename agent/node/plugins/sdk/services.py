@@ -18,7 +18,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def identity(plugin: NodePlugin) -> nodeplugin_v1_pb2.PluginIdentity:
-    """Who the plugin is."""
     return nodeplugin_v1_pb2.PluginIdentity(name=plugin.name, software_version=plugin.software_version)
 
 

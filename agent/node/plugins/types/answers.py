@@ -65,14 +65,12 @@ class AnswerCheck:
             self.fault(path, value, f"must be from {least} to {most}")
 
     def text(self, path: str, value: str, *, may_be_empty: bool = False) -> None:
-        """A text for people."""
         if not value and not may_be_empty:
             self.fault(path, value, "must not be empty")
         if len(value) > MAX_TEXT:
             self.fault(path, value, f"must have at most {MAX_TEXT} characters and has {len(value)}")
 
     def name(self, path: str, value: str) -> None:
-        """The name of a plugin."""
         if not is_plugin_name(value):
             self.fault(path, value, NAME_RULE)
 
@@ -82,7 +80,6 @@ class AnswerCheck:
             self.fault(path, value, f"must be at most {most} characters that can be printed")
 
     def same(self, path: str, value: str, asked: str) -> None:
-        """What repeats a value of the request."""
         if value != asked:
             self.fault(path, value, f"must repeat {asked!r}")
 

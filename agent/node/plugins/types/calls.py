@@ -145,5 +145,4 @@ def message(answer: Response | None) -> Response:
 
 
 def status_text(error: grpc.aio.AioRpcError) -> str:
-    """The status of a failed call as one line."""
     return f"{error.code().name}: {plain(error.details() or 'without a reason')}"

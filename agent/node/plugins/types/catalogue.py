@@ -121,7 +121,6 @@ class TypeHandler(Generic[C, S, D]):
             client.calls.use(None)
 
     def end(self) -> None:
-        """End the use of every plugin."""
         for client in self._registered.values():
             client.calls.use(None)
         self._registered.clear()
@@ -210,21 +209,18 @@ class Catalogue:
         )
 
     def metrics_source(self, name: str) -> MetricsSourceClient:
-        """The metrics source of that name."""
         found = self._metrics.get(name)
         if found is None:
             found = self._metrics[name] = MetricsSourceClient(self._calls(METRICS_SOURCE, name), self._clock)
         return found
 
     def policy(self, name: str) -> PolicyClient:
-        """The policy of that name."""
         found = self._goals.get(name)
         if found is None:
             found = self._goals[name] = PolicyClient(self._calls(POLICY, name))
         return found
 
     def resizer(self, name: str) -> ResizerClient:
-        """The resizer of that name as a back end."""
         found = self._backends.get(name)
         if found is None:
             calls = self._calls(RESIZER, name)
@@ -242,7 +238,6 @@ class Catalogue:
         return CallFigures() if client is None else client.calls.figures()
 
     def handlers(self) -> Mapping[str, PluginHandler]:
-        """The handlers by type, for the plugin manager."""
         return {METRICS_SOURCE: self._metrics_sources, POLICY: self._policies, RESIZER: self._resizers}
 
     async def close(self) -> None:

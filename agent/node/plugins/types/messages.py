@@ -12,7 +12,6 @@ MAX_CPU_MILLI: Final = 10**9
 
 
 def vm_message(vm: Vm) -> shared.Vm:
-    """The VM as plugins are told of it."""
     return shared.Vm(
         namespace=vm.pod.namespace,
         name=vm.pod.name,
@@ -25,7 +24,6 @@ def vm_message(vm: Vm) -> shared.Vm:
 
 
 def amount_message(amount: Resources) -> shared.Resources:
-    """An amount of both resources."""
     return shared.Resources(cpu_milli=amount.vcpu_milli, memory_bytes=amount.memory_bytes)
 
 

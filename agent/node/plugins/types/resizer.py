@@ -195,7 +195,6 @@ class ResizerClient:
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
     ) -> None:
-        """Set the target."""
         if not target.is_positive():
             raise BackendError(f"a VM cannot have {target}")
         now_s, deadline_s, known = self._clock(), self.calls.limits.call_deadline_s, self._known.of(vm.name)

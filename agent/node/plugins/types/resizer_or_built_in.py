@@ -62,7 +62,6 @@ class _VmSides:
         self.is_trial, self.retry_at_s = False, 0.0
 
     def is_usable(self) -> bool:
-        """Whether the plugin has not failed too often."""
         return self.failed_looks < FAILURES and (self.failed_commands < FAILURES or self.is_trial)
 
 
@@ -106,7 +105,6 @@ class ResizerOrBuiltIn:
         )
 
     def side(self, vm: Vm) -> Side:
-        """Who has resized the VM last."""
         return self._vms.of(vm.name).active
 
     async def fence(self, vm: Vm) -> Fencing:

@@ -173,7 +173,6 @@ def value_of(resource: CgroupResource, text: str, *, is_v2: bool, period_us: int
 
 
 def width_of(value: int | str) -> Width:
-    """How wide a value is."""
     if isinstance(value, str):
         return cpus_of(value)
     return math.inf if value == UNLIMITED else value

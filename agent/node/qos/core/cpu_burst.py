@@ -73,7 +73,6 @@ class BurstRule:
 
     @property
     def raises_quota(self) -> bool:
-        """Whether the quota part is on."""
         return self.policy in {BurstPolicy.AUTO, BurstPolicy.QUOTA_BURST_ONLY}
 
 

@@ -39,7 +39,6 @@ def reason_of(pick: EvictionPick) -> str:
 
 
 def amount_text(task: EvictionTask, amount: int) -> str:
-    """An amount of a task for people."""
     return f"{-(-amount // 2**20)} MiB" if task.target.startswith("memory") else f"{amount}m CPU"
 
 

@@ -120,7 +120,6 @@ def used_task(
     *,
     was_releasing: bool,
 ) -> EvictionTask:
-    """Releases what is used above the lower threshold."""
     amounts = TakenAmount(resource.used, resource.capacity, f"{resource.name} in use")
     task = pressure_task(name, resource.used_target, amounts, thresholds, was_releasing=was_releasing)
     return with_victims(task, found, resource.used_share, order)
@@ -162,10 +161,8 @@ def with_victims(
 
 
 def of_best_effort(max_priority: int) -> Order:
-    """The order of best-effort pods, up to a priority."""
     return lambda found, task, share: best_effort_order(found, task, share, max_priority)
 
 
 def by_priority(max_priority: int) -> Order:
-    """The order by priority, up to one."""
     return lambda found, task, share: priority_order(found, task, share, max_priority)

@@ -80,7 +80,6 @@ class EvictionTask:
 
 
 def may_go(found: Evictable, task: str) -> bool:
-    """Whether a task may evict a pod at all."""
     marks, pod = found.marks, found.pod
     return not (
         pod.is_finished
@@ -196,7 +195,6 @@ class ReleaseLedger:
         self._going = {uid: going for uid, going in self._going.items() if condition(uid, going)}
 
     def goes(self, uid: str, tasks: Collection[EvictionTask], now_s: float, *, is_recommended: bool) -> None:
-        """A pod was evicted now, or this was recommended."""
         cause = _Cause.RECOMMENDED if is_recommended else _Cause.EVICTED
         self._going[uid] = _Going(now_s, _merged(uid, tasks), cause)
 
@@ -205,7 +203,6 @@ class ReleaseLedger:
         return uid in self._going
 
     def pending(self, target: ReleaseTarget) -> int:
-        """How much is being released."""
         return sum(each.amounts.get(target, 0) for each in self._going.values() if not each.is_lost)
 
 

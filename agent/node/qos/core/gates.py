@@ -44,7 +44,6 @@ class FeatureGates:
     values: Mapping[str, bool] = field(default_factory=dict)
 
     def enabled(self, name: str) -> bool:
-        """Whether a known feature is on."""
         return self.values.get(name, self.specs[name].default)
 
     def with_values(self, values: Mapping[str, bool]) -> "FeatureGates":

@@ -22,7 +22,6 @@ class KnownStates:
 
     @property
     def missing(self) -> tuple[ObjectType, ...]:
-        """The kinds that were not read yet."""
         found = (self.node, self.pods, self.vms, self.policies)
         return tuple(kind for kind, value in zip(ObjectType, found, strict=True) if value is None)
 
@@ -58,7 +57,6 @@ S = TypeVar("S", NodeState, PodState, ScalingPolicyState)
 
 
 def _frozen(value: S) -> S:
-    """A value whose mappings nobody can change."""
     mappings: dict[str, Any] = {
         name: _read_only(getattr(value, name)) for name in _SHARED if hasattr(value, name)
     }

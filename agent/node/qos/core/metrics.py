@@ -74,5 +74,4 @@ class MetricError(Exception):
 
 
 def milli(cpus: float) -> int:
-    """CPUs as milli-CPUs, rounded half up."""
     return math.floor(cpus * 1000 + 0.5)

@@ -106,7 +106,6 @@ class CPUBurst:
         self.flags = StrategyFlags("cpu-burst-", _FLAGS)
 
     def init_flags(self, flags: FlagSet) -> None:
-        """Add the flags."""
         self.flags.add_to(flags)
 
     def flag_faults(self) -> tuple[str, ...]:
@@ -134,7 +133,6 @@ class CPUBurst:
         """The last rule without faults that each pod has had, by its UID."""
 
     def run(self, stop: StopSignal) -> None:
-        """One round after the other."""
         while not stop.is_set():
             self.round()
             stop.wait(self.flags.number("interval-seconds"))
@@ -178,7 +176,6 @@ class CPUBurst:
         return self._touched is None or pod.uid in self._touched
 
     def _eligible(self, pods: Sequence[PodState]) -> list[PodState]:
-        """The pods that may burst."""
         found = [pod for pod in pods if may_burst(pod)]
         if self.flags.value("include-vms"):
             return found

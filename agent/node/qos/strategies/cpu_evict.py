@@ -74,7 +74,6 @@ class CPUEvict(EvictStrategy):
         return cpu_tasks(self.flags.rules(), self._satisfaction(), node, found, figures, releasing)
 
     def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:
-        """The pod with the CPU that it uses."""
         return Evictable(pod, marks, cpu_used_milli=None if used is None else milli(used.value))
 
     def _best_effort(self, aggregation: Aggregation) -> BestEffortCpu | None:

@@ -77,7 +77,6 @@ class QuotaOfBestEffort:
         self._client = client
 
     def hold(self, group: str, share: BestEffortShare, reason: str) -> HeldBack:
-        """Give the group the quota of a share."""
         found = self._client.read(group, QUOTA)
         current = found if isinstance(found, int) else None
         choice = choose_quota(share, current)
@@ -87,7 +86,6 @@ class QuotaOfBestEffort:
         return told(outcomes, choice.reason, f"quota {choice.quota_us} µs of each 100000, was {current}")
 
     def free(self, group: str) -> HeldBack:
-        """Take the quota away."""
         outcomes = self._client.write([CgroupUpdate(group, QUOTA, UNLIMITED, "best effort is free again")])
         return told(outcomes, SuppressReason.RECOVERED, "no quota")
 
@@ -207,7 +205,6 @@ class CPUSuppress:
         self._freed: set[str] = set()
 
     def init_flags(self, flags: FlagSet) -> None:
-        """Add the flags."""
         self.flags.add_to(flags)
 
     def flag_faults(self) -> tuple[str, ...]:
@@ -233,7 +230,6 @@ class CPUSuppress:
         self._freed = set()
 
     def run(self, stop: StopSignal) -> None:
-        """One round after the other."""
         interval_s = self.flags.number("interval-seconds")
         while not stop.is_set():
             self.round()

@@ -95,7 +95,6 @@ class EvictFlags(StrategyFlags):
         return EvictThresholds(upper, max(0, upper - HYSTERESIS_PERCENT) if lower == -1 else lower)
 
     def rules(self) -> EvictRules:
-        """What the tasks go by."""
         return EvictRules(
             self.tasks,
             self.thresholds(),

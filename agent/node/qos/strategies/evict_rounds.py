@@ -33,7 +33,6 @@ class EvictStrategy(ABC):
     # ------------------------------------------------------------ the contract of an extension
 
     def init_flags(self, flags: FlagSet) -> None:
-        """Add the flags."""
         self.flags.add_to(flags)
 
     def flag_faults(self) -> tuple[str, ...]:
@@ -49,7 +48,6 @@ class EvictStrategy(ABC):
         self._engine = EvictionEngine(self.flags.limits())
 
     def run(self, stop: StopSignal) -> None:
-        """One round after the other."""
         interval_s = self.flags.number("interval-seconds")
         while not stop.wait(interval_s):
             self.round(stop)

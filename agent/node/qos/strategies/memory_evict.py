@@ -33,5 +33,4 @@ class MemoryEvict(EvictStrategy):
         return memory_tasks(self.flags.rules(), node, found, used_bytes, releasing)
 
     def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:
-        """The pod with the memory that it uses."""
         return Evictable(pod, marks, memory_used_bytes=None if used is None else round(used.value))

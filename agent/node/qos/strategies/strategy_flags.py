@@ -26,13 +26,11 @@ class StrategyFlags:
         self._values: FlagSet | None = None
 
     def add_to(self, flags: FlagSet) -> None:
-        """Add every flag."""
         self._values = flags
         for each in self._flags:
             flags.add(f"{self._prefix}{each.suffix}", each.default, each.help_text)
 
     def number(self, suffix: str) -> float:
-        """The value of a flag that is a number."""
         return float(self.value(suffix))
 
     def whole(self, suffix: str) -> int:
@@ -40,7 +38,6 @@ class StrategyFlags:
         return int(self.value(suffix))
 
     def value(self, suffix: str) -> bool | float | str:
-        """The value of a flag."""
         assert self._values is not None, "init_flags comes first"
         return self._values.get(f"{self._prefix}{suffix}")
 

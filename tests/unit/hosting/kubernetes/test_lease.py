@@ -49,7 +49,6 @@ class Election:
 
     @property
     def lease(self) -> dict[str, Any]:
-        """What the Lease says."""
         found: dict[str, Any] = self.server.get(LEASES, "ns", "lease")["spec"]
         return found
 

@@ -90,12 +90,10 @@ def document(has: float = 2, wants: float = 2, **other: Any) -> dict[str, Any]:
 
 
 def agent_facts(told: dict[str, Any]) -> VmInFull:
-    """The agent's document, read."""
     return read(told, VmInFull)
 
 
 def scheduler_part(**other: Any) -> dict[str, Any]:
-    """The agent's part on the scheduler, with other words."""
     return {**document()["scheduler"], **other}
 
 
@@ -304,8 +302,6 @@ def by_health() -> dict[Health, Evidence]:
 
 
 def by_cause() -> dict[CauseCode, Evidence]:
-    """A case for every other cause."""
-
     def both(told: dict[str, Any], **other: Any) -> Evidence:
         return Evidence(VM, agent_facts(told), explanation(**other))
 

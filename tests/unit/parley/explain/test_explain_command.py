@@ -23,7 +23,6 @@ def both(**agent: Any) -> FakeReach:
 
 
 def vm(name: str) -> VmShown:
-    """One VM of the state."""
     zero = AmountShown(cpu="0", memory="0")
     return VmShown(
         vm=name,
@@ -38,7 +37,6 @@ def vm(name: str) -> VmShown:
 
 
 def page(*names: str) -> StatePage:
-    """The state with some VMs."""
     return StatePage(instance="i", epoch=0, at="", vms=tuple(map(vm, names)))
 
 

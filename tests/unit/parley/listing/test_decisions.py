@@ -33,7 +33,6 @@ NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 
 
 def amount(cpus: int) -> AmountShown:
-    """So many CPUs and GiB."""
     return AmountShown(cpu=str(cpus), memory=f"{cpus}Gi")
 
 
@@ -198,7 +197,6 @@ IDLE = {"/v1/vms/shop/web": document(journal=[])}
 
 
 def history_of(scheduler: Any, *arguments: str, agent: dict[str, Any] | None = None) -> tuple[int, str, str]:
-    """Call it where the scheduler says so."""
     done = called(
         FakeReach({"/v1/explain/shop/web": scheduler}, {"a": agent}), "history", "shop/web", *arguments
     )
@@ -207,7 +205,6 @@ def history_of(scheduler: Any, *arguments: str, agent: dict[str, Any] | None = N
 
 @pytest.mark.parametrize("scheduler", [SILENT, None], ids=["silent", "knows no such VM"])
 def test_history_of_an_outcome_is_none_where_the_scheduler_tells_nothing(scheduler: NoAnswer | None) -> None:
-    """The agent answers, and knows nothing of decisions."""
     code, out, faults = history_of(scheduler, "--outcome", "denied", agent=AGENT)
     assert (code, out) == (1, "")
     (fault,) = faults.splitlines()
@@ -314,7 +311,6 @@ class Waits:
 
 
 async def watched(answers: list[Any], rounds: int, **options: Any) -> tuple[FakeReach, Waits]:
-    """Watch a scheduler that answers so."""
     reach, waits = FakeReach({"/v1/decisions": answers}), Waits(rounds)
     watch = watching.DecisionWatch(watching.WatchOptions(**options), waits, random.Random(1))
     assert await watch.run(reach) == 0

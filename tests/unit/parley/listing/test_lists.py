@@ -28,7 +28,6 @@ HEADS = ["NAMESPACE", "NAME", "NODE", "SIZE", "PERMIT", "WANTED", "STATE", "LIMI
 
 
 def amount(cpus: float) -> AmountShown:
-    """So many CPUs and GiB."""
     return AmountShown(cpu=f"{cpus:g}", memory=f"{cpus:g}Gi")
 
 
@@ -50,7 +49,6 @@ def node(name: str, free: float = 1, pressure: float = 0, *, over_full: tuple[st
 
 
 def vm(name: str, cpus: float = 2, **other: Any) -> VmShown:
-    """A VM that has what it wants."""
     told: dict[str, Any] = {
         "vm": name,
         "uid": f"uid of {name}",
@@ -77,7 +75,6 @@ VMS = (
 
 
 def page(*vms: VmShown, **other: Any) -> StatePage:
-    """A page of the state."""
     return StatePage(instance="i", epoch=0, at="2026-03-01T12:00:00Z", vms=vms, **other)
 
 

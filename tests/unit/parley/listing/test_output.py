@@ -66,11 +66,9 @@ class SilentReach(FakeReach):
     """Programs that do not answer; whoever waits for them presses Ctrl-C."""
 
     async def scheduler(self, path: str) -> Answered:
-        """Never."""
         raise AssertionError(f"{path} was answered: {await interrupted()}")
 
     async def agents(self) -> tuple[str, ...] | NoAnswer:
-        """Never."""
         raise AssertionError(f"was answered: {await interrupted()}")
 
 

@@ -32,8 +32,6 @@ def says(document: Any, status: int = 200) -> Answer:
 
 
 def follower(leader: str | None = "http://10.0.0.3:10299") -> Answer:
-    """A scheduler that does not lead."""
-
     async def answer(_: Request) -> Reply:
         return server.problem(503, ErrorCode.NOT_LEADER, "another scheduler leads", leader=leader)
 
@@ -46,7 +44,6 @@ async def hang_up(_: Request) -> HangUp:
 
 
 async def asked(*schedulers: Answer, path: str = "/v1/nodes", times: int = 1) -> Answered:
-    """What comes of asking schedulers, in this order."""
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(answering(each)) for each in schedulers]
         async with DirectReach(urls, ["http://127.0.0.1:1"]) as reach:
