@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hosting import logs
-from hosting.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
+from hosting.client_options import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import Advertise, daemon
 from hosting.tokens import RULE
 
@@ -99,10 +99,10 @@ def plugins(address: str, token: str | None, tls: "Tls | None", output: str) -> 
 
     Exit codes: 0; 1 when the agent does not answer; 2 for a wrong command line.
     """
-    from agent.daemon import asking  # noqa: PLC0415 - `--help` should not load the client
+    from agent.daemon import inspecting  # noqa: PLC0415 - `--help` should not load the client
 
     warn_of_plain_tokens([address], token)
-    sys.exit(asking.show_plugins(address, token, tls, output))
+    sys.exit(inspecting.show_plugins(address, token, tls, output))
 
 
 @main.command(context_settings=_CONTEXT)
@@ -120,9 +120,9 @@ def qos(address: str, token: str | None, tls: "Tls | None", output: str, known: 
 
     Exit codes: 0; 1 when the agent does not answer; 2 for a wrong command line.
     """
-    from agent.daemon import asking  # noqa: PLC0415 - `--help` should not load the client
+    from agent.daemon import inspecting  # noqa: PLC0415 - `--help` should not load the client
 
     if known:
-        sys.exit(asking.show_known(output))
+        sys.exit(inspecting.show_known(output))
     warn_of_plain_tokens([address], token)
-    sys.exit(asking.show_strategies(address, token, tls, output))
+    sys.exit(inspecting.show_strategies(address, token, tls, output))

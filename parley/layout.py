@@ -47,7 +47,7 @@ _STRIPS: Final = frozenset({_CPU, _MEMORY, _EITHER, _TREND})
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class RecentHistory:
     """What has happened until `now_s` to the VMs of `agent`, and how full the nodes are."""
 
     history: History
@@ -65,7 +65,7 @@ class _Shape:
     is_tall: bool
     """Whether each VM has a second line: its permit by time, and its reasons."""
     has_machines: bool
-    lately: Lately | None
+    lately: RecentHistory | None
 
 
 def screen(
@@ -74,7 +74,7 @@ def screen(
     footer: Sequence[str],
     width: int = 160,
     height: int | None = None,
-    lately: Lately | None = None,
+    lately: RecentHistory | None = None,
     *,
     is_ascii: bool = False,
 ) -> Group:

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from hosting.client import Answered, HttpClient
-from parley.layout import Lately
+from parley.layout import RecentHistory
 from parley.top import drawing
 from parley.top.history import History
 from parley.top.model import VmRow, rows_of
@@ -53,10 +53,10 @@ class Recent:
         if isinstance(outcome, Answered) and outcome.status == 200:
             self._sums, self._told_s = drawing.node_sums(msgspec.json.decode(outcome.body, type=Nodes)), now_s
 
-    def lately(self, now_s: float) -> Lately:
+    def lately(self, now_s: float) -> RecentHistory:
         self._history.tick(now_s)
         sums = self._sums if now_s - self._told_s <= OLD_S else drawing.NodeSums()
-        return Lately(self._history, self._agent, now_s, self._fills(drawing.fills(self._rows, sums)))
+        return RecentHistory(self._history, self._agent, now_s, self._fills(drawing.fills(self._rows, sums)))
 
     def _fills(self, found: Sequence[drawing.NodeFill]) -> tuple[drawing.NodeFill, ...]:
         """Without the scheduler's word the demo itself knows what may be reserved."""

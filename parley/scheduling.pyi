@@ -13,33 +13,6 @@ from scheduler.permits.core.model import Holder as Holder
 from scheduler.permits.core.model import Kind as Kind
 from scheduler.permits.core.model import ReservationOwner as ReservationOwner
 from scheduler.placing.core.diagnosis import Diagnosis as Diagnosis
-from scheduler.placing.core.extended import APIServiceProvider as APIServiceProvider
-from scheduler.placing.core.extended import Endpoint as Endpoint
-from scheduler.placing.core.extended import ErrorHandlerFilter as ErrorHandlerFilter
-from scheduler.placing.core.extended import ExtendedHandle as ExtendedHandle
-from scheduler.placing.core.extended import FilterTransformer as FilterTransformer
-from scheduler.placing.core.extended import FindOneNodePlugin as FindOneNodePlugin
-from scheduler.placing.core.extended import ForgetPodHandler as ForgetPodHandler
-from scheduler.placing.core.extended import NextPodPlugin as NextPodPlugin
-from scheduler.placing.core.extended import PluginToReservationScores as PluginToReservationScores
-from scheduler.placing.core.extended import PostFilterTransformer as PostFilterTransformer
-from scheduler.placing.core.extended import PreBindExtensions as PreBindExtensions
-from scheduler.placing.core.extended import PreferNodesPlugin as PreferNodesPlugin
-from scheduler.placing.core.extended import PreFilterTransformer as PreFilterTransformer
-from scheduler.placing.core.extended import Reservation as Reservation
-from scheduler.placing.core.extended import ReservationFilterPlugin as ReservationFilterPlugin
-from scheduler.placing.core.extended import (
-    ReservationNominateFilterPlugin as ReservationNominateFilterPlugin,
-)
-from scheduler.placing.core.extended import ReservationNominator as ReservationNominator
-from scheduler.placing.core.extended import ReservationRestorePlugin as ReservationRestorePlugin
-from scheduler.placing.core.extended import ReservationScoreExtensions as ReservationScoreExtensions
-from scheduler.placing.core.extended import ReservationScorePlugin as ReservationScorePlugin
-from scheduler.placing.core.extended import SchedulerAdapter as SchedulerAdapter
-from scheduler.placing.core.extended import SchedulerCache as SchedulerCache
-from scheduler.placing.core.extended import SchedulingQueue as SchedulingQueue
-from scheduler.placing.core.extended import SchedulingTransformer as SchedulingTransformer
-from scheduler.placing.core.extended import ScoreTransformer as ScoreTransformer
 from scheduler.placing.core.objects import NodeInfo as NodeInfo
 from scheduler.placing.core.objects import NodeSnapshot as NodeSnapshot
 from scheduler.placing.core.objects import PodInfo as PodInfo
@@ -86,6 +59,33 @@ from scheduler.placing.core.plugin import ScoreExtensions as ScoreExtensions
 from scheduler.placing.core.plugin import ScorePlugin as ScorePlugin
 from scheduler.placing.core.plugin import UnreservePlugin as UnreservePlugin
 from scheduler.placing.core.plugin import WaitingPod as WaitingPod
+from scheduler.placing.core.plugin_points import APIServiceProvider as APIServiceProvider
+from scheduler.placing.core.plugin_points import Endpoint as Endpoint
+from scheduler.placing.core.plugin_points import ErrorHandlerFilter as ErrorHandlerFilter
+from scheduler.placing.core.plugin_points import ExtendedHandle as ExtendedHandle
+from scheduler.placing.core.plugin_points import FilterTransformer as FilterTransformer
+from scheduler.placing.core.plugin_points import FindOneNodePlugin as FindOneNodePlugin
+from scheduler.placing.core.plugin_points import ForgetPodHandler as ForgetPodHandler
+from scheduler.placing.core.plugin_points import NextPodPlugin as NextPodPlugin
+from scheduler.placing.core.plugin_points import PluginToReservationScores as PluginToReservationScores
+from scheduler.placing.core.plugin_points import PostFilterTransformer as PostFilterTransformer
+from scheduler.placing.core.plugin_points import PreBindExtensions as PreBindExtensions
+from scheduler.placing.core.plugin_points import PreferNodesPlugin as PreferNodesPlugin
+from scheduler.placing.core.plugin_points import PreFilterTransformer as PreFilterTransformer
+from scheduler.placing.core.plugin_points import Reservation as Reservation
+from scheduler.placing.core.plugin_points import ReservationFilterPlugin as ReservationFilterPlugin
+from scheduler.placing.core.plugin_points import (
+    ReservationNominateFilterPlugin as ReservationNominateFilterPlugin,
+)
+from scheduler.placing.core.plugin_points import ReservationNominator as ReservationNominator
+from scheduler.placing.core.plugin_points import ReservationRestorePlugin as ReservationRestorePlugin
+from scheduler.placing.core.plugin_points import ReservationScoreExtensions as ReservationScoreExtensions
+from scheduler.placing.core.plugin_points import ReservationScorePlugin as ReservationScorePlugin
+from scheduler.placing.core.plugin_points import SchedulerAdapter as SchedulerAdapter
+from scheduler.placing.core.plugin_points import SchedulerCache as SchedulerCache
+from scheduler.placing.core.plugin_points import SchedulingQueue as SchedulingQueue
+from scheduler.placing.core.plugin_points import SchedulingTransformer as SchedulingTransformer
+from scheduler.placing.core.plugin_points import ScoreTransformer as ScoreTransformer
 from scheduler.placing.core.profile import EnabledPlugin as EnabledPlugin
 from scheduler.placing.core.profile import PluginArgs as PluginArgs
 from scheduler.placing.core.profile import PluginSet as PluginSet
@@ -120,5 +120,5 @@ from scheduler.placing.runtime.framework import SchedulingFramework as Schedulin
 from scheduler.placing.runtime.registry import PLUGIN_GROUP as PLUGIN_GROUP
 from scheduler.placing.runtime.registry import Registry as Registry
 from scheduler.placing.runtime.registry import new_registry as new_registry
-from scheduler.ports import Births as Births
+from scheduler.ports import PlacementAdmission as PlacementAdmission
 from scheduler.ports import Placements as Placements

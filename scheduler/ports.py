@@ -225,7 +225,7 @@ class Placements(Protocol):
         ...
 
 
-class Births(Protocol):
+class PlacementAdmission(Protocol):
     """Who has a say before a pod of a pool is placed: `pre_create_pod` of the pool's plugins, and the pool's own limits."""
 
     async def admit(

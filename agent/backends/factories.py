@@ -168,14 +168,14 @@ def _qemu(options: BackendOptions) -> InstalledBackend:
         from agent.backends.qemu.backend import QemuBackend  # noqa: PLC0415 - the client library is an extra
     except ImportError:
         raise BackendError(NO_QEMU_EXTRA) from None
+    from agent.backends.qemu.guest_files import GuestFiles  # noqa: PLC0415 - only guests need it
     from agent.backends.qemu.guest_loop import GuestAccess, LoopContext  # noqa: PLC0415 - it loads that library
     from agent.backends.qemu.guest_machine import InformantMachine  # noqa: PLC0415 - only guests need it
-    from agent.backends.qemu.standing import StandingFiles  # noqa: PLC0415 - only guests need it
 
     there = options.qemu
     assert there is not None, "the daemon has informants"
     sizes = options.sizes or LoggedSizes(options.change_log)
-    files = StandingFiles(options.state_directory)
+    files = GuestFiles(options.state_directory)
     context = LoopContext(files, sizes, there.rules, there.moved, there.log, options.rng)
     backend = QemuBackend(context)
 

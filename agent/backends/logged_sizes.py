@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from agent.backends.change_log import ChangeLog
-from agent.core.lately import LatelyUsed
+from agent.core.bounded_memo import BoundedMemo
 from protocol.values import ZERO, Resources
 
 
@@ -26,7 +26,7 @@ class LoggedSizes:
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
-        self._shown = LatelyUsed(_Shown)
+        self._shown = BoundedMemo(_Shown)
         self._count = 0
 
     def begin(self) -> int:

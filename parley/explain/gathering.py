@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from parley.explain.core.causes import NOT_SCALED, UNKNOWN
 from parley.explain.core.evidence import Evidence
-from parley.listing import asking
+from parley.listing import documents
 from parley.reach.answers import decoded
 from parley.reach.paths import path_of
 from parley.reach.ports import Answered, Got, NoAnswer, Reach
@@ -95,7 +95,7 @@ def _rank(answer: Answered) -> int:
 
 async def alike(reach: Reach, vm: str) -> list[str]:
     """Names that may be meant by one that nobody knows, the likeliest first."""
-    known = await asking.state(reach, max_pages=20)
+    known = await documents.state(reach, max_pages=20)
     names = [each.vm for each in known.vms] if not isinstance(known, NoAnswer) else []
     if not names:
         names = await _names_of_agents(reach)

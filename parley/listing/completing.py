@@ -10,7 +10,7 @@ from typing import Any, Final
 from click.shell_completion import CompletionItem
 
 from hosting import lifecycle
-from parley.listing import asking
+from parley.listing import documents
 from parley.reach.ports import NoAnswer, Reach, Way
 from parley.reach.vm_names import DEADLINE_S, MAX_NAMES
 from parley.top.texts import clean
@@ -43,9 +43,9 @@ def items(way: Way, kind: str, options: Mapping[str, Any], incomplete: str) -> l
 
 async def _names(reach: Reach, kind: str) -> list[str]:
     if kind == "pools":
-        found = await asking.document(reach, "/v1/pools", PoolsShown)
+        found = await documents.document(reach, "/v1/pools", PoolsShown)
         return [] if isinstance(found, NoAnswer) else [each.name for each in found.pools]
-    state = await asking.state(reach, max_pages=4)
+    state = await documents.state(reach, max_pages=4)
     if isinstance(state, NoAnswer):
         return []
     return [each.vm for each in state.vms] if kind == "vms" else [each.node for each in state.nodes]

@@ -12,7 +12,7 @@ import msgspec
 
 from hosting.backoff import Backoff
 from hosting.lifecycle import Stop
-from parley.listing import asking
+from parley.listing import documents
 from parley.listing import output as outputs
 from parley.listing.core.decisions import DecisionFilter, line, wide_line
 from parley.listing.core.follow import Follow
@@ -60,7 +60,7 @@ class DecisionWatch:
         self._left = self.options.count
         follow, failures = Follow(is_from_start=self.options.is_from_start), 0
         while True:
-            found = await asking.document(reach, f"/v1/decisions?{follow.query}", Decisions)
+            found = await documents.document(reach, f"/v1/decisions?{follow.query}", Decisions)
             if isinstance(found, NoAnswer):
                 if follow.is_first:
                     return failed(found)
@@ -87,8 +87,8 @@ class DecisionWatch:
     async def _say_if_nobody(self, reach: Reach) -> None:
         """Say that no VM is watched yet, where that is known: decisions may never come then."""
         wanted = self.options.vms()
-        known = await asking.state(reach, max_pages=20) if wanted is not None else None
-        if wanted is None or not isinstance(known, asking.State) or known.is_cut:
+        known = await documents.state(reach, max_pages=20) if wanted is not None else None
+        if wanted is None or not isinstance(known, documents.State) or known.is_cut:
             return
         if not any(map(wanted.passes, known.vms)):
             click.echo(f"nobody to watch yet: {wanted.none_of(known.vms)}", err=True)

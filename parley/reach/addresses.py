@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from hosting.asking import agents_option, ca_option, scheduler_option, token_option, warn_of_plain_tokens
+from hosting.client_options import (
+    agents_option,
+    ca_option,
+    scheduler_option,
+    token_option,
+    warn_of_plain_tokens,
+)
 from parley.reach.ports import Command, Reach
 
 

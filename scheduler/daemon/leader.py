@@ -135,7 +135,7 @@ def led_routes(
     serving = Serving(options, Sources(cluster, None, dict, are_pools_objects=True))
     if not has_scheduling:
         return serving.routes()
-    ports = ExtenderPorts(serving.placements, serving.births, time.monotonic)
+    ports = ExtenderPorts(serving.placements, serving.placement_admission, time.monotonic)
     return (*serving.routes(), *SharedExtension(ports, logs.logger("scheduling")).routes(dict))
 
 

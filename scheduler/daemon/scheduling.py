@@ -218,7 +218,7 @@ class LiveScheduling:
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(
             serving.placements,
-            serving.births,
+            serving.placement_admission,
             time.monotonic,
             LedgerReservations(serving.core.state).on,
             binder=KubernetesBinder(api),
@@ -249,7 +249,7 @@ class LiveScheduling:
         """Take profiles up, in place of those before. Raises `ProfileError` with every fault; then those before stay in force."""
         if tuple(profiles) == self._profiles:
             return
-        shared = SharedExtension(self.shared.surroundings, self._log, before=self.shared)
+        shared = SharedExtension(self.shared.ports, self._log, before=self.shared)
         if self._own_pods is None:
             self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
         else:  # these profiles are for our own pods: they name plugins that kube-scheduler has itself

@@ -39,11 +39,11 @@ from scheduler.pools.core.values import Pool
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import (
-    Births,
     Cluster,
     ClusterUnreachableError,
     LeadershipGuard,
     Migrator,
+    PlacementAdmission,
     Placements,
     SoleScheduler,
 )
@@ -181,9 +181,9 @@ class Serving:
             lambda: self._config_fault,
         )
         self.placements: Placements = CorePlacements(
-            self.core, self.service.take, time.monotonic, self.pools.births.still_admits
+            self.core, self.service.take, time.monotonic, self.pools.placement_admission.still_admits
         )
-        self.births: Births = self.pools.births
+        self.placement_admission: PlacementAdmission = self.pools.placement_admission
         self._batches = BatchService(self.service, self.core.vms)
         self._config_faults = FaultLog(
             self._log, "configuration not usable, the old one stays in force", "configuration usable again"

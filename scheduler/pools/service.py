@@ -17,10 +17,10 @@ from hosting.settings import FaultsError, Settings, SettingsError, listed, parse
 from hosting.threads import in_own_thread
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.pools.chain.births import PoolBirths
 from scheduler.pools.chain.config import ChainConfig, Registries, build_chain, installed
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
+from scheduler.pools.chain.placement_admission import PoolPlacementAdmission
 from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.admission_state import Parking
@@ -160,7 +160,9 @@ class PoolService:
         self._handle = PoolHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()
-        self.births = PoolBirths(self._ledger, self.objects, lambda: self._manager, clock)
+        self.placement_admission = PoolPlacementAdmission(
+            self._ledger, self.objects, lambda: self._manager, clock
+        )
         self._ending: set[asyncio.Task[None]] = set()
         self._described: Mapping[str, Pool] | None = None
         self._faults: Mapping[str, str] = {}

@@ -13,8 +13,8 @@ from agent.backends.change_log import FILE_NAME
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
 from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.guest_files import GuestFiles, GuestRecord
 from agent.backends.qemu.guest_loop import GuestAccess, LoopContext
-from agent.backends.qemu.standing import GuestStanding, StandingFiles
 from agent.core.model import Vm
 from agent.core.ports import VmBackend
 from hosting import logs
@@ -82,7 +82,7 @@ def coming(qemu: FakeQemu) -> Resources:
     return Resources(qemu.guest.coming_cpus * 1000, memory)
 
 
-def truth(qemu: FakeQemu, files: StandingFiles, vm: Vm = VM) -> Observation:
+def truth(qemu: FakeQemu, files: GuestFiles, vm: Vm = VM) -> Observation:
     """What the guest has, and what stands for it; the target covers what is on its way."""
     size = Resources(qemu.guest.online * 1000, qemu.plugged_bytes)
     standing = files.read(vm)
@@ -93,14 +93,14 @@ def truth(qemu: FakeQemu, files: StandingFiles, vm: Vm = VM) -> Observation:
     return Observation(size, target, now_s())
 
 
-class WatchedFiles(StandingFiles):
+class WatchedFiles(GuestFiles):
     """Files that are compared with the log after each write."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.on_write: list[Callable[[], None]] = []
 
-    def write(self, vm: Vm, standing: GuestStanding) -> None:
+    def write(self, vm: Vm, standing: GuestRecord) -> None:
         super().write(vm, standing)
         for told in self.on_write:
             told()

@@ -6,7 +6,7 @@ from typing import Any, Final
 from msgspec.structs import replace as with_fields
 
 from agent.backends.qemu.backend import QemuBackend
-from agent.backends.qemu.core import told
+from agent.backends.qemu.core import report
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Fencing
 from protocol.values import Observation, Resources
@@ -29,7 +29,7 @@ class AnswersFromMemory(QemuBackend):
         if known is None:
             return await super().observe(vm)
         now_s = self._context.clock()
-        return replace(told.observation(known, now_s), begun_s=now_s)
+        return replace(report.observation(known, now_s), begun_s=now_s)
 
 
 class SharesItsFence(QemuBackend):

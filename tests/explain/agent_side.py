@@ -264,6 +264,7 @@ class AgentSide:
         self.machine.fault = BackendError(error)
 
     def beat(self) -> None:
+        """The informant asks for the agent's ID."""
         registration = self.guest.registration
         if registration is not None and not self.guest.away:
             self.runner.offer(events.InformantHeard(registration))

@@ -54,6 +54,7 @@ async def stale_metrics() -> AsyncIterator[Stage]:
 
 @situation("metrics-missing", "no metrics", "no answer within 2 s")
 async def metrics_were_never_read() -> AsyncIterator[Stage]:
+    """The exporter has not answered since the agent's start."""
     scheduler = SchedulerSide()
     async with staged(scheduler) as stage:
         stage.agent.exporter.fault = "no answer within 2 s"
@@ -279,6 +280,7 @@ async def the_resize_has_stalled() -> AsyncIterator[Stage]:
 
 @situation("scheduler-silent", "scheduler", "connection refused")
 async def no_scheduler() -> AsyncIterator[Stage]:
+    """No scheduler answers, neither the agent nor us."""
     async with staged(SchedulerSide()) as stage:
         await stage.settled()
         stage.agent.scheduler.fault = REFUSED
@@ -318,6 +320,7 @@ async def the_scheduler_does_not_lead() -> AsyncIterator[Stage]:
 
 @situation("unsupported-version", "version", r"v1\.1", r"v5\.0")
 async def the_scheduler_is_too_new() -> AsyncIterator[Stage]:
+    """The scheduler speaks later versions of the protocol only."""
     async with staged(SchedulerSide()) as stage:
         stage.agent.scheduler.serve = _speaks(6, 7)
         stage.agent.load(5)
@@ -448,6 +451,7 @@ async def the_agent_is_away() -> AsyncIterator[Stage]:
 
 @situation("nobody-answers", "agent", "scheduler", "connection refused")
 async def nobody_answers() -> AsyncIterator[Stage]:
+    """Neither an agent nor a scheduler answers us."""
     async with staged(SchedulerSide()) as stage:
         await stage.agent_ends(AWAY)
         stage.told_scheduler = NoAnswer(NO_SCHEDULER)
@@ -494,6 +498,8 @@ async def another_controller_sizes_it() -> AsyncIterator[Stage]:
 
 
 def _speaks(low: int, high: int) -> Serve:
+    """A scheduler that speaks other versions."""
+
     async def answer(_: Request) -> Reply:
         spoken = VersionRange(PluginProtoVersion(low), PluginProtoVersion(high))
         message = f"protocol version v1.1 is not spoken here; use {spoken}"

@@ -113,6 +113,7 @@ async def the_schedulers_maximum_is_lower() -> AsyncIterator[Stage]:
 
 @situation("stopped", "growth is stopped", "configuration")
 async def growth_is_stopped() -> AsyncIterator[Stage]:
+    """The operator has stopped all growth."""
     scheduler = SchedulerSide()
     async with staged(scheduler) as stage:
         await stage.settled()
@@ -134,6 +135,7 @@ async def recommend_only_everywhere() -> AsyncIterator[Stage]:
 
 @situation("recommend-only", "recommended for this VM", r"\b5\b")
 async def recommend_only_for_this_vm() -> AsyncIterator[Stage]:
+    """The operator lets growth of shop/web only be recommended."""
     scheduler = SchedulerSide()
     async with staged(scheduler) as stage:
         await stage.settled()

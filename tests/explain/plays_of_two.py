@@ -33,6 +33,7 @@ async def a_full_node_and_stale_metrics() -> AsyncIterator[Stage]:
 
 @situation("stopped", "growth is stopped")
 async def a_full_node_and_growth_is_stopped() -> AsyncIterator[Stage]:
+    """With room there would be no growth either."""
     scheduler = await _full()
     async with staged(scheduler) as stage:
         await stage.grows_in_vain(5)

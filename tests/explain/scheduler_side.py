@@ -71,6 +71,7 @@ class SchedulerSide:
     # ---------------------------------------------------------------- what there is
 
     def use(self, *plugins: Plugin) -> None:
+        """The plugins of pools are these from now on."""
         self.pool_objects.use(PluginManager(*plugins, log=self._log, watch=PoolStats()))
 
     def use_quota(self, *tenants: Mapping[str, Any]) -> None:
@@ -94,6 +95,7 @@ class SchedulerSide:
         is_new: bool = True,
         uid: str | None = None,
     ) -> None:
+        """The cluster shows a VM of so many units."""
         labels = ((POOL_LABEL, pool),) if pool is not None else ()
         spec = VmSpec(
             PodName(name, NAMESPACE),
@@ -114,18 +116,22 @@ class SchedulerSide:
         self.service.take(events.PodSeen(spec))
 
     def shows(self, name: str, reading: Observation) -> None:
+        """A read of the cluster shows a VM's size."""
         record = self.core.vms.find(PodName(name, NAMESPACE))
         if record is not None:
             self.service.take(events.VmSeen(record.spec, reading, now_s()))
 
     async def reads(self, *changes: events.Input) -> None:
+        """A read of the cluster shows these changes."""
         self.cluster.changes = changes
         assert await self.service.refresh()
 
     def room(self, units: int) -> None:
+        """The node has so many units from now on."""
         self.service.take(events.NodeSeen(NodeSpec("n1", cu(units), UNIT)))
 
     def growth(self, **switches: Any) -> None:
+        """The operator's switches of growth."""
         self.service.take(events.Configured(replace(DEFAULT_RULES, growth=GrowthSwitches(**switches))))
 
     # ---------------------------------------------------------------- neighbours
@@ -152,6 +158,7 @@ class SchedulerSide:
     # ---------------------------------------------------------------- calls and time
 
     async def serve(self, request: Request) -> Reply | HangUp:
+        """One request to the service."""
         return await self.service.serve(request)
 
     async def page(self, path: str) -> Reply:

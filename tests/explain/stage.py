@@ -100,15 +100,18 @@ class StageReach:
         self._stage = stage
 
     async def scheduler(self, path: str) -> Answered:
+        """The answer of the scheduler."""
         if self._stage.told_scheduler is not None:
             return self._stage.told_scheduler
         reply = await self._stage.scheduler.page(path)
         return read(f"the scheduler at {SCHEDULER}", reply.status, reply.body, token_hint=self.token_hint())
 
     async def agents(self) -> tuple[str, ...] | NoAnswer:
+        """The one agent that there is."""
         return (AGENT,)
 
     async def agent(self, agent: str, path: str) -> Answered:
+        """The answer of the agent."""
         assert (agent, path) == (AGENT, "/v1/vms/shop/web")
         if self._stage.told_agent is not None:
             return self._stage.told_agent

@@ -49,6 +49,7 @@ TWO_SIDED = {name: row for name, row in SITUATIONS.items() if name not in ONE_SI
 
 
 async def lines_without(row: Situation, without: str) -> tuple[str, ...]:
+    """What is said while that side is silent."""
     async with row.play() as stage:
         assert (stage.told_agent, stage.told_scheduler) == (None, None)
         if without == "agent":
@@ -59,6 +60,7 @@ async def lines_without(row: Situation, without: str) -> tuple[str, ...]:
 
 
 def code_of(line: str) -> str:
+    """The code at the end of the first line."""
     return line.rpartition("(")[2].removesuffix(").")
 
 

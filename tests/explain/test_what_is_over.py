@@ -24,6 +24,7 @@ OTHER_AGENT = UUID(int=9)
 
 
 def code_of(lines: tuple[str, ...]) -> str:
+    """The code at the end of the first line."""
     return lines[0].rpartition("(")[2].removesuffix(").")
 
 

@@ -16,7 +16,16 @@ from msgspec.structs import replace
 
 from protocol import sequence
 from protocol.values import ZERO, Observation, Resources
-from scheduler.permits.core import cluster, core, decision, extended, limits, pools, published, told
+from scheduler.permits.core import (
+    cluster,
+    core,
+    decision,
+    limits,
+    neon_callers,
+    parley_callers,
+    pools,
+    promised,
+)
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.events import VmSeen
 from scheduler.permits.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
@@ -81,7 +90,7 @@ def reply_remembered_too_long() -> Patch:
         grant = limits.Grant(reply.permit, reply.reasons)
         return decision.decided(opened, grant, opened.record.row.state.current, changed=False)
 
-    return _patch(extended, "_repeat", repeat)
+    return _patch(parley_callers, "_repeat", repeat)
 
 
 def supersession_by_arrival() -> Patch:
@@ -111,7 +120,7 @@ def buffer_subtracted_twice() -> Patch:
 
 def settled_by_anybody() -> Patch:
     """A request settles a row though it names neither this process nor its last answer."""
-    settle = extended.settle
+    settle = parley_callers.settle
 
     def settle_for_all(opened: Any) -> Any:
         request, instance = opened.request, opened.core.config.instance
@@ -120,7 +129,7 @@ def settled_by_anybody() -> Patch:
         opened.request = request
         return answer
 
-    return _patch(extended, "settle", settle_for_all)
+    return _patch(parley_callers, "settle", settle_for_all)
 
 
 def naming(request: Any, instance: UUID) -> Any:
@@ -156,13 +165,13 @@ def bounds_cut_below_use() -> Patch:
 @contextlib.contextmanager
 def bystander_gets_what_is_pending() -> Iterator[None]:
     """A caller beside an agent with the extension gets all that the row keeps, what waits for a pool included."""
-    stand_by = published._stand_by
+    stand_by = neon_callers._stand_by
 
     def stand_by_reserved(opened: Any) -> Any:
         opened.least = opened.wanted.min(opened.record.row.reserved)
         return stand_by(opened)
 
-    with _patch(published, "_stand_by", stand_by_reserved):
+    with _patch(neon_callers, "_stand_by", stand_by_reserved):
         yield
 
 
@@ -175,7 +184,7 @@ def decrease_believed_at_once() -> Patch:
         )
         return replace(state, floors=kept)
 
-    return _patch(told, "after_read", after_read)
+    return _patch(promised, "after_read", after_read)
 
 
 def targets_left_out() -> Patch:
@@ -222,8 +231,8 @@ def new_right_after_a_start() -> Iterator[None]:
 
 def handover_dies_with_the_scheduler() -> Patch:
     """A row settles at the claim of any life, though another one was heard by another process only."""
-    settle = extended._settle
-    return _patch(extended, "_settle", lambda *row, **_: settle(*row, is_alone=True))
+    settle = parley_callers._settle
+    return _patch(parley_callers, "_settle", lambda *row, **_: settle(*row, is_alone=True))
 
 
 def blind_write() -> Patch:

@@ -8,7 +8,7 @@ from unittest import mock
 from msgspec.structs import replace
 
 from protocol.values import Resources
-from scheduler.permits.core import extended, told
+from scheduler.permits.core import parley_callers, promised
 from scheduler.permits.core.ledger import Cause, Floor, RowState
 from scheduler.permits.core.state import CoreState, SchedulerConfig
 from scheduler.permits.core.vms import VmRecord, VmTable
@@ -22,14 +22,14 @@ ANY: Final = "any"
 
 def told_floor_ends_before_the_deadline() -> Patch:
     """Any read begun after a published agent was told less ends what it was told before: its last command may still land."""
-    after_read = told.after_read
+    after_read = promised.after_read
 
     def without_deadline(
         config: SchedulerConfig, state: RowState, use: Resources, begun_s: float
     ) -> RowState:
         return after_read(with_fields(config, command_deadline_s=0.0), state, use, begun_s)
 
-    return mock.patch.object(told, "after_read", without_deadline)
+    return mock.patch.object(promised, "after_read", without_deadline)
 
 
 def smaller_told_floor_replaces_a_larger() -> Patch:
@@ -38,17 +38,17 @@ def smaller_told_floor_replaces_a_larger() -> Patch:
     def with_told(state: RowState, amount: Resources, about: str) -> RowState:
         return state.without(Cause.TOLD).with_floor(Floor(Cause.TOLD, amount, about=about))
 
-    return mock.patch.object(told, "with_told", with_told)
+    return mock.patch.object(promised, "with_told", with_told)
 
 
 def told_floor_ends_after_a_short_silence() -> Patch:
     """A published agent that says nothing for some seconds is taken to hold nothing; it has no lease that would end."""
-    after_silence = told.after_silence
+    after_silence = promised.after_silence
 
     def after_seconds(config: SchedulerConfig, state: RowState, now_s: float, heard_s: float) -> RowState:
         return after_silence(with_fields(config, handover_s=SILENCE_S), state, now_s, heard_s)
 
-    return mock.patch.object(told, "after_silence", after_seconds)
+    return mock.patch.object(promised, "after_silence", after_seconds)
 
 
 def floors_end_early() -> Patch:
@@ -65,7 +65,7 @@ def floors_end_early() -> Patch:
 
 def hand_over_keeps_the_permit_only() -> Patch:
     """At a hand-over the permit of the caller before stays reserved, and not what floors kept for it beside that."""
-    hand_over, with_floor = extended._hand_over, RowState.with_floor
+    hand_over, with_floor = parley_callers._hand_over, RowState.with_floor
 
     def with_permit(state: RowState, floor: Floor) -> RowState:
         return with_floor(state, replace(floor, amount=state.current))
@@ -74,7 +74,7 @@ def hand_over_keeps_the_permit_only() -> Patch:
         with mock.patch.object(RowState, "with_floor", with_permit):
             hand_over(core, record, now_s)
 
-    return mock.patch.object(extended, "_hand_over", hand_over_permit)
+    return mock.patch.object(parley_callers, "_hand_over", hand_over_permit)
 
 
 def gate_is_forgotten() -> Patch:
@@ -84,7 +84,7 @@ def gate_is_forgotten() -> Patch:
 
 def unheard_life_by_age() -> Patch:
     """A life of some age is taken to be alone: another one that this process did not hear is kept nothing."""
-    settle = extended.settle
+    settle = parley_callers.settle
 
     def settle_by_age(opened: Any) -> Any:
         request, core = opened.request, opened.core
@@ -96,4 +96,4 @@ def unheard_life_by_age() -> Patch:
         opened.request = request
         return answer
 
-    return mock.patch.object(extended, "settle", settle_by_age)
+    return mock.patch.object(parley_callers, "settle", settle_by_age)

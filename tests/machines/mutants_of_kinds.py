@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Resources
-from scheduler.permits.core import auditing, extended, ledger, limits, pools
+from scheduler.permits.core import auditing, ledger, limits, parley_callers, pools
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Ledger, PoolAccount, RowState
 from scheduler.permits.core.limits import Grant, Growth, Limit
@@ -125,12 +125,12 @@ def published_caller_treated_as_apart() -> Patch:
 
 def retry_told_the_kind_of_now() -> Patch:
     """A retry gets its permit with the kind that a new request would have, which is not how it was counted."""
-    repeat = extended._repeat
+    repeat = parley_callers._repeat
 
     def repeat_as_of_now(opened: Any, reply: Any) -> Any:
         return repeat(opened, replace(reply, unit=opened.unit))
 
-    return mock.patch.object(extended, "_repeat", repeat_as_of_now)
+    return mock.patch.object(parley_callers, "_repeat", repeat_as_of_now)
 
 
 def floors_kept_as_a_whole() -> Patch:

@@ -28,7 +28,7 @@ def assumed_counts_in_no_pool() -> Patch:
 
 
 def pool_has_always_room() -> Patch:
-    """Births bypass the pool's limits."""
+    """PlacementAdmission bypass the pool's limits."""
     return mock.patch.object(pools, "no_room_for", return_value=None)
 
 

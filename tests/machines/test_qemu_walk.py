@@ -18,8 +18,8 @@ import pytest
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
 from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.guest_files import GuestFiles
 from agent.backends.qemu.guest_loop import GuestAccess, LoopContext
-from agent.backends.qemu.standing import StandingFiles
 from agent.core.ports import BackendError, Fencing
 from hosting import logs
 from protocol.values import Observation, Resources
@@ -63,7 +63,7 @@ class QemuWalk:
         if self.backend is not None:
             await self.backend.close()
         context = LoopContext(
-            StandingFiles(self.directory),
+            GuestFiles(self.directory),
             LoggedSizes(self.log),
             GuestRules(),
             lambda _: None,
@@ -176,7 +176,7 @@ async def walked(directory: Path, seed: int, *, has_virtio: bool) -> None:
     if has_virtio:
         qemu.virtio = FakeVirtioMem(0, 0, 8 * BLOCK)
         assert qemu.virtio.block < BLOCK
-    files = StandingFiles(directory)
+    files = GuestFiles(directory)
     with UseLog(directory, lambda: truth(qemu, files, GUEST_VM)) as log:
         walk = QemuWalk(directory, rng, qemu, log)
         # A virtio-mem device that has given up may be asked for one block more than nothing.

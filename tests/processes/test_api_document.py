@@ -20,8 +20,8 @@ from hosting.kubernetes import objects
 from hosting.kubernetes.resources import Manifest
 from hosting.server import Route, Server
 from protocol.wire import PodName
-from scheduler.placing.core.extended import Endpoint, Reservation
 from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin_points import Endpoint, Reservation
 from scheduler.placing.kube_extender.service import PREFIX
 from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu

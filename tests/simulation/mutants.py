@@ -19,7 +19,7 @@ from informant.core.guard import Guard
 from informant.core.sessions import Sessions
 from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
-from scheduler.permits.core import events, extended, placement, published
+from scheduler.permits.core import events, neon_callers, parley_callers, placement
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, RowState
 from scheduler.permits.core.state import CoreState
@@ -49,15 +49,15 @@ def row_falls_too_early_at_silence() -> Patch:
 def claim_ignored() -> Iterator[None]:
     """After a restart a row settles at what the cluster shows, whatever its agent holds, and no floor keeps that either."""
     with (
-        _patch(extended, "_settled_use", lambda record, _: record.reading.use),
-        _patch(extended, "_note_claim", lambda *_: None),
+        _patch(parley_callers, "_settled_use", lambda record, _: record.reading.use),
+        _patch(parley_callers, "_note_claim", lambda *_: None),
     ):
         yield
 
 
 def hand_over_floor_dropped() -> Patch:
     """What a superseded life had is given away at once."""
-    return _patch(extended, "_hand_over", lambda *_: None)
+    return _patch(parley_callers, "_hand_over", lambda *_: None)
 
 
 def new_right_after_a_restart() -> Patch:
@@ -91,7 +91,7 @@ def pending_floor_leaks() -> Patch:
 
 def permit_below_use() -> Patch:
     """What a caller without the extension uses is taken for little, and it is told so: that ends it for good."""
-    return _patch(published, "_use", lambda *_: (UNIT, True))
+    return _patch(neon_callers, "_use", lambda *_: (UNIT, True))
 
 
 # ---------------------------------------------------------------- the agent

@@ -122,8 +122,8 @@ async def test_the_example_runs_as_it_is_configured(example: types.ModuleType) -
     assert entry is not None
     registry.register("LicensedNodes", getattr(example, entry[1].partition(":")[2]))
     (profile,) = check(yaml.safe_load(block("scheduling:")), Config).scheduling.all_profiles()
-    surroundings = ExtenderPorts(cast("Any", None), cast("Any", None), lambda: 0.0)
-    shared = SharedExtension(surroundings, logs.logger("test"))
+    ports = ExtenderPorts(cast("Any", None), cast("Any", None), lambda: 0.0)
+    shared = SharedExtension(ports, logs.logger("test"))
     frameworks = build_frameworks(
         [profile],
         registry,

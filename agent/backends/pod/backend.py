@@ -18,7 +18,7 @@ from agent.backends.mark import Mark
 from agent.backends.pod import containers
 from agent.backends.pod.containers import KnownPod, why_never, why_not_now
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
-from agent.core.lately import LatelyUsed
+from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import PodObservation, Vm
 from agent.core.ports import (
     BackendError,
@@ -86,7 +86,7 @@ class PodBackend:
         self._cgroups = cgroups
         self._clock = clock
         self._unix_clock = unix_clock
-        self._accounts = LatelyUsed(_Account)
+        self._accounts = BoundedMemo(_Account)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -7,10 +7,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from agent.backends.qemu.core.report import machine_document, observation, unreachable
 from agent.backends.qemu.core.state import QemuGuest
-from agent.backends.qemu.core.told import machine_document, observation, unreachable
+from agent.backends.qemu.guest_files import GuestRecord
 from agent.backends.qemu.guest_loop import GuestAccess, GuestLoop, LoopContext
-from agent.backends.qemu.standing import GuestStanding
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, Fencing, ResizeRefusedError
 from hosting.metrics import Family
@@ -100,7 +100,7 @@ class QemuBackend:
         known, told = self._files.read(vm), self._told_generation(vm)
         # Not below the time of day, so that generations go on rising where somebody removes the file.
         generation = max(known.generation if known else 0, told, int(self._unix_clock()) - 1) + 1
-        self._files.write(vm, replace(known, generation=generation) if known else GuestStanding(generation))
+        self._files.write(vm, replace(known, generation=generation) if known else GuestRecord(generation))
         loop = self._loop(vm, access)
         loop.command(generation)
         await loop.looked()

@@ -1,7 +1,7 @@
 """The loop of one guest: it owns the only connection to QEMU, looks, and takes the steps that the core plans.
 
-Each deed of a plan is a task that ends with a new state; nothing is awaited between a plan and its record. The loop is woken by commands,
-by what QEMU tells, by the ends of its deeds, and by deadlines. It ends when another life has fenced the guest.
+Each action of a plan is a task that ends with a new state; nothing is awaited between a plan and its record. The loop is woken by commands,
+by what QEMU tells, by the ends of its actions, and by deadlines. It ends when another life has fenced the guest.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from msgspec.structs import replace
 
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.qemu import reading
-from agent.backends.qemu.core import happened
+from agent.backends.qemu.core import apply
 from agent.backends.qemu.core.plan import plan_guest
+from agent.backends.qemu.core.report import observation
 from agent.backends.qemu.core.rules import GuestRules
 from agent.backends.qemu.core.state import MILLI, QemuGuest
 from agent.backends.qemu.core.steps import (
     Acknowledge,
-    Deed,
+    GuestAction,
     LookAtGuest,
     LookAtMachine,
     OrderOnline,
     Step,
 )
-from agent.backends.qemu.core.told import observation
+from agent.backends.qemu.guest_files import GuestFiles, GuestRecord, SentEject
 from agent.backends.qemu.ports import GuestPort, GuestSilentError, GuestUnableError
-from agent.backends.qemu.standing import GuestStanding, SentEject, StandingFiles
 from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError
 from hosting import qmp
@@ -61,7 +61,7 @@ class GuestAccess:
 class LoopContext:
     """What the loops of all guests share. `changed` is told the name of a VM that another size, target or refusal is seen of, or that has gone."""
 
-    files: StandingFiles
+    files: GuestFiles
     sizes: LoggedSizes
     rules: GuestRules
     changed: Callable[[str], None]
@@ -113,7 +113,7 @@ class GuestLoop:
         """The guest by looks that begin after the call. Raises `BackendError`."""
         since_s = self.now_s()
         if self._known is not None:
-            self._known = happened.look_wanted(self._known, since_s)
+            self._known = apply.look_wanted(self._known, since_s)
             self.wake()
         return await self.until(lambda vm: vm.look.begun_s >= since_s and vm.guest.asked_s >= since_s)
 
@@ -182,14 +182,14 @@ class GuestLoop:
         standing = self._owned()
         if standing.target is None or standing.boot != facts.boot:
             size = Resources(look.plugged_cpus * MILLI, facts.base_bytes + look.plugged_bytes)
-            standing = GuestStanding(self._generation, facts.boot, size)
+            standing = GuestRecord(self._generation, facts.boot, size)
             self._context.files.write(self.vm, standing)
         assert standing.target is not None
         rules = self._context.rules
         known = QemuGuest(rules, facts, self._generation, standing.target, self.vm.slot_bytes, look)
         ejects = [(sent.id, sent.since_s) for sent in standing.ejects]
         self._is_absent, self._connected_s = False, look.begun_s
-        self._fault, self._known = None, happened.connected(known, ejects, self.now_s())
+        self._fault, self._known = None, apply.connected(known, ejects, self.now_s())
         self._log.info("QEMU connected", cpus=look.plugged_cpus, memory=self._known.plugged_bytes)
 
     async def _watch(self, monitor: QmpMonitor) -> None:
@@ -212,18 +212,18 @@ class GuestLoop:
             self._is_absent = True
             self._context.sizes.gone(self.vm.name)
 
-    def _owned(self) -> GuestStanding:
+    def _owned(self) -> GuestRecord:
         return self._context.files.owned(self.vm, self._generation)
 
     def _heard(self, event: QmpEvent) -> None:
         if self._known is None or event.name not in reading.CHANGES:
             return
         now_s, refusal = self.now_s(), reading.refused_eject(event)
-        self._known = happened.machine_told(self._known)
+        self._known = apply.machine_told(self._known)
         if event.name == reading.RESET:
-            self._known = happened.guest_reset(self._known, now_s)
+            self._known = apply.guest_reset(self._known, now_s)
         if refusal is not None:
-            self._known = happened.eject_refused(self._known, *refusal, now_s, self._context.rng.random())
+            self._known = apply.eject_refused(self._known, *refusal, now_s, self._context.rng.random())
         self.wake()
 
     # ---------------------------------------------------------------- turns
@@ -237,17 +237,17 @@ class GuestLoop:
         standing, now_s = self._owned(), self.now_s()
         assert self._known is not None
         assert standing.target is not None
-        self._known = happened.commanded(
+        self._known = apply.commanded(
             self._known, standing.generation, standing.target, self.vm.slot_bytes, now_s
         )
         plan = plan_guest(self._known, now_s)
-        for deed in plan.deeds:
-            self._known = happened.began(self._known, deed, now_s, self._context.rng.random())
+        for action in plan.actions:
+            self._known = apply.began(self._known, action, now_s, self._context.rng.random())
         self._keep_ejects(standing)
         self._tell(now_s)
-        for deed in plan.deeds:
-            name = f"{self.vm.name} {type(deed).__name__}"
-            task = asyncio.create_task(self._do(monitor, deed), name=name)
+        for action in plan.actions:
+            name = f"{self.vm.name} {type(action).__name__}"
+            task = asyncio.create_task(self._do(monitor, action), name=name)
             self._deeds.add(task)
             task.add_done_callback(self._ended)
         wait_s = plan.wake_at_s - now_s
@@ -257,7 +257,7 @@ class GuestLoop:
         except TimeoutError:
             pass
 
-    def _keep_ejects(self, standing: GuestStanding) -> None:
+    def _keep_ejects(self, standing: GuestRecord) -> None:
         """Write down which devices are asked out, before they are: a later life has to know."""
         assert self._known is not None
         ejects = tuple(SentEject(each.id, each.since_s) for each in self._known.pending_ejects())
@@ -291,18 +291,18 @@ class GuestLoop:
         await asyncio.wait(tasks)
         self._failed = None
 
-    # ---------------------------------------------------------------- deeds
+    # ---------------------------------------------------------------- actions
 
-    async def _do(self, monitor: QmpMonitor, deed: Deed) -> None:
-        match deed:
+    async def _do(self, monitor: QmpMonitor, action: GuestAction) -> None:
+        match action:
             case LookAtMachine():
                 await self._look(monitor)
             case LookAtGuest():
                 await self._ask()
             case OrderOnline() | Acknowledge():
-                await self._order(deed)
+                await self._order(action)
             case _:
-                await self._step(monitor, deed)
+                await self._step(monitor, action)
 
     async def _look(self, monitor: QmpMonitor) -> None:
         begun_s = self.now_s()
@@ -312,12 +312,12 @@ class GuestLoop:
             return  # the loop sees that, too
         except QmpError as error:
             fault = BackendError(str(error))
-            self._update(lambda vm: happened.look_failed(vm, self.now_s(), self._context.rng.random()))
+            self._update(lambda vm: apply.look_failed(vm, self.now_s(), self._context.rng.random()))
             for _, future in self._waiting:
                 if not future.done():
                     future.set_exception(fault)
             return
-        self._update(lambda vm: happened.looked(vm, look, self.now_s()))
+        self._update(lambda vm: apply.looked(vm, look, self.now_s()))
 
     async def _ask(self) -> None:
         begun_s = self.now_s()
@@ -325,9 +325,9 @@ class GuestLoop:
             answer = await self._access.guest.read()
         except GuestSilentError as error:
             fault = str(error)
-            self._update(lambda vm: happened.unanswered(vm, fault, begun_s, self.now_s()))
+            self._update(lambda vm: apply.unanswered(vm, fault, begun_s, self.now_s()))
         else:
-            self._update(lambda vm: happened.answered(vm, answer, begun_s, self.now_s()))
+            self._update(lambda vm: apply.answered(vm, answer, begun_s, self.now_s()))
 
     async def _order(self, step: OrderOnline | Acknowledge) -> None:
         count = step.count if isinstance(step, OrderOnline) else None
@@ -337,11 +337,11 @@ class GuestLoop:
             answer = await self._access.guest.order(order)
         except GuestSilentError as error:
             if not isinstance(error, GuestUnableError):
-                self._update(lambda vm: happened.order_stands(vm, step))
+                self._update(lambda vm: apply.order_stands(vm, step))
             self._step_ended(step, f"the guest was ordered to switch vCPUs: {error}")
             return
         chance = self._context.rng.random()
-        self._update(lambda vm: happened.ordered(vm, step, answer, self.now_s(), chance))
+        self._update(lambda vm: apply.ordered(vm, step, answer, self.now_s(), chance))
 
     async def _step(self, monitor: QmpMonitor, step: reading.MachineStep) -> None:
         async def write(command: str, arguments: Mapping[str, Any]) -> None:
@@ -361,7 +361,7 @@ class GuestLoop:
         chance = self._context.rng.random()
         if error is not None:
             self._log.debug("a step failed", step=type(step).__name__, error=error)
-        self._update(lambda vm: happened.step_ended(vm, step, error, self.now_s(), chance))
+        self._update(lambda vm: apply.step_ended(vm, step, error, self.now_s(), chance))
 
     def _update(self, change: Callable[[QemuGuest], QemuGuest]) -> None:
         if self._known is not None:

@@ -31,7 +31,7 @@ from protocol.values import ZERO, Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
 from scheduler.clusters.kubernetes.calls import in_time, list_by_name
-from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
+from scheduler.clusters.kubernetes.reading import Description, FoundVm, PodContext
 from scheduler.permits.core import events
 from scheduler.permits.core.model import NodeSpec
 from scheduler.ports import ClusterUnreachableError
@@ -332,7 +332,7 @@ class KubernetesCluster:
     def _describe(self, key: Key, pod: Manifest, told: Told | None) -> Description:
         """The pod. Where that cannot be told, what was told of it last counts on; else it holds the whole node."""
         room: Resources | None = None
-        around = Surroundings(None)
+        around = PodContext(None)
         try:
             name = reading.node_name(pod)
             node = self._nodes.get(name)
@@ -353,22 +353,22 @@ class KubernetesCluster:
         self._note_faults("pod", key, description.faults)
         return description
 
-    def _around(self, pod: Manifest, room: Resources | None) -> Surroundings:
+    def _around(self, pod: Manifest, room: Resources | None) -> PodContext:
         namespace, name = objects.namespace(pod), machine_of(pod)
         policies = self._of_namespace.get(namespace, ())
         known = self._of_machines.known.find((namespace, name)) if name is not None else None
         if known is None or known.manifest is None:
-            return Surroundings(room, policies, machine_name=name)
+            return PodContext(room, policies, machine_name=name)
         uid = objects.uid(known.manifest)
         try:
             machine = VirtualMachine.read(known.manifest, self._valid_of_machines.get(uid))
             self._valid_of_machines[uid] = machine.valid
             is_served = self._is_served(machine, reading.node_name(pod))
-            return Surroundings(room, policies, name, machine, is_served=is_served)
+            return PodContext(room, policies, name, machine, is_served=is_served)
         except reading.MALFORMED as error:
             text = f"VirtualMachine {name}: {error}"
             holds = error.holds if isinstance(error, UnreadableVmError) else None
-            return Surroundings(room, policies, name, machine_fault=text, machine_holds=holds)
+            return PodContext(room, policies, name, machine_fault=text, machine_holds=holds)
 
     # ------------------------------------------------------------ what pods rest on
 

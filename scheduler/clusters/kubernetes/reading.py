@@ -18,7 +18,7 @@ from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
-from scheduler.permits.core.published import serves
+from scheduler.permits.core.neon_callers import serves
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What reading an object raises that is not as the API says."""
@@ -60,7 +60,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodContext:
     """What the description of a pod rests on beside the pod itself. `room` is its node's allocatable, None where the node is not
     known; `policies` are those of its namespace; `last` is what was valid of its annotations before. `machine` is the VirtualMachine that its label names (`machine_name`), None where
     there is none; `machine_fault` says why that cannot be read, `machine_holds` what it keeps all the same, where that can be told.
@@ -96,7 +96,7 @@ def node_name(pod: Manifest) -> str:
     return str(spec.get("nodeName") or "") if isinstance(spec, Mapping) else ""
 
 
-def describe(pod: Manifest, around: Surroundings) -> Description:
+def describe(pod: Manifest, around: PodContext) -> Description:
     """What a pod with a node is. Raises one of `MALFORMED` where that cannot be told."""
     if around.machine_fault:
         raise ValueError(around.machine_fault)

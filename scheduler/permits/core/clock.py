@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from protocol.values import ZERO
-from scheduler.permits.core import admission, events, migration, published, told
+from scheduler.permits.core import admission, events, migration, neon_callers, promised
 from scheduler.permits.core.ledger import Cause, RowState, Verdict
 from scheduler.permits.core.state import CoreState
 from scheduler.permits.core.vms import VmRecord
@@ -53,7 +53,7 @@ def elapse(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Outp
     if len(live) != len(state.floors):
         state = replace(state, floors=live)
     if record.published_heard_s is not None:
-        state = told.after_silence(core.config, state, now_s, record.published_heard_s)
+        state = promised.after_silence(core.config, state, now_s, record.published_heard_s)
     if state.pressure != ZERO and now_s >= _pressure_until_s(core, record):
         state = replace(state, pressure=ZERO)
     if state is not row.state:
@@ -95,7 +95,7 @@ def _may_fall(core: CoreState, record: VmRecord, state: RowState) -> bool:
     assert record.reading is not None
     if any(floor.cause is Cause.CLAIMED for floor in state.floors):
         return True
-    return not published.is_allowed(core.config, record.spec.node) and (
+    return not neon_callers.is_allowed(core.config, record.spec.node) and (
         any(floor.cause is Cause.START_UP for floor in state.floors)
         or state.current.exceeds(record.reading.use)
     )

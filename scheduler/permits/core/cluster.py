@@ -5,7 +5,16 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, Observation
-from scheduler.permits.core import admission, clock, events, placement, pools, published, reserving, told
+from scheduler.permits.core import (
+    admission,
+    clock,
+    events,
+    neon_callers,
+    placement,
+    pools,
+    promised,
+    reserving,
+)
 from scheduler.permits.core.ledger import Cause, Floor, NodeCapacity, OverCause, RowState, Verdict
 from scheduler.permits.core.model import Holder, Kind, NodeSpec, VmSpec
 from scheduler.permits.core.rules import Rules
@@ -186,7 +195,7 @@ def _forget(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
 def _observe(core: CoreState, record: VmRecord, reading: Observation) -> None:
     """The cluster showed a size: floors above it may end, one below it begins."""
     row = record.row
-    state = told.after_read(core.config, row.state, reading.use, reading.begun_s)
+    state = promised.after_read(core.config, row.state, reading.use, reading.begun_s)
     state = _after_silence(core, record, state, reading)
     state = state.without(Cause.OBSERVED)
     if reading.use.exceeds(state.current):
@@ -201,7 +210,7 @@ def _after_silence(core: CoreState, record: VmRecord, state: RowState, reading: 
     if not reading.is_at_rest or reading.begun_s < record.silent_since_s() + config.handover_s:
         return state
     state = state.without(Cause.CLAIMED)
-    if published.is_allowed(config, record.spec.node):
+    if neon_callers.is_allowed(config, record.spec.node):
         return state
     record.settled = True
     current = state.current.min(reading.use)

@@ -1,6 +1,6 @@
 """One request on its way to a permit: what it asks for, which limits hold, what it gets, and the answer.
 
-`scheduler.permits.core.requests` drives it; `scheduler.permits.core.extended` and `scheduler.permits.core.published` fill it in for their callers.
+`scheduler.permits.core.requests` drives it; `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers` fill it in for their callers.
 """
 
 from typing import Final

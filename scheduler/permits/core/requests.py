@@ -1,7 +1,7 @@
 """One request from its arrival to its answer: gate, claim and settlement, limits in their order, post, reply.
 
 The stages are the same for all callers. What differs between callers with the extension and those without it is a
-policy beside this module: `scheduler.permits.core.extended` and `scheduler.permits.core.published`.
+policy beside this module: `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers`.
 """
 
 from typing import Protocol
@@ -10,7 +10,7 @@ from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from protocol.versions import PLUGIN_SPOKEN
 from protocol.wire import AgentRequest, PodName
-from scheduler.permits.core import admission, clock, decision, events, extended, pools, published
+from scheduler.permits.core import admission, clock, decision, events, neon_callers, parley_callers, pools
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
@@ -58,12 +58,12 @@ class CallerPolicy(Protocol):
         ...
 
 
-_EXTENDED: CallerPolicy = extended
-_PUBLISHED: CallerPolicy = published
+_PARLEY: CallerPolicy = parley_callers
+_NEON: CallerPolicy = neon_callers
 
 
 def _policy(request: AgentRequest) -> CallerPolicy:
-    return _PUBLISHED if request.extension is None else _EXTENDED
+    return _NEON if request.extension is None else _PARLEY
 
 
 def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
@@ -75,7 +75,7 @@ def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
     extension = request.extension
     if extension is None:
         record = core.vms.find(request.pod)
-        if event.look is None or (event.look.is_watched and not published.may_go_by_watch(record)):
+        if event.look is None or (event.look.is_watched and not neon_callers.may_go_by_watch(record)):
             return (events.LookNeeded(ticket, request.pod),)
     else:
         record = core.vms.by_uid(extension.pod_uid)
@@ -185,8 +185,8 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
     arrival = event.look.arrival if event.look is not None else None
     arriving = core.vms.find(arrival.vm_pod) if arrival is not None else None
     if arrival is not None and arriving is not None:
-        return published.arriving(core, arriving, event, arrival.node)
-    if published.may_be_held(core, event):
+        return neon_callers.arriving(core, arriving, event, arrival.node)
+    if neon_callers.may_be_held(core, event):
         return events.LookNeeded(ticket, request.pod)
     assert event.look is not None
     if event.look.found:

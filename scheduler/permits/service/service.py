@@ -24,7 +24,7 @@ from protocol.wire import AgentRequest
 from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.published import is_first_of_its_caller
+from scheduler.permits.core.neon_callers import is_first_of_its_caller
 from scheduler.permits.core.vms import VmRecord
 from scheduler.permits.service.answers import Answers, Outcome
 from scheduler.permits.service.cluster_reader import ClusterReader

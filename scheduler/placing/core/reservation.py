@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from protocol.values import Resources
-from scheduler.placing.core.extended import Reservation
 from scheduler.placing.core.objects import NodeInfo
 from scheduler.placing.core.plugin import MAX_NODE_SCORE, MIN_NODE_SCORE
+from scheduler.placing.core.plugin_points import Reservation
 
 
 def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:

@@ -170,13 +170,13 @@ class Attempt:
 
     def _keep_room(self) -> None:
         """Keep the room of a pod in doubt. It may be gone, where a read has shown that the pod is not bound."""
-        surroundings, pod = self.shared.surroundings, self.pod
-        reason = surroundings.placements.assume(
+        ports, pod = self.shared.ports, self.pod
+        reason = ports.placements.assume(
             pod.holder,
             pod.name,
             self.node_name,
             pod.amount,
-            until_s=surroundings.clock() + HOLD_S,
+            until_s=ports.clock() + HOLD_S,
             pool=pod.pool,
             reservation=find(self.context, RESERVATION_USED),
         )

@@ -14,9 +14,9 @@ from typing import Final
 
 from hosting.metrics import AnyFamily, Family
 from scheduler.placing.core.enqueue import RegisteredEvents
-from scheduler.placing.core.extended import SchedulerCache, SchedulingQueue
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import ActionType, EventResource, QueuedPod, SchedulingEvent
+from scheduler.placing.core.plugin_points import SchedulerCache, SchedulingQueue
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
 from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
 from scheduler.placing.cycle.attempt import Attempt, Extenders

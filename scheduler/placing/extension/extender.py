@@ -15,17 +15,6 @@ from typing import Any, Final
 from hosting.registry import at_once
 from scheduler.placing.core.debugging import score_table
 from scheduler.placing.core.diagnosis import DIAGNOSIS_KEY, Diagnosis
-from scheduler.placing.core.extended import (
-    ErrorHandlerFilter,
-    FindOneNodePlugin,
-    ForgetPodHandler,
-    PluginToReservationScores,
-    PreBindExtensions,
-    PreferNodesPlugin,
-    Reservation,
-    ReservationNominator,
-    SchedulerAdapter,
-)
 from scheduler.placing.core.nominations import with_pod
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import (
@@ -35,6 +24,17 @@ from scheduler.placing.core.plugin import (
     Plugin,
     PostFilterResult,
     PreFilterResult,
+)
+from scheduler.placing.core.plugin_points import (
+    ErrorHandlerFilter,
+    FindOneNodePlugin,
+    ForgetPodHandler,
+    PluginToReservationScores,
+    PreBindExtensions,
+    PreferNodesPlugin,
+    Reservation,
+    ReservationNominator,
+    SchedulerAdapter,
 )
 from scheduler.placing.core.profile import NO_DEFAULTS, Profile, ProfileFault
 from scheduler.placing.core.status import (
@@ -53,7 +53,7 @@ from scheduler.placing.runtime.context import CycleState, NotFoundError
 from scheduler.placing.runtime.factories import initializing_faults
 from scheduler.placing.runtime.framework import SchedulingFramework
 from scheduler.placing.runtime.registry import Registry
-from scheduler.ports import Binder, Births, Placements
+from scheduler.ports import Binder, PlacementAdmission, Placements
 
 
 class FrameworkExtender(SchedulingFramework):
@@ -76,7 +76,7 @@ class FrameworkExtender(SchedulingFramework):
             of_profile(profile, registry, defaults),
             waiting_pods=shared.waiting_pods,
             timings=shared.timings,
-            now_s=shared.surroundings.clock,
+            now_s=shared.ports.clock,
         )
         made = tuple(self.plugins.values())
         self._transformers: Final = Transformers.among(self.plugins_at)
@@ -105,7 +105,7 @@ class FrameworkExtender(SchedulingFramework):
 
     def client_set(self) -> Any:
         """The client of the API server; None without one."""
-        return self._shared.surroundings.client_set
+        return self._shared.ports.client_set
 
     def get_reservation_nominator(self) -> ReservationNominator | None:
         """The last plugin that is one; None while plugins are being built."""
@@ -126,22 +126,22 @@ class FrameworkExtender(SchedulingFramework):
         self._shared.forget_pod(pod, node_name)
 
     def reservations(self, node_name: str) -> Sequence[Reservation]:
-        return self._shared.surroundings.reservations(node_name)
+        return self._shared.ports.reservations(node_name)
 
     @property
     def placements(self) -> Placements:
         """Room in the ledger, live."""
-        return self._shared.surroundings.placements
+        return self._shared.ports.placements
 
     @property
-    def births(self) -> Births:
+    def placement_admission(self) -> PlacementAdmission:
         """Who has a say before a pod of a pool is placed."""
-        return self._shared.surroundings.births
+        return self._shared.ports.placement_admission
 
     @property
     def binder(self) -> Binder | None:
         """What binds pods; None where somebody else does."""
-        return self._shared.surroundings.binder
+        return self._shared.ports.binder
 
     # ------------------------------------------------------------ a cycle, and why it ended
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scheduler.permits.core.model import Kind
 from scheduler.permits.core.reservations import ReservationAccount
 from scheduler.permits.core.state import CoreState
-from scheduler.placing.core.extended import Reservation
+from scheduler.placing.core.plugin_points import Reservation
 
 
 class LedgerReservations:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosting.logs import Logger
-from scheduler.placing.core.extended import (
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import CycleContext, ExtensionPoint, Plugin, PreFilterResult
+from scheduler.placing.core.plugin_points import (
     FilterTransformer,
     PluginToReservationScores,
     PostFilterTransformer,
@@ -22,8 +24,6 @@ from scheduler.placing.core.extended import (
     ReservationScorePlugin,
     ScoreTransformer,
 )
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import CycleContext, ExtensionPoint, Plugin, PreFilterResult
 from scheduler.placing.core.reservation import out_of_range
 from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
 from scheduler.placing.runtime.answers import answered, blaming, first_failure

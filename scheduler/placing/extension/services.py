@@ -29,10 +29,10 @@ from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.placing.core.debugging import MOST_NODES, DebugFlags
 from scheduler.placing.core.diagnosis import Diagnosis, DiagnosisStore
-from scheduler.placing.core.extended import APIServiceProvider, Endpoint, Reservation
 from scheduler.placing.core.nominations import NominatedPods
 from scheduler.placing.core.objects import NodeInfo
 from scheduler.placing.core.plugin import Plugin
+from scheduler.placing.core.plugin_points import APIServiceProvider, Endpoint, Reservation
 
 PREFIX: Final = "/v1/scheduling"
 MOST_BYTES: Final = 4 * 1024 * 1024

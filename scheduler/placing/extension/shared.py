@@ -14,22 +14,22 @@ from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family
 from scheduler.placing.core.debugging import DebugFlags
 from scheduler.placing.core.diagnosis import DiagnosisStore
-from scheduler.placing.core.extended import (
+from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
+from scheduler.placing.core.nominations import NominatedPods
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.plugin import Plugin
+from scheduler.placing.core.plugin_points import (
     ErrorHandlerFilter,
     ForgetPodHandler,
     NextPodPlugin,
     Reservation,
     SchedulerAdapter,
 )
-from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
-from scheduler.placing.core.nominations import NominatedPods
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import Plugin
 from scheduler.placing.core.status import Status
 from scheduler.placing.extension.services import PluginServices, SchedulingPages
 from scheduler.placing.runtime.timing import Timings
 from scheduler.placing.runtime.waiting_pods import WaitingPods
-from scheduler.ports import Binder, Births, Placements
+from scheduler.ports import Binder, PlacementAdmission, Placements
 
 H = TypeVar("H", bound=Callable[..., object])
 
@@ -115,7 +115,7 @@ class ExtenderPorts:
     """
 
     placements: Placements
-    births: Births
+    placement_admission: PlacementAdmission
     clock: Callable[[], float]
     reservations: Callable[[str], Sequence[Reservation]] = no_reservations
     binder: Binder | None = None
@@ -127,7 +127,7 @@ class SharedExtension:
 
     def __init__(
         self,
-        surroundings: ExtenderPorts,
+        ports: ExtenderPorts,
         log: Logger,
         *,
         monitor: SchedulingMonitor | None = None,
@@ -135,7 +135,7 @@ class SharedExtension:
     ) -> None:
         """`before` is what other profiles shared, whose place these take: what is known of pods stays, what plugins have registered
         does not."""
-        self.surroundings: Final = surroundings
+        self.ports: Final = ports
         self.log: Final = log
         self.monitor: Final[SchedulingMonitor] = monitor or (
             before.monitor if before else SchedulingMonitor()
@@ -189,7 +189,7 @@ class SharedExtension:
 
     def dequeued(self, pod: PodInfo) -> None:
         """The pod left the queue. Where no cycle begins for it soon, the monitor drops it."""
-        self.monitor.dequeued(pod.uid, pod.name, self.surroundings.clock())
+        self.monitor.dequeued(pod.uid, pod.name, self.ports.clock())
 
     async def failed(self, pod: PodInfo, status: Status, handle: Callable[[], Awaitable[None]]) -> None:
         """The pod could not be scheduled or bound: the error handler filters of plugins, around `handle`, the default handling."""
@@ -205,13 +205,13 @@ class SharedExtension:
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         """The pod was assumed and will not be bound: give its room back, and call every forget handler."""
-        self.forget_handlers.forget(pod, node_name, lambda: self.surroundings.placements.forget(pod.holder))
+        self.forget_handlers.forget(pod, node_name, lambda: self.ports.placements.forget(pod.holder))
 
     def gone(self, pod: PodInfo) -> None:
         """The pod is gone, or is being deleted: nobody waits for it any more."""
         self.nominations.remove(pod.uid)
         self.diagnoses.drop(pod)
-        self.monitor.completed(pod.uid, self.surroundings.clock())
+        self.monitor.completed(pod.uid, self.ports.clock())
 
     # ------------------------------------------------------------ watching
 
@@ -219,11 +219,11 @@ class SharedExtension:
         """Log the cycles that take too long; runs until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            for slow in self.monitor.check(self.surroundings.clock()):
+            for slow in self.monitor.check(self.ports.clock()):
                 self._warn(slow)
 
     def _end(self, pod: PodInfo) -> None:
-        slow = self.monitor.completed(pod.uid, self.surroundings.clock())
+        slow = self.monitor.completed(pod.uid, self.ports.clock())
         if slow is not None:
             self._warn(slow)
 
@@ -243,7 +243,7 @@ class SharedExtension:
             self.diagnoses,
             self.nominations,
             nodes,
-            self.surroundings.reservations,
+            self.ports.reservations,
             self.log,
         ).routes()
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Generic, TypeVar
 
 from hosting.settings import Settings, check
-from scheduler.placing.core.extended import ExtendedHandle
 from scheduler.placing.core.plugin import RawArgs
+from scheduler.placing.core.plugin_points import ExtendedHandle
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -17,7 +17,6 @@ from hosting.settings import Settings, check
 from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
 from scheduler.permits.core.limits import amount_text
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.placing.core.extended import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.placing.core.plugin import (
     MAX_PERMIT_WAIT_S,
@@ -29,6 +28,7 @@ from scheduler.placing.core.plugin import (
     PreFilterResult,
     RawArgs,
 )
+from scheduler.placing.core.plugin_points import ExtendedHandle
 from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.notes import EARLIER, MAY_BE_BOUND, RESERVATION_USED, find

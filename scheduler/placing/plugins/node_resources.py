@@ -14,7 +14,6 @@ from hosting.settings import Settings, check
 from protocol import quantities
 from protocol.quantities import QuantityError
 from protocol.values import RESOURCE_NAMES
-from scheduler.placing.core.extended import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import (
     ActionType,
@@ -25,6 +24,7 @@ from scheduler.placing.core.plugin import (
     PreFilterResult,
     RawArgs,
 )
+from scheduler.placing.core.plugin_points import ExtendedHandle
 from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE

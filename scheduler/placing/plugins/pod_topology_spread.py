@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from hosting.settings import check
-from scheduler.placing.core.extended import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import (
     MAX_NODE_SCORE,
@@ -24,6 +23,7 @@ from scheduler.placing.core.plugin import (
     RawArgs,
     SchedulingEvent,
 )
+from scheduler.placing.core.plugin_points import ExtendedHandle
 from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin

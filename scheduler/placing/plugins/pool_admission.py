@@ -11,7 +11,6 @@ from pydantic import Field
 
 from hosting.settings import Settings, check
 from protocol.reasons import Reason, ReasonCode
-from scheduler.placing.core.extended import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import (
     ActionType,
@@ -23,6 +22,7 @@ from scheduler.placing.core.plugin import (
     RawArgs,
     SchedulingEvent,
 )
+from scheduler.placing.core.plugin_points import ExtendedHandle
 from scheduler.placing.core.status import Code, Status, error_status, new_status
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.ledger_fit import own_row
@@ -68,7 +68,7 @@ class PoolAdmission(ShippedPlugin):
         if pod.pool is None or any(own_row(pod, node) is not None for node in nodes):
             return None, new_status(Code.SKIP)
         deadline_s = self._handle.now_s() + self._deadline_s
-        reason = await self._handle.births.admit(pod.manifest, pod.pool, pod.amount, deadline_s)
+        reason = await self._handle.placement_admission.admit(pod.manifest, pod.pool, pod.amount, deadline_s)
         return None, _status(pod.pool, reason) if reason is not None else None
 
 

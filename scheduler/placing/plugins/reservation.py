@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.placing.core.extended import Endpoint, Reservation
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.placing.core.plugin import (
     ActionType,
@@ -27,6 +26,7 @@ from scheduler.placing.core.plugin import (
     PreFilterResult,
     RawArgs,
 )
+from scheduler.placing.core.plugin_points import Endpoint, Reservation
 from scheduler.placing.core.reservation import (
     best_reservation,
     most_allocated_score,

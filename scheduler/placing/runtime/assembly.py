@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar, cast
 from hosting.registry import at_once
 from hosting.settings import FaultsError
 from scheduler.placing.core.enqueue import RegisteredEvents, events_of, plugins_with_events
-from scheduler.placing.core.extended import PLAIN_EXTENDED_METHODS
 from scheduler.placing.core.plugin import PLAIN_METHODS, EventWithHint, ExtensionPoint, Plugin, points_of
+from scheduler.placing.core.plugin_points import PLAIN_EXTENDED_METHODS
 from scheduler.placing.core.profile import (
     NO_DEFAULTS,
     Profile,

@@ -16,8 +16,8 @@ from agent.backends.change_log import FILE_NAME, ChangeLog
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
 from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.guest_files import GuestFiles
 from agent.backends.qemu.guest_loop import GuestAccess, LoopContext
-from agent.backends.qemu.standing import StandingFiles
 from agent.core.model import Vm, VmKind
 from agent.core.ports import Fencing
 from hosting import logs
@@ -99,7 +99,7 @@ class Guests:
 
     def __init__(self, directory: Path, qemu: FakeQemu, rules: GuestRules) -> None:
         self.qemu = qemu
-        self.files = StandingFiles(directory)
+        self.files = GuestFiles(directory)
         self._rules = rules
         self._lives: list[Life] = []
         self._directory = directory

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent.daemon import plugin_page, qos_page
-from agent.daemon.asking import MAX_ANSWER_BYTES
+from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
 from agent.node.qos.callbacks import CallbackStatus

@@ -1,10 +1,10 @@
 """What a back end remembers is bounded, and a VM that is at work is not forgotten."""
 
-from agent.core.lately import LatelyUsed
+from agent.core.bounded_memo import BoundedMemo
 
 
 def test_the_vm_that_was_not_asked_for_the_longest_is_forgotten() -> None:
-    known: LatelyUsed[list[str]] = LatelyUsed(list, most=3)
+    known: BoundedMemo[list[str]] = BoundedMemo(list, most=3)
     known.of("lasting").append("doubtful")
     for number in range(10):
         known.of(f"job-{number}").append("short")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from parley import layout, view
-from parley.layout import Lately
+from parley.layout import RecentHistory
 from parley.top.drawing import NodeFill
 from parley.top.history import History
 from parley.top.model import rows_of
@@ -43,7 +43,7 @@ def shown(
     *vms: dict[str, Any],
     footer: tuple[str, ...] = (),
     height: int | None = None,
-    lately: Lately | None = None,
+    lately: RecentHistory | None = None,
     is_ascii: bool = False,
 ) -> list[str]:
     """The lines of a terminal that is so wide, without the blanks at their ends."""
@@ -67,7 +67,7 @@ def wants(cpus: str, memory: str) -> dict[str, Any]:
     return dict.fromkeys(("size", "target", "goal", "permit", "held"), found)
 
 
-def lived(count: int = 3) -> tuple[list[dict[str, Any]], Lately]:
+def lived(count: int = 3) -> tuple[list[dict[str, Any]], RecentHistory]:
     """VMs after a minute in which they grew, were denied and shrank."""
     history, vms = History(), []
     for at_s in range(61):
@@ -96,7 +96,7 @@ def lived(count: int = 3) -> tuple[list[dict[str, Any]], Lately]:
         vms = [web, memory, denied, *(vm(f"demo/vm-{number}", 2) for number in range(3, count))][:count]
         history.heard("a", "d", rows_of("a", heard(*vms))[0], float(at_s))
     fill = NodeFill("n1", (14.2, 9 * GIB), (25, 12 * GIB), (25, 15 * GIB), "reserved")
-    return vms, Lately(history, "a", 60.5, (fill,))
+    return vms, RecentHistory(history, "a", 60.5, (fill,))
 
 
 def test_80_columns_of_24_lines_tell_what_is_and_what_happened() -> None:
@@ -219,7 +219,7 @@ def test_nothing_that_an_agent_says_is_obeyed(text: str, width: int, height: int
     )
     history = History()
     history.heard("a", "d", rows_of("a", heard(nasty))[0], 0.0)
-    for lately in (None, Lately(history, "a", 0.0)):
+    for lately in (None, RecentHistory(history, "a", 0.0)):
         lines = shown(width, nasty, lately=lately, height=height)
         assert all(each.isprintable() for each in lines)
 
@@ -232,7 +232,7 @@ def test_of_a_guest_the_view_has_what_is_plugged_and_what_is_used_of_it(width: i
     history = History()
     history.heard("a", "d", rows_of("a", heard(GUEST, silent))[0], 0.0)
     for height in (None, 8):
-        lines = shown(width, GUEST, silent, lately=Lately(history, "a", 0.0), height=height)
+        lines = shown(width, GUEST, silent, lately=RecentHistory(history, "a", 0.0), height=height)
         text = "\n".join(lines)
         for cell in ("1.95", "97/3", "2/3", "4/1", "2/2Gi", "3/1Gi (lapsed)", "2/1Gi →", "?/3"):
             assert cell in text

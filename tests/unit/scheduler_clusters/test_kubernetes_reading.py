@@ -11,7 +11,7 @@ from hosting.kubernetes.scaling import DEFAULT_MIN, DEFAULT_STEP, ScalingPolicy
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import Bounds, Resources
 from scheduler.clusters.kubernetes import reading
-from scheduler.clusters.kubernetes.reading import FoundPod, FoundVm, Surroundings
+from scheduler.clusters.kubernetes.reading import FoundPod, FoundVm, PodContext
 from scheduler.permits.core.model import Migration
 from tests.support.amounts import cu
 from tests.unit.scheduler_clusters.kube_manifests import bounds, machine, node, pod, policy
@@ -20,9 +20,9 @@ ROOM = cu(4, 16)
 _IN_VM = {names.NEON_VM_NAME: "vm"}
 
 
-def _around(vm: Manifest | None = None, name: str | None = None, *policies: Manifest) -> Surroundings:
+def _around(vm: Manifest | None = None, name: str | None = None, *policies: Manifest) -> PodContext:
     read = [ScalingPolicy.read(each) for each in policies]
-    return Surroundings(ROOM, read, name, VirtualMachine.read(vm) if vm is not None else None)
+    return PodContext(ROOM, read, name, VirtualMachine.read(vm) if vm is not None else None)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def _around(vm: Manifest | None = None, name: str | None = None, *policies: Mani
     ],
 )
 def test_other_pods_hold_what_kube_scheduler_counts(
-    manifest: Manifest, around: Surroundings, held: Resources, is_terminal: bool
+    manifest: Manifest, around: PodContext, held: Resources, is_terminal: bool
 ) -> None:
     found = reading.describe(manifest, around).found
 
@@ -112,7 +112,7 @@ _CI = {names.POOL: "ci"}
          "VM that is not scaled", "where a VM arrives"],
 )  # fmt: skip
 def test_a_pod_that_is_not_scaled_belongs_to_its_pool_all_the_same(
-    manifest: Manifest, around: Surroundings, pool: str | None
+    manifest: Manifest, around: PodContext, pool: str | None
 ) -> None:
     found = reading.describe(manifest, around).found
 
@@ -158,7 +158,7 @@ def test_a_pod_that_is_not_scaled_belongs_to_its_pool_all_the_same(
         ),
     ],
 )
-def test_scaled_pods_are_vms(manifest: Manifest, around: Surroundings, expected: dict[str, Any]) -> None:
+def test_scaled_pods_are_vms(manifest: Manifest, around: PodContext, expected: dict[str, Any]) -> None:
     found = reading.describe(manifest, around).found
 
     assert isinstance(found, FoundVm)
@@ -205,5 +205,5 @@ def test_a_node_offers_what_can_be_allocated() -> None:
     ],
     ids=["pod", "scaled pod", "pod of a VM"],
 )
-def test_a_pod_names_the_reservation_that_it_was_bound_with(manifest: Manifest, around: Surroundings) -> None:
+def test_a_pod_names_the_reservation_that_it_was_bound_with(manifest: Manifest, around: PodContext) -> None:
     assert reading.describe(manifest, around).found.spec.reservation == "r"

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from scheduler.permits.core.model import Holder
-from scheduler.placing.core.extended import Reservation
 from scheduler.placing.core.objects import NodeInfo
 from scheduler.placing.core.plugin import ExtensionPoint, Plugin, QueuedPod
+from scheduler.placing.core.plugin_points import Reservation
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.extension.extender import FrameworkExtender
@@ -144,7 +144,7 @@ class ExtenderWorld:
     lines: Lines = field(init=False)
 
     def __post_init__(self) -> None:
-        surroundings = ExtenderPorts(
+        ports = ExtenderPorts(
             cast("Placements", self.placements),
             PoolsAsTold(),
             lambda: self.time_s,
@@ -153,7 +153,7 @@ class ExtenderWorld:
             "the client",
         )
         log, self.lines = recorded()
-        self.shared = SharedExtension(surroundings, log)
+        self.shared = SharedExtension(ports, log)
         self.registry = Registry()
         self.registry.register("Sort", lambda _, __: Sort())
         for each in self.plugins:

@@ -8,8 +8,8 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.placing.core.extended import ExtendedHandle, Reservation
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
+from scheduler.placing.core.plugin_points import ExtendedHandle, Reservation
 from scheduler.placing.core.status import Code, Status, code_of
 from scheduler.ports import NotBound
 from tests.support.amounts import cu
@@ -60,7 +60,7 @@ class LedgerAsTold:
 
 @dataclass
 class PoolsAsTold:
-    """The port `Births`."""
+    """The port `PlacementAdmission`."""
 
     refusal: Reason | None = None
     asked: list[tuple[str, Resources, float]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class HandleAsTold:
     """What plugins ask of their handle."""
 
     placements: LedgerAsTold = field(default_factory=LedgerAsTold)
-    births: PoolsAsTold = field(default_factory=PoolsAsTold)
+    placement_admission: PoolsAsTold = field(default_factory=PoolsAsTold)
     binder: BinderAsTold | None = field(default_factory=BinderAsTold)
     nominator: NominatorAsTold | None = None
     time_s: float = 1000.0

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.placing.core.extended import ExtendedHandle
 from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin_points import ExtendedHandle
 from scheduler.placing.core.status import Status
 from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu

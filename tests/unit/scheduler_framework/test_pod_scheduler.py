@@ -46,7 +46,7 @@ class SchedulerWorld(ExtenderWorld):
 
     def __init__(self, *plugins: Told, nodes: Sequence[str] = NODES) -> None:
         super().__init__(plugins)
-        object.__setattr__(self.shared.surroundings, "clock", now_s)
+        object.__setattr__(self.shared.ports, "clock", now_s)
         self.nodes = NodeSnapshot({name: NodeInfo(name) for name in nodes}, 1)
         self.unreadable = ""
         self.told: list[str] = []

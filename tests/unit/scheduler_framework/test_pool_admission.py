@@ -35,11 +35,11 @@ from tests.unit.scheduler_framework.plugin_worlds import (
 )
 async def test_a_pod_of_a_pool_is_placed_as_the_pool_says(refusal: ReasonCode | None, code: Code) -> None:
     reason = Reason(refusal, "8 of 8 units are used") if refusal is not None else None
-    handle = HandleAsTold(births=PoolsAsTold(reason))
+    handle = HandleAsTold(placement_admission=PoolsAsTold(reason))
     made = PoolAdmission({"deadlineSeconds": 1.5}, handle.extended)
     found, status = await made.pre_filter(Notes(), pod("new", cu(2), pool="ci"), [])
     assert (found, told(status)) == (None, (code, "pool ci: 8 of 8 units are used" if reason else ""))
-    assert handle.births.asked == [("ci", cu(2), 1001.5)]
+    assert handle.placement_admission.asked == [("ci", cu(2), 1001.5)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_nobody_is_asked_about_a_pod_of_no_pool_or_one_that_counts_there(
     handle, nodes = HandleAsTold(), [node("a", cu(8)), node("b", cu(8), rows)]
     asking = pod("new", cu(2), pool=pool)
     _, status = await PoolAdmission(None, handle.extended).pre_filter(Notes(), asking, nodes)
-    assert (told(status), handle.births.asked) == ((Code.SKIP, ""), [])
+    assert (told(status), handle.placement_admission.asked) == ((Code.SKIP, ""), [])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class World:
         state = self.core.core.state
         placements = CorePlacements(self.core.core, self.core.apply, lambda: 0.0, lambda *_: None)
         self.ledger_reservations = LedgerReservations(state)
-        surroundings = ExtenderPorts(
+        ports = ExtenderPorts(
             placements, PoolsAsTold(), lambda: 0.0, self.ledger_reservations.on, BinderAsTold()
         )
         registry = Registry()
@@ -61,7 +61,7 @@ class World:
             registry.register(each.name, self._factory(each))
             enabled.append(each.name)
         profile = Profile("test", multi_point=PluginSet(tuple(EnabledPlugin(name) for name in enabled)))
-        self.shared = SharedExtension(surroundings, QUIET)
+        self.shared = SharedExtension(ports, QUIET)
         self.extender = FrameworkExtender(profile, registry, self.shared)
 
     @staticmethod

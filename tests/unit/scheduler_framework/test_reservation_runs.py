@@ -6,8 +6,8 @@ import pytest
 
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind, ReservationOwner
-from scheduler.placing.core.extended import Reservation
 from scheduler.placing.core.objects import RowInfo
+from scheduler.placing.core.plugin_points import Reservation
 from scheduler.placing.core.reservation import (
     best_reservation,
     most_allocated_score,

@@ -8,8 +8,8 @@ import pytest
 from hosting import problems
 from hosting.server import Reply, Request, Route
 from scheduler.placing.core.debugging import score_table
-from scheduler.placing.core.extended import Endpoint, Reservation
 from scheduler.placing.core.plugin import NodePluginScores
+from scheduler.placing.core.plugin_points import Endpoint, Reservation
 from scheduler.placing.runtime.assembly import ProfileError
 from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu

@@ -18,7 +18,7 @@ scheduling:
   - schedulerName: dense
     plugins:
       multiPoint:
-        enabled: [{name: LedgerFit, weight: 3}, {name: PoolBirths}]
+        enabled: [{name: LedgerFit, weight: 3}, {name: PoolPlacementAdmission}]
         disabled: [{name: Spread}]
       score:
         enabled: [{name: Dense, weight: 5}]
@@ -44,7 +44,7 @@ def test_a_whole_profile_and_an_empty_one() -> None:
         ExtensionPoint.PRE_BIND: PluginSet((), ("Slow",)),
     }
     assert dense.multi_point == PluginSet(
-        (EnabledPlugin("LedgerFit", 3), EnabledPlugin("PoolBirths", 1)), ("Spread",)
+        (EnabledPlugin("LedgerFit", 3), EnabledPlugin("PoolPlacementAdmission", 1)), ("Spread",)
     )
     assert dense.args == (PluginArgs("Dense", {"growth": 0.5}),)
     assert empty == Profile("parley-scheduler", dict.fromkeys(ExtensionPoint, PluginSet()))

@@ -10,7 +10,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.permits.service.placements import CorePlacements
-from scheduler.pools.chain.births import PoolBirths
+from scheduler.pools.chain.placement_admission import PoolPlacementAdmission
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.values import (
     POD_ADMITTED,
@@ -66,8 +66,12 @@ class BirthWorld(PoolWorld):
 
     def __init__(self, *plugins: Doorman) -> None:
         super().__init__(*plugins)
-        self.births = PoolBirths(self.core.ledger, self.objects, lambda: self.manager, now_s)
-        self.placements = CorePlacements(self.core, self.service.take, now_s, self.births.still_admits)
+        self.placement_admission = PoolPlacementAdmission(
+            self.core.ledger, self.objects, lambda: self.manager, now_s
+        )
+        self.placements = CorePlacements(
+            self.core, self.service.take, now_s, self.placement_admission.still_admits
+        )
 
     @classmethod
     async def opened(cls, *plugins: Doorman, **limits: Any) -> "BirthWorld":
@@ -79,7 +83,7 @@ class BirthWorld(PoolWorld):
 
     async def admit(self, amount: Resources = UNIT, pool: str = "bank") -> Reason | None:
         """What the pool says to a pod of that amount."""
-        return await self.births.admit(POD, pool, amount, now_s() + DEADLINE_S)
+        return await self.placement_admission.admit(POD, pool, amount, now_s() + DEADLINE_S)
 
     def assume(self, units: int = 1, holder: Holder = NEW) -> Reason | None:
         """Keep room for the pod."""

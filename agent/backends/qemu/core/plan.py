@@ -11,20 +11,20 @@ from agent.backends.qemu.core.cpus import next_cpu_step
 from agent.backends.qemu.core.due import Due
 from agent.backends.qemu.core.memory import next_memory_step
 from agent.backends.qemu.core.state import QemuGuest, StepTrack
-from agent.backends.qemu.core.steps import Deed, LookAtGuest, LookAtMachine, Step
+from agent.backends.qemu.core.steps import GuestAction, LookAtGuest, LookAtMachine, Step
 
 
 @dataclass(frozen=True, slots=True)
 class QemuPlan:
     """What to begin now, and the moment of the next plan, where nothing happens before it (absolute seconds)."""
 
-    deeds: tuple[Deed, ...]
+    actions: tuple[GuestAction, ...]
     wake_at_s: float
 
 
 def plan_guest(vm: QemuGuest, now_s: float) -> QemuPlan:
     """The plan at `now_s`."""
-    due: list[Due[Deed]] = []
+    due: list[Due[GuestAction]] = []
     if not vm.is_looking:
         due.append(Due(LookAtMachine(), _machine_look_s(vm)))
     if not vm.is_asking:

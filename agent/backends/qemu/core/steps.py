@@ -79,5 +79,5 @@ class LookAtGuest:
     """Ask the guest what it uses."""
 
 
-Deed: TypeAlias = Step | LookAtMachine | LookAtGuest
+GuestAction: TypeAlias = Step | LookAtMachine | LookAtGuest
 """All that the loop of a VM does."""

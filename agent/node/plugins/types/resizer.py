@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc.aio
 
-from agent.core.lately import LatelyUsed
+from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from agent.node.plugins.ports import PluginAwayError, PluginError
@@ -115,7 +115,7 @@ class ResizerClient:
         self._clock = clock
         self._reading: _PluginClock | None = None
         self._described = Capabilities(0.0)
-        self._known = LatelyUsed(_Standing)
+        self._known = BoundedMemo(_Standing)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.core.lately import LatelyUsed
+from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, VmBackend
 from agent.node.plugins.types.resizer import ResizerAnewError, ResizerAwayError, ResizerFailedError
@@ -91,7 +91,7 @@ class ResizerOrBuiltIn:
         self._clock = clock
         self._sleep = sleep
         self._began_s = clock()
-        self._vms = LatelyUsed(_VmSides)
+        self._vms = BoundedMemo(_VmSides)
         self._switches: set[asyncio.Task[None]] = set()
 
     @property

@@ -1,6 +1,6 @@
 """What is told of a guest: its size and target, why the target is not reached, and the page of its machine."""
 
-from agent.backends.qemu.core.happened import is_plugged, staying_bytes
+from agent.backends.qemu.core.apply import is_plugged, staying_bytes
 from agent.backends.qemu.core.machine import VirtioMem
 from agent.backends.qemu.core.memory import wanted_virtio_bytes
 from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase

@@ -293,7 +293,7 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 class ExtendedHandle(FrameworkHandle, Protocol):
     """What a plugin may ask of the framework extender. Source: seed 002. The factories of a scheduler get it.
 
-    `placements`, `births`, `binder`, `reservations` and `now_s` are Parley's own.
+    `placements`, `placement_admission`, `binder`, `reservations` and `now_s` are Parley's own.
     """
 
     def scheduler(self) -> SchedulerAdapter:
@@ -334,8 +334,8 @@ class ExtendedHandle(FrameworkHandle, Protocol):
         """Room in the ledger, live (`scheduler.ports.Placements`)."""
 
     @property
-    def births(self) -> Any:
-        """Who has a say before a pod of a pool is placed (`scheduler.ports.Births`)."""
+    def placement_admission(self) -> Any:
+        """Who has a say before a pod of a pool is placed (`scheduler.ports.PlacementAdmission`)."""
 
     @property
     def binder(self) -> Any:

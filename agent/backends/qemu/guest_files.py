@@ -25,7 +25,7 @@ class SentEject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since_s: float
 
 
-class GuestStanding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GuestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The life that may command (`generation`), and the `target` of the boot that was seen last; None before the first look."""
 
     generation: int
@@ -34,15 +34,15 @@ class GuestStanding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ejects: tuple[SentEject, ...] = ()
 
 
-class StandingFiles:
+class GuestFiles:
     """The files of all guests below the state directory."""
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = state_directory / DIRECTORY
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._decoder = msgspec.json.Decoder(GuestStanding)
+        self._decoder = msgspec.json.Decoder(GuestRecord)
 
-    def read(self, vm: Vm) -> GuestStanding | None:
+    def read(self, vm: Vm) -> GuestRecord | None:
         """What stands for `vm`; None where it was never fenced. Raises `BackendError`."""
         path = vm_path(self._directory, vm)
         try:
@@ -56,7 +56,7 @@ class StandingFiles:
                 f"{path} is no file of a guest; remove it, and the size of the guest becomes its target"
             ) from None
 
-    def owned(self, vm: Vm, generation: int) -> GuestStanding:
+    def owned(self, vm: Vm, generation: int) -> GuestRecord:
         """What stands, if the life with `generation` may command. Raises `FencedOffError`, and `BackendError` where it cannot be read."""
         known = self.read(vm)
         if known is None:
@@ -65,7 +65,7 @@ class StandingFiles:
             raise FencedOffError(f"generation {generation} was fenced off by {known.generation}")
         return known
 
-    def write(self, vm: Vm, standing: GuestStanding) -> None:
+    def write(self, vm: Vm, standing: GuestRecord) -> None:
         """Raises `BackendError`; then the earlier file is still in place."""
         path = vm_path(self._directory, vm)
         try:

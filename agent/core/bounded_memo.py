@@ -8,7 +8,7 @@ MAX_VMS: Final = 2048
 """More than a node has at a time. Each of those is looked at every few seconds."""
 
 
-class LatelyUsed(Generic[V]):
+class BoundedMemo(Generic[V]):
     """A value for each VM, made when it is asked for first. The one that was not asked for the longest goes first."""
 
     def __init__(self, make: Callable[[], V], most: int = MAX_VMS) -> None:

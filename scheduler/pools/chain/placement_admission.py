@@ -1,4 +1,4 @@
-"""The `Births` port: who has a say before a pod of a pool is placed. Nothing is changed by asking, and nothing is kept.
+"""The `PlacementAdmission` port: who has a say before a pod of a pool is placed. Nothing is changed by asking, and nothing is kept.
 
 Asked in this order, each only where those before agree: the pool's own limits, what is remembered of the pool (it is parked, or
 was found full by a plugin that must be waited for), the chain's word on the pool's total with that pod in it, and
@@ -16,14 +16,14 @@ from scheduler.permits.core.ledger import Ledger
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
-from scheduler.pools.core import births
+from scheduler.pools.core import placement_answers
 from scheduler.pools.core.values import Context, Pool, Purpose, VmRequest
 
 _CHANGED: Final = "it or its plugins were changed while they were asked; ask again"
 _TAKEN: Final = "others got what its plugins had left; ask again"
 
 
-class PoolBirths:
+class PoolPlacementAdmission:
     """One for each core. `manager` gives the chain that is in force."""
 
     def __init__(
@@ -43,23 +43,26 @@ class PoolBirths:
     ) -> Reason | None:
         """None where the pool takes the pod, else why not; `pool-failed` where a plugin fails or does not answer in time."""
         now, manager = self._objects.pool(pool), self._manager()
-        holder = self._holder(births.uid_of(pod))
+        holder = self._holder(placement_answers.uid_of(pod))
         counted = self._counted(holder, pool)
         refused = pools.no_room_for(self._ledger, pool, amount, counted)
         if refused is not None or now is None or not manager:
             return refused
-        request, asked = births.request_of(pod, now, amount), births.with_birth(now, amount, counted)
+        request, asked = (
+            placement_answers.request_of(pod, now, amount),
+            placement_answers.with_birth(now, amount, counted),
+        )
         state = self._objects.admission_queue.state_of(pool)
-        refused = births.remembered(state, request, asked, manager.is_awaited, self._clock())
+        refused = placement_answers.remembered(state, request, asked, manager.is_awaited, self._clock())
         if refused is not None:
             return refused
         try:
             async with asyncio.timeout(max(deadline_s - self._clock(), 0.0)):
                 refused = await self._ask(manager, (now, asked), pod, request, deadline_s)
         except TimeoutError:
-            return births.failed(pool, "its plugins did not answer in time")
+            return placement_answers.failed(pool, "its plugins did not answer in time")
         if refused is None and not self._is_as_asked(manager, now):
-            return births.failed(pool, _CHANGED, retry_after_s=0.0)
+            return placement_answers.failed(pool, _CHANGED, retry_after_s=0.0)
         # Others may have come meanwhile. What is kept is judged once more, and for good, when room is assumed.
         return refused or pools.no_room_for(self._ledger, pool, amount, self._counted(holder, pool))
 
@@ -77,11 +80,11 @@ class PoolBirths:
             held = now.amount if asked.amount != ZERO else ZERO
             context = Context(Purpose.PROBE, (request,), deadline_s, held=held)
             said = await manager.pre_update_pool(context, asked, self._objects.members(now.name))
-            refused = births.of_total(said, asked)
+            refused = placement_answers.of_total(said, asked)
             if refused is not None:
                 return refused
         context = Context(Purpose.BIND, (request,), deadline_s)
-        return births.of_pod(await manager.pre_create_pod_hooks(context, pod, now), pod, now.name)
+        return placement_answers.of_pod(await manager.pre_create_pod_hooks(context, pod, now), pod, now.name)
 
     def still_admits(self, holder: Holder, pool: str, amount: Resources) -> Reason | None:
         """What the plugins that only compute say at the moment when a holder is counted in its pool; None where they agree.
@@ -91,7 +94,7 @@ class PoolBirths:
         now, manager, counted = self._objects.pool(pool), self._manager(), self._counted(holder, pool)
         if now is None or not manager or amount.fits_in(counted):
             return None
-        asked = self._asked(manager, births.with_birth(now, amount, counted))
+        asked = self._asked(manager, placement_answers.with_birth(now, amount, counted))
         context = Context(Purpose.PROBE, held=now.amount if asked.amount != ZERO else ZERO)
         if manager.still_admits(context, asked, self._objects.members(pool)):
             return None

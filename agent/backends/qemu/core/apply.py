@@ -10,9 +10,9 @@ from agent.backends.qemu.core.memory import next_memory_step, wanted_virtio_byte
 from agent.backends.qemu.core.state import Eject, QemuGuest, StepPhase, StepTrack
 from agent.backends.qemu.core.steps import (
     Acknowledge,
-    Deed,
     DropMemoryBackend,
     EjectDimm,
+    GuestAction,
     LookAtGuest,
     LookAtMachine,
     OrderOnline,
@@ -62,9 +62,9 @@ def guest_reset(vm: QemuGuest, now_s: float) -> QemuGuest:
     return replace(vm, guest=replace(vm.guest, answer=None, heard_s=now_s))
 
 
-def began(vm: QemuGuest, deed: Deed, now_s: float, chance: float) -> QemuGuest:
+def began(vm: QemuGuest, action: GuestAction, now_s: float, chance: float) -> QemuGuest:
     """Something is being done from now on."""
-    match deed:
+    match action:
         case LookAtMachine():
             cpu, memory = (
                 _moved(track, StepPhase.ENDED, StepPhase.LOOKED_AT) for track in (vm.cpu, vm.memory)
@@ -78,7 +78,7 @@ def began(vm: QemuGuest, deed: Deed, now_s: float, chance: float) -> QemuGuest:
             vm = _requesting(vm, requested, now_s, chance)
         case _:
             pass
-    return _with_track(vm, deed, replace(_track_of(vm, deed), step=deed, phase=StepPhase.UNDER_WAY))
+    return _with_track(vm, action, replace(_track_of(vm, action), step=action, phase=StepPhase.UNDER_WAY))
 
 
 def looked(vm: QemuGuest, look: MachineLook, now_s: float) -> QemuGuest:
