@@ -113,7 +113,7 @@ def plugins(address: str, token: str | None, tls: "Tls | None", output: str) -> 
 @click.option(
     "--known",
     is_flag=True,
-    help="Ask no agent: list the strategies that are installed here, and their flags, with the defaults.",
+    help="Ask no agent: list the strategies that are installed here, and their args, with the defaults.",
 )
 def qos(address: str, token: str | None, tls: "Tls | None", output: str, known: bool) -> None:
     """List the strategies of a running agent. It says which are on, what they decided last, and why.

@@ -88,7 +88,8 @@ class Settings(BaseModel):
 
 def _broken(path: str, text: str) -> InitErrorDetails:
     kind = PydanticCustomError(_RULE, "{text}", {"text": text})
-    return InitErrorDetails(type=kind, loc=tuple(filter(None, path.split("."))), input=None)
+    parts = (int(part) if part.isdigit() else part for part in path.split(".") if part)
+    return InitErrorDetails(type=kind, loc=tuple(parts), input=None)
 
 
 def _kept(item: ErrorDetails) -> InitErrorDetails:
@@ -116,7 +117,7 @@ def _tolerant(model: type[Settings]) -> type[BaseModel]:
         if field.default_factory is not None:
             default = {"default_factory": field.default_factory}
         kind: Any = Annotated[field.rebuild_annotation(), WrapValidator(_or_absent)]
-        fields[name] = (kind, FieldInfo(alias=field.alias, **default))
+        fields[name] = (kind, FieldInfo(validation_alias=field.alias, **default))
     return create_model(f"Tolerant{model.__name__}", __config__=ConfigDict(strict=True), **fields)
 
 

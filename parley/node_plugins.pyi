@@ -23,6 +23,7 @@ from agent.node.plugins.sdk.values import VmReading as VmReading
 from agent.node.plugins.sdk.values import VmSize as VmSize
 from agent.node.plugins.sdk.values import VmSizing as VmSizing
 from agent.node.plugins.sdk.values import WriteDeadline as WriteDeadline
+from agent.node.qos.config import register_qos_ext_plugin as register_qos_ext_plugin
 from agent.node.qos.core.actions import UNLIMITED as UNLIMITED
 from agent.node.qos.core.actions import CgroupResource as CgroupResource
 from agent.node.qos.core.actions import CgroupUpdate as CgroupUpdate
@@ -58,12 +59,11 @@ from agent.node.qos.core.states import PodState as PodState
 from agent.node.qos.core.states import QosClass as QosClass
 from agent.node.qos.core.states import ScalingPolicyState as ScalingPolicyState
 from agent.node.qos.core.states import VmState as VmState
-from agent.node.qos.flags import register_qos_ext_plugin as register_qos_ext_plugin
 from agent.node.qos.ports import ExtensionPlugin as ExtensionPlugin
-from agent.node.qos.ports import FlagSet as FlagSet
 from agent.node.qos.ports import MetricCache as MetricCache
 from agent.node.qos.ports import NodeClient as NodeClient
 from agent.node.qos.ports import StatesInformer as StatesInformer
 from agent.node.qos.ports import StopSignal as StopSignal
 from hosting.registry import RegistryError as RegistryError
+from hosting.settings import Settings as Settings
 from protocol.values import Resources as Resources

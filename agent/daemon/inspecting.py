@@ -9,6 +9,7 @@ import msgspec
 
 from hosting import lifecycle, problems, tokens
 from hosting.client import Answered, HttpClient
+from hosting.settings import Settings
 from hosting.tls import Tls
 from protocol.agent_pages import (
     NodePluginShown,
@@ -123,13 +124,18 @@ def _counted(results: Mapping[str, int]) -> str:
     return ",".join(f"{result}={count}" for result, count in sorted(results.items())) or "-"
 
 
-def show_known(output: str) -> int:
-    """Print the strategies that are installed here, with their flags."""
-    from agent.node.qos.flags import Flags, QOSExtensionConfig  # noqa: PLC0415 - loads every strategy
+def _meaning(model: type[Settings], name: str) -> str:
+    """What a field is for. A model that gives a field of its base another default keeps the base's text."""
+    declared = (getattr(base, "model_fields", {}).get(name) for base in model.__mro__)
+    return next((field.description for field in declared if field and field.description), "")
 
-    flags = Flags()
+
+def show_known(output: str) -> int:
+    """Print the strategies that are installed here, with their args."""
+    from agent.node.qos.config import QOSExtensionConfig  # noqa: PLC0415 - loads every strategy
+
     config = QOSExtensionConfig()
-    config.init_flags(flags)
+    config.init_flags({})
     features = [
         {
             "name": each.name,
@@ -140,11 +146,17 @@ def show_known(output: str) -> int:
         for each in config.extensions
     ]
     known = [
-        {"name": each.name, "default": each.default, "of": each.owner, "help": each.help_text}
-        for each in flags.known()
+        {
+            "name": f"{each.name}.{field.alias or name}",
+            "default": getattr(each.args, name),
+            "help": _meaning(type(each.args), name),
+        }
+        for each in config.extensions
+        if each.args is not None
+        for name, field in type(each.args).model_fields.items()
     ]
     if output == "json":
-        click.echo(json.dumps({"features": features, "flags": known}))
+        click.echo(json.dumps({"features": features, "args": known}))
         return 0
     _table(
         ("STRATEGY", "STAGE", "DEFAULT", "NOT USABLE BECAUSE"),
@@ -160,11 +172,8 @@ def show_known(output: str) -> int:
     )
     click.echo()
     _table(
-        ("FLAG", "DEFAULT", "MEANING"),
-        [
-            (str(each["name"]), json.dumps(each["default"]), str(each["help"]).splitlines()[0])
-            for each in known
-        ],
+        ("ARG", "DEFAULT", "MEANING"),
+        [(str(each["name"]), json.dumps(each["default"]), str(each["help"])) for each in known],
     )
     return 0
 

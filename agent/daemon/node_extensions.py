@@ -13,7 +13,7 @@ from agent.daemon import plugin_page, qos_page
 from agent.daemon.node_events import ClusterNode, NodeEvents
 from agent.daemon.settings import AgentSettings
 from agent.node.plugins.ports import PluginCatalogue
-from agent.node.qos.flags import QOSExtensionConfig
+from agent.node.qos.config import QOSExtensionConfig
 from agent.runner.runner import Runner
 from hosting import metrics, server
 from hosting.logs import Logger

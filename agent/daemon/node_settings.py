@@ -1,6 +1,7 @@
 """The parts `plugins`, `qemu` and `qos` of the agent's settings file: plugins of the node, QEMU guests, and strategies."""
 
 import functools
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.backends.qemu.core.rules import GuestRules
 from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
-from agent.node.qos.flags import QOSExtensionConfig, configured
+from agent.node.qos.config import QOSExtensionConfig, configured
 from hosting.settings import FaultsError, Settings
 
 
@@ -63,15 +64,17 @@ class PluginSettings(Settings):
 @functools.lru_cache(maxsize=4)
 def _faults(
     gates: tuple[tuple[str, bool | str], ...],
-    flags: tuple[tuple[str, bool | int | float | str], ...],
+    args: str,
     named: tuple[str, ...],
     interval_s: float,
 ) -> tuple[str, ...]:
-    if not (gates or flags or named):
+    if not (gates or args or named):
         return ()
     try:
         # A value that is no bool is a fault of its own; the faults of the others are told beside it.
-        configured(dict[str, Any](gates), dict(flags), recommend_only=named, interval_s=interval_s)
+        configured(
+            dict[str, Any](gates), json.loads(args or "{}"), recommend_only=named, interval_s=interval_s
+        )
     except FaultsError as error:
         return tuple(error.faults)
     return ()
@@ -105,22 +108,23 @@ class QosSettings(Settings):
     """Where the host's control groups are mounted."""
     interval: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     """How often the node is measured, in seconds: at most the shortest window of a strategy that is on."""
-    flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Flags of strategies, by name."""
+    args: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """The args of strategies, by name."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Every gate, strategy and flag is known, each flag has a value of its type, and no window is shorter than the interval."""
-        gates, flags = found.get("feature_gates", {}), found.get("flags", {})
+        """Every gate and strategy is known, each takes its args, and no window is shorter than the interval."""
+        gates, args = found.get("feature_gates", {}), found.get("args", {})
         named, interval_s = found.get("recommend_only", []), found.get("interval", 1.0)
         # The file is read again and again; plugins are asked anew only where something of this has changed.
         shown = tuple((name, on if isinstance(on, bool) else str(on)) for name, on in gates.items())
-        for fault in _faults(shown, tuple(flags.items()), tuple(named), interval_s):
+        written = json.dumps(args, default=str) if args else ""
+        for fault in _faults(shown, written, tuple(named), interval_s):
             where, _, text = fault.partition(": ")
             yield where.removeprefix("qos."), text
 
     def config(self, extension_plugins: str = "") -> QOSExtensionConfig:
-        """The gates and flags together with `--qos-extension-plugins`. Raises `FaultsError` with every fault."""
+        """The gates and args together with `--qos-extension-plugins`. Raises `FaultsError` with every fault."""
         return configured(
-            self.feature_gates, self.flags, extension_plugins, self.recommend_only, interval_s=self.interval
+            self.feature_gates, self.args, extension_plugins, self.recommend_only, interval_s=self.interval
         )

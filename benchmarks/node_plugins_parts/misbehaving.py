@@ -2,14 +2,14 @@
 
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 
 
 class _Strategy:
-    def init_flags(self, flags: FlagSet) -> None:
-        """No flags."""
+    def init_flags(self, args: Any) -> None:
+        """No args."""
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         """Nothing is needed."""

@@ -10,10 +10,10 @@ from parley.node_plugins import (
     CgroupUpdate,
     FeatureSpec,
     FeatureStage,
-    FlagSet,
     MetricCache,
     MetricError,
     NodeClient,
+    Settings,
     StatesInformer,
     StopSignal,
     StrategyDecision,
@@ -24,26 +24,33 @@ LEAST, USUAL = 2, 1024
 WAITING = {"psi_resource": "cpu", "psi_precision": "avg10", "psi_degree": "some"}
 
 
+class CalmSharesArgs(Settings):
+    """What `qos.args.CalmShares` may say."""
+
+    interval: float = 1.0
+    """Seconds between two rounds."""
+    pressure_percent: float = 20.0
+    """Hold back while tasks wait for CPUs in more of the time; `pressurePercent` in the settings."""
+
+
 class CalmShares:
     """One thread of the agent runs `setup`, then `run` until its end is asked for, then `stop`."""
 
     feature_spec = FeatureSpec(default=False, stage=FeatureStage.ALPHA)
 
-    def init_flags(self, flags: FlagSet) -> None:
-        self.flags = flags
-        flags.add("calm-shares-interval-seconds", 1.0, "time between two rounds")
-        flags.add(
-            "calm-shares-pressure-percent", 20.0, "hold back while tasks wait for CPUs in more of the time"
-        )
+    args_model = CalmSharesArgs
+
+    def init_flags(self, args: CalmSharesArgs) -> None:
+        self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         self.client, self.cache = client, metric_cache
-        self.limit = float(self.flags.get("calm-shares-pressure-percent"))
+        self.limit = self.args.pressure_percent
 
     def run(self, stop: StopSignal) -> None:
         while not stop.is_set():
             self.round()
-            stop.wait(float(self.flags.get("calm-shares-interval-seconds")))
+            stop.wait(self.args.interval)
 
     def stop(self) -> None:
         self.give(USUAL, "ended", {})

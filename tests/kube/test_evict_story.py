@@ -72,13 +72,8 @@ def test_a_node_that_is_short_of_memory_loses_its_lowest_priority(
         objects.create_pod(manifest)
     root = tmp_path / "cgroup"
     loads = CgroupLoads(root, lambda: objects.list("pods"), dict, cpus=0.1, memory_bytes=GIB // 4)
-    flags = {
-        "memory-evict-max-victims": 1,
-        "memory-evict-cool-time-seconds": 3600,
-        "memory-evict-window-seconds": 2,
-        "memory-evict-interval-seconds": 0.2,
-    }
-    qos = {"featureGates": {"MemoryEvict": True}, "cgroupRoot": str(root), "interval": 0.2, "flags": flags}
+    args = {"MemoryEvict": {"maxVictims": 1, "coolTime": 3600, "window": 2, "interval": 0.2}}
+    qos = {"featureGates": {"MemoryEvict": True}, "cgroupRoot": str(root), "interval": 0.2, "args": args}
     with cgroup_loads(loads):
         # It says what it would do, once, and does nothing.
         port = parley.agent(node, [free_port()], qos={**qos, "recommendOnly": ["MemoryEvict"]})

@@ -22,7 +22,7 @@ from hosting.kubernetes.resources import Manifest
 from hosting.threads import in_own_thread
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.hollow_nodes import NodeSize
-from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, FlagValues, Never
+from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, Never, args_of
 from tests.support.kube.events import events_of
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
@@ -102,7 +102,7 @@ def test_the_lowest_priority_goes_unless_its_budget_forbids_it(
 
     def round_(evictor: PodEvictor) -> Client:
         client, strategy = Client(evictor), MemoryEvict()
-        strategy.init_flags(FlagValues())
+        strategy.init_flags(args_of(strategy))
         strategy.setup(client, metrics, states)
         strategy.round(Never())
         strategy.round(Never())

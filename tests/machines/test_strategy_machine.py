@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agent.node.qos.client import StrategyPorts
+from agent.node.qos.config import ExtensionRegistry, configured
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
-from agent.node.qos.flags import ExtensionRegistry, configured
 from agent.node.qos.manager import QosManager
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 from tests.support.waiting import PATIENCE_S, until
 from tests.unit.agent_qos.strategies import LOG, states
 
@@ -48,8 +48,8 @@ class Told:
         self.faults: list[str] = []
         self.threads: set[threading.Thread] = set()
 
-    def init_flags(self, flags: FlagSet) -> None:
-        """No flags."""
+    def init_flags(self, args: Any) -> None:
+        """No args."""
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         thread = threading.current_thread()

@@ -14,8 +14,8 @@ from pathlib import Path
 from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.client import StrategyPorts
 from agent.node.qos.collectors import Collectors
+from agent.node.qos.config import configured
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.flags import configured
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state
@@ -34,7 +34,7 @@ LOG = logger("test")
 
 @contextlib.asynccontextmanager
 async def strategy(
-    name: str, objects: Objects, node: RealNode, pods: Sequence[Manifest], **flags: object
+    name: str, objects: Objects, node: RealNode, pods: Sequence[Manifest], **args: object
 ) -> AsyncIterator[QosManager]:
     """One strategy at work on the pods of the node, until the end, which the daemon would ask for."""
     states = States(StateCallbacks(LOG, time.monotonic))
@@ -43,7 +43,7 @@ async def strategy(
     states.publish_vms(())
     states.publish_policies(())
     executor, cache = ResourceExecutor(), TimeSeriesCache()
-    config = configured({name: True}, {each.replace("_", "-"): value for each, value in flags.items()})
+    config = configured({name: True}, {name: args})
     manager = QosManager(config, cache, states, StrategyPorts(executor), LOG, random.Random(0))
     collectors = Collectors(cache, executor.cgroups, states, LOG, interval_s=0.3)
     tasks = [asyncio.create_task(each.run()) for each in (manager, collectors)]
@@ -87,9 +87,7 @@ async def test_best_effort_is_held_back_while_others_are_busy_and_freed_afterwar
     for load in (spins, works):
         load.set(cpu_milli=BUSY_MILLI)
     assert quota_us(root) is None
-    async with strategy(
-        "CPUSuppress", objects, real_node, pods, cpu_suppress_group=group, cpu_suppress_interval_seconds=0.3
-    ) as manager:
+    async with strategy("CPUSuppress", objects, real_node, pods, group=group, interval=0.3) as manager:
 
         async def held() -> bool:
             return (quota_us(root) or 10**6) < 100_000 and throttled_periods(root) > 5

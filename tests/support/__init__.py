@@ -11,7 +11,7 @@
 - `processes`: `running` starts a real program, `free_port`, `fetch`, `post`, and the files that the programs read.
 - `our_programs`: `Ours` is one of them that an async test starts, kills and starts again at its address; `together` runs several.
 - `vm_house`: a scheduler and an agent around real guests; `vm_looks` has what each side shows of these, and what is left over.
-- `evictions`: pods, fakes and flags around a QoS strategy that evicts.
+- `evictions`: pods, fakes and args around a QoS strategy that evicts.
 - `made_up_plugins`: plugins behind paths without files, and connections to them, for a virtual clock.
 - `node_plugins`: `managed` runs the plugin manager over a folder; `NotingHandler` takes every plugin, and notes what was asked.
 - `vms`: real guests (`Guests`), a root shell in one (`shell_of`), a directory that goes with its runner (`guarded_directory`, by `guardian`).

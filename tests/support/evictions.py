@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
 
 from agent.node.qos.core.actions import (
     CgroupResource,
@@ -16,6 +18,7 @@ from agent.node.qos.core.evicting import Evictable, EvictionLimits, EvictionMark
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind, MetricSample
 from agent.node.qos.core.states import NodeState, PodState, QosClass, VmState
 from hosting.cgroups.tree import CgroupTree
+from hosting.settings import check
 from protocol.values import ZERO, Resources
 
 GIB: Final = 1 << 30
@@ -168,20 +171,9 @@ class FakeMetrics:
         return {key: Aggregate(value, 5, self.span_s) for key, value in found.items()}
 
 
-class FlagValues:
-    """Flags with values that differ from their defaults."""
-
-    def __init__(self, **values: bool | float | str) -> None:
-        self._given = {name.replace("_", "-"): value for name, value in values.items()}
-        self._values: dict[str, bool | float | str] = {}
-
-    def add(self, name: str, default: bool | float | str, help_text: str) -> None:
-        assert help_text, name
-        self._values[name] = self._given.pop(name, default)
-
-    def get(self, name: str) -> bool | float | str:
-        assert not self._given, f"there are no such flags: {self._given}"
-        return self._values[name]
+def args_of(plugin: Any, **values: object) -> Any:
+    """The args of a plugin's model, as its settings would say them. Raises `FaultsError`."""
+    return check({to_camel(name): value for name, value in values.items()}, plugin.args_model)
 
 
 class Never:

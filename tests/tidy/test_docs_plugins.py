@@ -13,9 +13,9 @@ from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.metrics_source import MAX_AGE_S
 from agent.node.plugins.types.policy import MAX_PARTS
 from agent.node.plugins.unix_channel import MAX_PATH_BYTES
+from agent.node.qos.config import QOS_PLUGIN_GROUP
 from agent.node.qos.core.decisions import MAX_DECISIONS
 from agent.node.qos.core.lifecycle import LifecycleTiming
-from agent.node.qos.flags import QOS_PLUGIN_GROUP
 from hosting.fault_log import ALIKE
 from hosting.kubernetes import names
 from parley import node_plugins

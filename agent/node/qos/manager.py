@@ -11,6 +11,7 @@ from typing import Final
 
 from agent.node.qos.callbacks import CallbackStatus
 from agent.node.qos.client import ActingClient, StrategyJournal, StrategyPorts
+from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.actions import (
     CgroupResource,
     CgroupUpdate,
@@ -24,7 +25,6 @@ from agent.node.qos.core.decisions import DecisionRecord
 from agent.node.qos.core.gates import FeatureGates, FeatureStage
 from agent.node.qos.core.lifecycle import Lifecycle, LifecycleTiming, StrategyState
 from agent.node.qos.core.states import PodState
-from agent.node.qos.flags import QOSExtensionConfig
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
 from agent.node.qos.states_informer import States

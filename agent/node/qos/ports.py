@@ -2,7 +2,7 @@
 is plain, may block as long as its docstring says, and may come from any thread."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from agent.node.qos.core.actions import (
     CgroupResource,
@@ -14,16 +14,6 @@ from agent.node.qos.core.actions import (
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricKind, MetricSample
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
 from hosting.cgroups.tree import CgroupTree
-
-
-class FlagSet(Protocol):
-    """Takes the flags of a strategy. Their values come from the settings (`qos.flags`) and the command line (`--qos-flag NAME=VALUE`)."""
-
-    def add(self, name: str, default: bool | float | str, help_text: str) -> None:
-        """Add a flag. The type of `default` is the flag's. Raises `ValueError` for a bad or taken name."""
-
-    def get(self, name: str) -> bool | int | float | str:
-        """The value of a flag, once all flags are parsed; before that its default."""
 
 
 class StopSignal(Protocol):
@@ -118,15 +108,15 @@ class NodeClient(Protocol):
 class ExtensionPlugin(Protocol):
     """A QoS strategy (seed 002, `ExtensionPlugin`), of this project or of somebody else.
 
-    `init_flags` is called for every registered plugin, before the command line is parsed; `setup` and `run` only for those whose
-    feature gate is on. Whatever a method raises ends this plugin alone, which is tried again with back-off.
+    `init_flags` is called for every registered plugin; `setup` and `run` only for those whose feature gate is on. Whatever a method
+    raises ends this plugin alone, which is tried again with back-off.
 
-    A plugin may have two things more: `feature_spec`, its `FeatureSpec`, and `flag_faults()`, which is called once the flags are parsed
-    and returns lines, each with a flag's name and what is wrong with its value; an enabled plugin with such lines starts nothing.
+    A plugin may have two things more: `feature_spec`, its `FeatureSpec`, and `args_model`, the `Settings` that say what stands below its name in
+    `qos.args`; without one, nothing may stand there.
     """
 
-    def init_flags(self, flags: FlagSet) -> None:
-        """Add the plugin's own flags."""
+    def init_flags(self, args: Any) -> None:
+        """Take the args of the settings, a value of `args_model`. Called once, before anything else."""
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         """Take what the plugin works with. Called in the plugin's thread, once before each `run`."""

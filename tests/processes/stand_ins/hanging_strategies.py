@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agent.node.qos.client import StrategyPorts
+from agent.node.qos.config import ExtensionRegistry, configured
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import ObjectType
-from agent.node.qos.flags import ExtensionRegistry, configured
 from agent.node.qos.manager import QosManager
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 from hosting import lifecycle, logs
 from tests.support.waiting import until
 from tests.unit.agent_qos.strategies import states
@@ -35,8 +35,8 @@ class HangingStrategy:
         self._run = run
         self._where = where
 
-    def init_flags(self, flags: FlagSet) -> None:
-        """No flags."""
+    def init_flags(self, args: Any) -> None:
+        """No args."""
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         if self._where == "callback":

@@ -4,12 +4,13 @@ python odd_strategies.py ARGUMENTS-OF-THE-AGENT
 """
 
 import threading
+from typing import Any
 
 from agent import program
+from agent.node.qos.config import register_qos_ext_plugin
 from agent.node.qos.core.actions import CgroupResource, CgroupUpdate, StrategyDecision
 from agent.node.qos.core.gates import FeatureSpec
-from agent.node.qos.flags import register_qos_ext_plugin
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 
 GROUP = "kubepods/besteffort"
 
@@ -19,8 +20,8 @@ class Odd:
 
     client: NodeClient
 
-    def init_flags(self, flags: FlagSet) -> None:
-        del flags
+    def init_flags(self, args: Any) -> None:
+        del args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
         del metric_cache

@@ -18,6 +18,10 @@ from pydantic.fields import FieldInfo
 from agent.daemon import policies
 from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
+from agent.node.qos.strategies.cpu_burst import CPUBurstArgs
+from agent.node.qos.strategies.cpu_evict import CPUEvictArgs
+from agent.node.qos.strategies.cpu_suppress import CPUSuppressArgs
+from agent.node.qos.strategies.memory_evict import MemoryEvictArgs
 from hosting.settings import Settings
 from informant.settings import InformantSettings, NodeSettings
 from protocol.values import Resources
@@ -80,6 +84,10 @@ FILES: Final = (
             "utilisation.": policies.UtilisationArgs,
             "load-average.": policies.LoadAverageArgs,
             "pressure.": policies.PressureArgs,
+            "qos.args.CPUBurst.": CPUBurstArgs,
+            "qos.args.CPUEvict.": CPUEvictArgs,
+            "qos.args.CPUSuppress.": CPUSuppressArgs,
+            "qos.args.MemoryEvict.": MemoryEvictArgs,
         },
         "docs/reference/agent.md",
     ),

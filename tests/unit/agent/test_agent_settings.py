@@ -265,12 +265,12 @@ def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
         ("qos: {cgroupRoot: sys, interval: 0}", ["qos.cgroupRoot: must be an absolute path", "qos.interval: must be at least 0.1"]),
         (
             "qos: {featureGates: {CPUSuppress: true, CPUBurst: false}, interval: 15}",
-            ["qos.interval: must be at most qos.flags.cpu-suppress-window-seconds, which is 10 (found 15)"],
+            ["qos.interval: must be at most qos.args.CPUSuppress.window, which is 10 (found 15)"],
         ),
         (
-            "qos: {featureGates: {CPUBurst: [], CPUSupress: true}, recommendOnly: [X], flags: {colour: red}}",
+            "qos: {featureGates: {CPUBurst: [], CPUSupress: true}, recommendOnly: [X], args: {CPUBurst: {colour: red}}}",
             [
-                "qos.flags.colour: there is no flag 'colour' (there are: ",
+                "qos.args.CPUBurst.colour: there is no such setting",
                 "qos.featureGates.CPUBurst: must be true or false (found '[]')",
                 "qos.featureGates.CPUSupress: there is no such feature gate (there are: ",
                 "qos.recommendOnly[0]: there is no QoS plugin 'X' (there are: ",

@@ -196,7 +196,7 @@ def test_what_goes_wrong_is_said_with_the_address(answer: tuple[int, bytes], wor
     assert (gone.exit_code, gone.stderr) == (1, f"{page.url}: no agent answers: connection refused\n")
 
 
-def test_known_strategies_and_their_flags_are_listed_without_an_agent() -> None:
+def test_known_strategies_and_their_args_are_listed_without_an_agent() -> None:
     text, scripts = asked("qos", "--known"), asked("qos", "--known", "--output", "json")
     found = json.loads(scripts.stdout)
     assert {"CPUSuppress", "CPUBurst", "MemoryEvict", "CPUEvict"} <= {
@@ -204,7 +204,8 @@ def test_known_strategies_and_their_flags_are_listed_without_an_agent() -> None:
     }
     assert not any(each["default"] or each["error"] for each in found["features"])
     assert "CPUSuppress" in text.stdout
-    assert "memory-evict-threshold-percent" in {each["name"] for each in found["flags"]}
+    assert "MemoryEvict.thresholdPercent" in {each["name"] for each in found["args"]}
+    assert all(each["help"] for each in found["args"])
 
 
 def test_the_agent_itself_needs_its_settings_and_known_gates(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agent.node.qos.client import StrategyPorts
+from agent.node.qos.config import ExtensionRegistry, configured
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
-from agent.node.qos.flags import ExtensionRegistry, configured
 from agent.node.qos.manager import QosManager
 from agent.node.qos.ports import StopSignal
 from agent.node.qos.run_marks import RunMarks

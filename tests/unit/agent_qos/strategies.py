@@ -10,7 +10,7 @@ import structlog
 from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import NodeState, PodState, QosClass
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 from agent.node.qos.states_informer import States
 from protocol.values import Resources
 
@@ -48,7 +48,7 @@ class Strategy:
         self._setup = setup
         self._stopping = stopping
 
-    def init_flags(self, flags: FlagSet) -> None:
+    def init_flags(self, args: Any) -> None:
         self.calls.append("init_flags")
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:

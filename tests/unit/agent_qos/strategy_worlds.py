@@ -22,9 +22,9 @@ from agent.node.qos.core.states import (
     VmState,
 )
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.flags import Flags
 from agent.node.qos.ports import ExtensionPlugin
 from protocol.values import Resources
+from tests.support.evictions import args_of
 
 
 class DirectClient:
@@ -160,9 +160,6 @@ def node(capacity_milli: int = 8000, allocatable_milli: int | None = None) -> No
 def ready(
     plugin: ExtensionPlugin, client: DirectClient, metrics: SetMetrics, states: SetStates, **values: object
 ) -> None:
-    """Have a plugin set up, with flags as given: `cpu_suppress_policy="cpuset"`."""
-    flags = Flags()
-    plugin.init_flags(flags.scope("test"))
-    faults = flags.parse({name.replace("_", "-"): value for name, value in values.items()})
-    assert faults == []
+    """Have a plugin set up, with args as given: `policy="cpuset"`."""
+    plugin.init_flags(args_of(plugin, **values))
     plugin.setup(client, metrics, states)

@@ -177,7 +177,7 @@ def test_best_effort_never_bursts() -> None:
 class World:
     """A node of 8 CPUs with one pod of two containers, one of them without a limit unless `limits` says else."""
 
-    def __init__(self, root: Path, limits: tuple[int, int] = (1000, 500), **flags: object) -> None:
+    def __init__(self, root: Path, limits: tuple[int, int] = (1000, 500), **args: object) -> None:
         self.now_s = 0.0
         self.tree = GroupTree(root)
         self.group = f"kubepods/burstable/pod{UID}"
@@ -190,7 +190,7 @@ class World:
         self.metrics = SetMetrics()
         self.states = SetStates(node(), (pod(UID, "Burstable", inside),))
         self.plugin = CPUBurst(lambda: self.now_s, random.Random(1))
-        ready(self.plugin, self.client, self.metrics, self.states, **flags)
+        ready(self.plugin, self.client, self.metrics, self.states, **args)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -255,7 +255,7 @@ def test_what_is_not_known_raises_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", ["label", "vm"])
 def test_vms_are_left_alone_unless_they_are_included(tmp_path: Path, by: str) -> None:
     for included in (False, True):
-        world = World(tmp_path / str(included), cpu_burst_include_vms=included)
+        world = World(tmp_path / str(included), include_vms=included)
         found = world.states.pods[0]
         amount = Resources(0, 0)
         if by == "vm":
@@ -354,6 +354,6 @@ def test_a_resize_that_is_on_its_way_is_waited_for(tmp_path: Path) -> None:
     assert (world.round(), world.bursts) == ((70_000, 20_000, 50_000), (0, 0, 0))
 
 
-def test_a_flag_out_of_range_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FaultsError, match="cpu-burst-quota-percent"):
-        World(tmp_path, cpu_burst_quota_percent=-5)
+def test_args_out_of_range_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FaultsError, match="quotaPercent"):
+        World(tmp_path, quota_percent=-5)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic.alias_generators import to_camel
 
 from agent.node.qos.core.actions import UNLIMITED
 from agent.node.qos.core.cpu_suppress import (
@@ -151,7 +152,7 @@ def test_best_effort_is_what_the_group_holds_back_and_no_vm() -> None:
 class World:
     """A node of 8 CPUs with one kubelet's tree, one pod that spins in best effort and one other pod."""
 
-    def __init__(self, root: Path, group: str = GROUP, **flags: object) -> None:
+    def __init__(self, root: Path, group: str = GROUP, **args: object) -> None:
         self.now_s = 0.0
         self.tree = GroupTree(root)
         self.group = group
@@ -164,7 +165,7 @@ class World:
             clock=lambda: self.now_s,
             topology=lambda: [CpuPlace(cpu, cpu // 2, 0, 0) for cpu in range(8)],
         )
-        ready(self.plugin, self.client, self.metrics, self.states, **flags)
+        ready(self.plugin, self.client, self.metrics, self.states, **args)
 
     def use(self, *, ls: float, be: float, system: float = 0.0) -> None:
         """Set what is used, in CPUs."""
@@ -204,7 +205,7 @@ def test_the_group_is_held_to_the_share_grows_slowly_and_is_freed(tmp_path: Path
 
 
 def test_cpus_are_taken_and_given_back_with_the_groups_inside(tmp_path: Path) -> None:
-    world = World(tmp_path, cpu_suppress_policy="cpuset")
+    world = World(tmp_path, policy="cpuset")
     world.tree.set(GROUP, "cpu.cfs_quota_us", "5000")  # of an earlier run with the other policy
     world.use(ls=2, be=5)
     assert (world.round(), world.quota_us) == (SuppressReason.SUPPRESSED, UNLIMITED)
@@ -217,7 +218,7 @@ def test_cpus_are_taken_and_given_back_with_the_groups_inside(tmp_path: Path) ->
 
 
 def test_cpus_that_the_kubelet_has_given_away_are_left_out(tmp_path: Path) -> None:
-    world = World(tmp_path, cpu_suppress_policy="cpuset")
+    world = World(tmp_path, policy="cpuset")
     uid = "1f0c5d2e-3b4a-4c5d-8e9f-0a1b2c3d4e5f"
     own = container("f00", requests_milli=2000, limit_milli=2000)
     world.states.pods = (*world.states.pods, pod(uid, "Guaranteed", [own]))
@@ -284,18 +285,18 @@ def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"),
+    ("name", "value"),
     [
-        ("cpu_suppress_threshold_percent", 101),
-        ("cpu_suppress_min_percent", -1),
-        ("cpu_suppress_policy", "?"),
-        ("cpu_suppress_group", "../x"),
+        ("threshold_percent", 101),
+        ("min_percent", -1),
+        ("policy", "?"),
+        ("group", "../x"),
     ],
 )
-def test_flags_out_of_range_are_refused(flag: str, value: object, tmp_path: Path) -> None:
+def test_args_out_of_range_are_refused(name: str, value: object, tmp_path: Path) -> None:
     client = DirectClient(ResourceExecutor(tmp_path))
-    with pytest.raises(FaultsError, match=flag.replace("_", "-")):
-        ready(CPUSuppress(), client, SetMetrics(), SetStates(), **{flag: value})
+    with pytest.raises(FaultsError, match=to_camel(name)):
+        ready(CPUSuppress(), client, SetMetrics(), SetStates(), **{name: value})
 
 
 @settings(max_examples=30)

@@ -1,6 +1,7 @@
 """MemoryEvict and CPUEvict as extensions: flags, rounds, what they tell."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from agent.node.qos.strategies.evict_rounds import EvictStrategy
 from agent.node.qos.strategies.memory_evict import MemoryEvict
 from hosting.settings import FaultsError
 from protocol.values import Resources
-from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, FlagValues, Never, pod
+from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, Never, args_of, pod
 
 ALLOWED = {"koordinator.sh/eviction-enabled": "true"}
 
@@ -33,15 +34,15 @@ class Clock:
 class Bench:
     """A strategy on a made-up node; `go` has it do a round."""
 
-    def __init__(self, made: type[MemoryEvict] | type[CPUEvict], **flags: bool | float | str) -> None:
+    def __init__(self, made: type[MemoryEvict] | type[CPUEvict], **args: object) -> None:
         self.client, self.metrics, self.states, self.clock = (
             FakeClient(),
             FakeMetrics(),
             FakeStates(),
             Clock(),
         )
-        self.strategy: EvictStrategy = made(self.clock, random.Random(1))
-        self.strategy.init_flags(FlagValues(**flags))
+        self.strategy: EvictStrategy[Any] = made(self.clock, random.Random(1))
+        self.strategy.init_flags(args_of(made, **args))
         self.strategy.setup(self.client, self.metrics, self.states)
 
     def go(self, after_s: float = 1) -> tuple[str, str]:
@@ -55,8 +56,8 @@ class Bench:
         return decision.reason, " ".join(name for name, _ in self.client.evicted)
 
 
-def memory_bench(**flags: bool | float | str) -> Bench:
-    bench = Bench(MemoryEvict, **flags)
+def memory_bench(**args: object) -> Bench:
+    bench = Bench(MemoryEvict, **args)
     bench.states.pods = (
         pod("batch", qos=QosClass.BEST_EFFORT),
         pod("low", priority=1, qos=QosClass.LATENCY_SENSITIVE, labels=ALLOWED),
@@ -94,7 +95,7 @@ def test_memory_goes_to_best_effort_pods_first_and_then_by_priority() -> None:
 
 
 def test_releasing_goes_on_until_the_lower_threshold() -> None:
-    bench = memory_bench(memory_evict_threshold_percent=80, memory_evict_lower_percent=60)
+    bench = memory_bench(threshold_percent=80, lower_percent=60)
     bench.client.results = [
         EvictResult.REFUSED,
         EvictResult.REFUSED,
@@ -162,7 +163,7 @@ class SoonOver:
 
 
 def test_a_round_in_each_interval_until_the_end_is_asked_for() -> None:
-    bench = memory_bench(memory_evict_interval_seconds=2.0)
+    bench = memory_bench(interval=2.0)
     stop = SoonOver(4)
     bench.strategy.run(stop)
     bench.strategy.stop()
@@ -176,39 +177,33 @@ def test_where_the_end_is_asked_for_nobody_else_goes() -> None:
     assert bench.client.evicted == []
 
 
-def test_all_faults_of_the_flags_are_told_at_once() -> None:
-    flags: dict[str, bool | float | str] = {
-        "memory_evict_threshold_percent": 101,
-        "memory_evict_lower_percent": 101,
-        "memory_evict_allocatable_threshold_percent": 50,
-        "memory_evict_allocatable_lower_percent": 50,
-        "memory_evict_tasks": "MemoryEvict, MemoryEvict, CPUEvict",
-        "memory_evict_max_victims": 0,
-        "memory_evict_interval_seconds": 0.0,
-    }
+def test_all_faults_of_the_args_are_told_at_once() -> None:
     with pytest.raises(FaultsError) as caught:
-        Bench(MemoryEvict, **flags)
+        Bench(
+            MemoryEvict,
+            threshold_percent=101,
+            lower_percent=100,
+            allocatable_threshold_percent=50,
+            allocatable_lower_percent=50,
+            tasks=["MemoryEvict", "MemoryEvict", "CPUEvict"],
+            max_victims=0,
+            interval=0.0,
+        )
     assert caught.value.faults == [
-        "memory-evict-threshold-percent: must be from 1 to 100 (found 101)",
-        "memory-evict-lower-percent: must be from -1 to 99 (found 101)",
-        "memory-evict-interval-seconds: must be from 0.1 to 3600 (found 0)",
-        "memory-evict-max-victims: must be from 1 to 1000 (found 0)",
-        "memory-evict-tasks: MemoryEvict comes more than once",
-        "memory-evict-tasks: there is no task 'CPUEvict' (there are: BEMemoryEvict, MemoryAllocatableEvict, MemoryEvict)",
-        "memory-evict-lower-percent: must be below memory-evict-threshold-percent, which is 101 (found 101)",
-        "memory-evict-allocatable-lower-percent: must be below memory-evict-allocatable-threshold-percent, which is 50 (found 50)",
+        "thresholdPercent: must be at most 100 (found 101)",
+        "lowerPercent: must be at most 99 (found 100)",
+        "interval: must be at least 0.1 (found 0.0)",
+        "maxVictims: must be at least 1 (found 0)",
+        "tasks[1]: MemoryEvict comes more than once",
+        "tasks[2]: there is no task 'CPUEvict' (there are: BEMemoryEvict, MemoryAllocatableEvict, MemoryEvict)",
+        "allocatableLowerPercent: must be below its threshold, which is 50 (found 50)",
     ]
 
 
-def test_faults_of_satisfaction() -> None:
+def test_faults_of_satisfaction_and_of_tasks() -> None:
     with pytest.raises(FaultsError) as caught:
-        Bench(
-            CPUEvict,
-            cpu_evict_satisfaction_lower_percent=60,
-            cpu_evict_satisfaction_upper_percent=59,
-            cpu_evict_tasks=" ",
-        )
+        Bench(CPUEvict, satisfaction_lower_percent=60, satisfaction_upper_percent=59, tasks=[])
     assert caught.value.faults == [
-        "cpu-evict-tasks: must name at least one of BECPUEvict, CPUAllocatableEvict, CPUEvict",
-        "cpu-evict-satisfaction-upper-percent: must not be below cpu-evict-satisfaction-lower-percent, which is 60 (found 59)",
+        "tasks: must not be empty (found 0)",
+        "satisfactionUpperPercent: must not be below satisfactionLowerPercent, which is 60 (found 59)",
     ]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from agent.node.qos.client import StrategyPorts
+from agent.node.qos.config import QOS_PLUGIN_GROUP, ExtensionRegistry, configured, standard
 from agent.node.qos.core.metrics import PSI, MetricSample
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.flags import QOS_PLUGIN_GROUP, ExtensionRegistry, configured, standard
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from tests.support.waiting import until
@@ -40,7 +40,7 @@ async def test_the_example_holds_best_effort_back_under_pressure_and_puts_it_bac
     cache = TimeSeriesCache(clock=time.monotonic)
     config = configured(
         {"CalmShares": True},
-        {"calm-shares-interval-seconds": 0.002},
+        {"CalmShares": {"interval": 0.002}},
         registry=standard(ExtensionRegistry(), entries()),
     )
     manager = QosManager(

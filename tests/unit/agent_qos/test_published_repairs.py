@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from agent.node.qos.config import ExtensionRegistry, configured
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.states import ObjectType
-from agent.node.qos.flags import ExtensionRegistry, configured
 from hosting.settings import FaultsError
 from tests.support.waiting import until
 from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running

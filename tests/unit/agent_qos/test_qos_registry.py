@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos import flags
+from agent.node.qos import config
+from agent.node.qos.config import QOS_PLUGIN_GROUP, ExtensionRegistry, register_qos_ext_plugin
 from agent.node.qos.core.gates import FeatureSpec, FeatureStage
-from agent.node.qos.flags import QOS_PLUGIN_GROUP, ExtensionRegistry, register_qos_ext_plugin
 from hosting.registry import RegistryError
 from tests.unit.agent_qos.strategies import Strategy, raising
 
@@ -42,12 +42,12 @@ def offered(**values: str) -> ExtensionRegistry:
 
 
 def test_the_first_of_a_name_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flags, "REGISTERED", ExtensionRegistry())
+    monkeypatch.setattr(config, "REGISTERED", ExtensionRegistry())
     first = Strategy()
     register_qos_ext_plugin("Mine", ON, first)
     with pytest.raises(RegistryError, match=r"^Mine extension plugin already registered$"):
         register_qos_ext_plugin("Mine", ON, Strategy())
-    (found,) = flags.REGISTERED.extensions()
+    (found,) = config.REGISTERED.extensions()
     assert (found.plugin, found.spec) == (first, ON)
 
 

@@ -29,13 +29,13 @@ class Part(Settings):
 
 class Span(Settings):
     least: Annotated[int, Field(ge=1)]
-    most: int = 9
+    at_most: int = 9
     note: str | None = None
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if "least" in found and "most" in found and found["least"] > found["most"]:
-            yield "least", f"must not be above most: {found['least']} is above {found['most']}"
+        if "least" in found and "at_most" in found and found["least"] > found["at_most"]:
+            yield "least", f"must not be above atMost: {found['least']} is above {found['at_most']}"
         if "note" in found and found["note"] is None:
             yield "", "needs a note"
 
@@ -205,24 +205,24 @@ def span_faults(text: str) -> list[str]:
 def test_rules_between_fields_are_told_beside_the_faults_of_fields_at_every_depth() -> None:
     text = """
 colour: red
-first: {least: 5, most: 3, note: 1}
+first: {least: 5, atMost: 3, note: 1}
 more:
 - {least: 10}
 - {least: 0, colour: red}
-- {least: 5, most: 4, note: fine, colour: red}
-- {most: 1}
+- {least: 5, atMost: 4, note: fine, colour: red}
+- {atMost: 1}
 - none
 """
     assert span_faults(text) == [
         "first.note: must be a text (found 1); put it in quotes",
-        "first.least: must not be above most: 5 is above 3",
-        "more[0].least: must not be above most: 10 is above 9",
+        "first.least: must not be above atMost: 5 is above 3",
+        "more[0].least: must not be above atMost: 10 is above 9",
         "more[0]: needs a note",
         "more[1].least: must be at least 1 (found 0)",
         "more[1].colour: there is no such setting",
         "more[1]: needs a note",
         "more[2].colour: there is no such setting",
-        "more[2].least: must not be above most: 5 is above 4",
+        "more[2].least: must not be above atMost: 5 is above 4",
         "more[3].least: is required",
         "more[3]: needs a note",
         "more[4]: must be a mapping (found 'none')",
@@ -245,8 +245,8 @@ def test_numbers_that_only_old_yaml_knows_are_texts(text: str) -> None:
     ("text", "number"), [("0", 0), ("10", 10), ("+5", 5), ("1_000", 1000), ("0x10", 16), ("0b11", 3)]
 )
 def test_whole_numbers_are_numbers(text: str, number: int) -> None:
-    found = span_faults(f"first: {{least: {10_000 + number}, most: {text}, note: x}}")
-    assert found == [f"first.least: must not be above most: {10_000 + number} is above {number}"]
+    found = span_faults(f"first: {{least: {10_000 + number}, atMost: {text}, note: x}}")
+    assert found == [f"first.least: must not be above atMost: {10_000 + number} is above {number}"]
 
 
 @pytest.mark.parametrize(

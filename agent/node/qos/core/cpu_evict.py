@@ -2,7 +2,7 @@
 requested of its allocatable. Source: reference/koordinator.md 3.3, "CPU evict". All amounts are milli-CPU.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,18 +36,6 @@ class SatisfactionRules:
     lower_percent: int
     upper_percent: int
     usage_percent: int
-
-    def faults(self, prefix: str) -> Iterator[str]:
-        """What is wrong; `prefix` begins the names of the flags."""
-        lower, upper = f"{prefix}satisfaction-lower-percent", f"{prefix}satisfaction-upper-percent"
-        if not 0 < self.lower_percent <= 60:
-            yield f"{lower}: must be from 1 to 60 (found {self.lower_percent})"
-        if not 0 < self.upper_percent < 100:
-            yield f"{upper}: must be from 1 to 99 (found {self.upper_percent})"
-        if self.upper_percent < self.lower_percent:
-            yield f"{upper}: must not be below {lower}, which is {self.lower_percent} (found {self.upper_percent})"
-        if not 0 < self.usage_percent <= 100:
-            yield f"{prefix}best-effort-usage-percent: must be from 1 to 100 (found {self.usage_percent})"
 
 
 @dataclass(frozen=True, slots=True)

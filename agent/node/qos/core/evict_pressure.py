@@ -3,7 +3,7 @@
 A task begins to release where the upper threshold is reached, and goes on until the lower one is. Source: reference/koordinator.md 3.3.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -28,16 +28,6 @@ class EvictThresholds:
 
     upper_percent: int
     lower_percent: int
-
-    def faults(self, prefix: str) -> Iterator[str]:
-        """What is wrong; `prefix` begins the names of the flags."""
-        upper, lower = f"{prefix}threshold-percent", f"{prefix}lower-percent"
-        if self.upper_percent < 1:
-            yield f"{upper}: must be at least 1 (found {self.upper_percent})"
-        if self.lower_percent < 0:
-            yield f"{lower}: must not be below 0 (found {self.lower_percent})"
-        if self.lower_percent >= self.upper_percent:
-            yield f"{lower}: must be below {upper}, which is {self.upper_percent} (found {self.lower_percent})"
 
 
 @dataclass(frozen=True, slots=True)

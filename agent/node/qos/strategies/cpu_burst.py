@@ -8,7 +8,9 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import ConfigDict, Field
 
 from agent.node.qos.core.actions import (
     UNLIMITED,
@@ -49,42 +51,40 @@ from agent.node.qos.core.metrics import (
     milli,
 )
 from agent.node.qos.core.states import ContainerState, PodState
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 from hosting.cgroups.tree import PodGroup
 from hosting.kubernetes import names
-from hosting.settings import FaultsError
+from hosting.settings import Settings
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 BURST: Final = CgroupResource.CPU_BURST_US
 CHECK_S: Final = 30.0
 _TOLD: Final = 5
 """So many groups are named in a message."""
-_FLAGS: Final = (
-    StrategyFlag("interval-seconds", 1.0, "seconds from one round to the next", 0.1, 3600),
-    StrategyFlag("window-seconds", 10.0, "seconds after which metrics are stale", 1, 3600),
-    StrategyFlag(
-        "policy", str(BurstPolicy.AUTO), f"one of {', '.join(BurstPolicy)}", choices=tuple(BurstPolicy)
-    ),
-    StrategyFlag("percent", 100, "of its limit a container saves; the kernel takes 100 at most", 0, 10_000),
-    StrategyFlag("quota-percent", 300, "of the limit a quota is raised to at most", 0, 10_000),
-    StrategyFlag(
-        "quota-period-seconds",
-        -1,
-        "seconds for which a container may use all of a raised quota; -1 for ever",
-        -1,
-        86_400,
-    ),
-    StrategyFlag(
-        "share-pool-percent",
-        50,
-        "of the node's CPUs in use: quotas are lowered from here on; never above 100",
-        1,
-        1000,
-    ),
-    StrategyFlag("include-vms", False, "whether pods that Parley scales may burst, too"),
-)
 _OFF: Final = BurstRule(BurstPolicy.NONE)
+
+
+class CPUBurstArgs(Settings):
+    """Durations are seconds; percentages are of a container's limit."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    interval: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    """The time between two rounds."""
+    window: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    """After so long metrics are stale."""
+    policy: Literal["none", "cpuBurstOnly", "cfsQuotaBurstOnly", "auto"] = "auto"
+    """Whether the kernel lets a container save, its quota is raised, or both."""
+    percent: Annotated[int, Field(ge=0, le=10_000)] = 100
+    """So much a container saves; the kernel takes 100 at most."""
+    quota_percent: Annotated[int, Field(ge=0, le=10_000)] = 300
+    """To so much a quota is raised at most."""
+    quota_period: Annotated[int, Field(ge=-1, le=86_400)] = -1
+    """For so long a container may use all of a raised quota; -1 for ever."""
+    share_pool_percent: Annotated[int, Field(ge=1, le=1000)] = 50
+    """From so much of the node's CPUs in use on, quotas are lowered; never above 100."""
+    include_vms: bool = False
+    """Whether pods that Parley scales may burst, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +99,23 @@ class CPUBurst:
     """The strategy."""
 
     feature_spec = FeatureSpec()
+    args_model = CPUBurstArgs
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, rng: random.Random | None = None) -> None:
         self._clock = clock
         self._rng = rng or random.Random()
-        self.flags = StrategyFlags("cpu-burst-", _FLAGS)
+        self.args = CPUBurstArgs()
 
-    def init_flags(self, flags: FlagSet) -> None:
-        self.flags.add_to(flags)
-
-    def flag_faults(self) -> tuple[str, ...]:
-        """Everything that is wrong with the flags' values."""
-        return tuple(self.flags.faults())
+    def init_flags(self, args: CPUBurstArgs) -> None:
+        self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the rounds work with. Raises `FaultsError` with everything that is wrong with the flags."""
-        if faults := self.flag_faults():
-            raise FaultsError(list(faults))
         self._client, self._cache, self._states = client, metric_cache, states_informer
         self._rule = BurstRule(
-            BurstPolicy(str(self.flags.value("policy"))),
-            self.flags.whole("percent"),
-            self.flags.whole("quota-percent"),
-            self.flags.whole("quota-period-seconds"),
+            BurstPolicy(self.args.policy),
+            self.args.percent,
+            self.args.quota_percent,
+            self.args.quota_period,
         )
         self._budgets = BurstBudgets()
         self._touched: set[str] | None = None
@@ -135,7 +129,7 @@ class CPUBurst:
     def run(self, stop: StopSignal) -> None:
         while not stop.is_set():
             self.round()
-            stop.wait(self.flags.number("interval-seconds"))
+            stop.wait(self.args.interval)
 
     def stop(self) -> None:
         """Give each container its own limit back."""
@@ -153,7 +147,7 @@ class CPUBurst:
         everybody = self._states.get_all_pods()
         pods = self._eligible(everybody)
         used = self._used_milli()
-        pool = share_pool(used, node.capacity.vcpu_milli, self.flags.whole("share-pool-percent"))
+        pool = share_pool(used, node.capacity.vcpu_milli, self.args.share_pool_percent)
         load, updates = self._load(), list[CgroupUpdate]()
         for pod in pods:
             rule = self._pod_rule(pod)
@@ -177,7 +171,7 @@ class CPUBurst:
 
     def _eligible(self, pods: Sequence[PodState]) -> list[PodState]:
         found = [pod for pod in pods if may_burst(pod)]
-        if self.flags.value("include-vms"):
+        if self.args.include_vms:
             return found
         vms = {vm.pod_uid for vm in self._states.get_all_vms()}
         return [pod for pod in found if pod.uid not in vms and pod.labels.get(names.ENABLED) != "true"]
@@ -278,8 +272,7 @@ class CPUBurst:
 
     def _used_milli(self) -> int | None:
         """What all but best effort use, over a few rounds; None where that is not known."""
-        interval_s = self.flags.number("interval-seconds")
-        window_s = min(5 * interval_s, self.flags.number("window-seconds"))
+        window_s = min(5 * self.args.interval, self.args.window)
         best_effort = best_effort_uids(self._states.get_all_pods(), self._states.get_all_vms())
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.AVG)
@@ -291,9 +284,8 @@ class CPUBurst:
 
     def _load(self) -> ContainerLoad:
         def newest(kind: MetricKind) -> dict[str, float]:
-            window_s = self.flags.number("window-seconds")
             try:
-                found = self._cache.query_each(kind, window_s, Aggregation.LAST)
+                found = self._cache.query_each(kind, self.args.window, Aggregation.LAST)
             except MetricError:
                 return {}
             return {identity: each.value for (identity,), each in found.items()}

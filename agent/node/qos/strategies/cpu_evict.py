@@ -2,8 +2,10 @@
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from agent.node.qos.core.cpu_evict import (
     CPU_TASKS,
@@ -17,52 +19,47 @@ from agent.node.qos.core.cpu_evict import (
 from agent.node.qos.core.evicting import Evictable, EvictionMarks, EvictionTask
 from agent.node.qos.core.metrics import NODE_BE, NODE_CPU_USAGE, POD_CPU_USAGE, Aggregate, Aggregation, milli
 from agent.node.qos.core.states import NodeState, PodState
-from agent.node.qos.strategies.evict_flags import EvictFlags, common_flags
-from agent.node.qos.strategies.evict_rounds import EvictStrategy
-from agent.node.qos.strategies.strategy_flags import StrategyFlag
-
-PREFIX: Final = "cpu-evict-"
-OWN_FLAGS: Final = (
-    StrategyFlag(
-        "satisfaction-lower-percent",
-        40,
-        "best-effort pods are evicted where their limit is at most so much of their requests",
-        1,
-        60,
-    ),
-    StrategyFlag("satisfaction-upper-percent", 60, "until their limit is so much of their requests", 1, 99),
-    StrategyFlag(
-        "best-effort-usage-percent",
-        90,
-        "of their limit must be used by best-effort pods, else they are not short of CPU",
-        1,
-        100,
-    ),
-)
+from agent.node.qos.strategies.evict_rounds import MAX_WINDOW_S, EvictArgs, EvictStrategy
 
 
-class CPUEvict(EvictStrategy):
+class CPUEvictArgs(EvictArgs):
+    """The args of `CPUEvict`, by the CPUs of the node and of best-effort pods."""
+
+    TASKS: ClassVar[tuple[str, ...]] = CPU_TASKS
+
+    tasks: Annotated[list[str], Field(min_length=1)] = [SATISFACTION, PRIORITY]  # noqa: RUF012 - pydantic copies it
+    threshold_percent: Annotated[int, Field(ge=1, le=100)] = 90
+    window: Annotated[float, Field(ge=1, le=MAX_WINDOW_S)] = 60.0
+    cool_time: Annotated[float, Field(ge=0, le=86_400)] = 20.0
+    satisfaction_lower_percent: Annotated[int, Field(ge=1, le=60)] = 40
+    """Best-effort pods are evicted where their limit is at most so much of their requests."""
+    satisfaction_upper_percent: Annotated[int, Field(ge=1, le=99)] = 60
+    """Until their limit is so much of their requests."""
+    best_effort_usage_percent: Annotated[int, Field(ge=1, le=100)] = 90
+    """So much of their limit must be used by best-effort pods, else they are not short of CPU."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """As for memory; and satisfaction ends where it began, or above."""
+        yield from super().rules(found)
+        lower, upper = (found.get(f"satisfaction_{kind}_percent") for kind in ("lower", "upper"))
+        if lower is not None and upper is not None and upper < lower:
+            text = f"must not be below satisfactionLowerPercent, which is {lower} (found {upper})"
+            yield "satisfactionUpperPercent", text
+
+
+class CPUEvict(EvictStrategy[CPUEvictArgs]):
     """Source of the cool-down: reference/koordinator.md 3.1; it does not begin with the process."""
 
+    args_model = CPUEvictArgs
+
     def __init__(self, clock: Callable[[], float] = time.monotonic, rng: random.Random | None = None) -> None:
-        common = common_flags(
-            CPU_TASKS, f"{SATISFACTION},{PRIORITY}", threshold_percent=90, cooldown_s=20.0, window_s=60.0
-        )
-        super().__init__(EvictFlags(PREFIX, common + OWN_FLAGS, CPU_TASKS), POD_CPU_USAGE, clock, rng)
-
-    def flag_faults(self) -> tuple[str, ...]:
-        """Everything that is wrong with the flags' values."""
-        return tuple(dict.fromkeys(self._faults()))
-
-    def _faults(self) -> Iterator[str]:
-        yield from super().flag_faults()
-        yield from self._satisfaction().faults(PREFIX)
+        super().__init__(CPUEvictArgs(), POD_CPU_USAGE, clock, rng)
 
     def _satisfaction(self) -> SatisfactionRules:
+        args = self.args
         return SatisfactionRules(
-            self.flags.whole("satisfaction-lower-percent"),
-            self.flags.whole("satisfaction-upper-percent"),
-            self.flags.whole("best-effort-usage-percent"),
+            args.satisfaction_lower_percent, args.satisfaction_upper_percent, args.best_effort_usage_percent
         )
 
     def tasks(
@@ -71,7 +68,7 @@ class CPUEvict(EvictStrategy):
         """By the CPU that is busy, and by what best-effort pods may use."""
         used = self._backed(self.node_metric(NODE_CPU_USAGE))
         figures = CpuFigures(used, self._best_effort(Aggregation.AVG), self._best_effort(Aggregation.LAST))
-        return cpu_tasks(self.flags.rules(), self._satisfaction(), node, found, figures, releasing)
+        return cpu_tasks(self.args.evict_rules(), self._satisfaction(), node, found, figures, releasing)
 
     def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:
         return Evictable(pod, marks, cpu_used_milli=None if used is None else milli(used.value))

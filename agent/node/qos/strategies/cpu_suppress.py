@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
 
 from agent.node.qos.core.actions import (
     UNLIMITED,
@@ -33,10 +35,9 @@ from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregation, MetricError, milli
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.group_directory import parts_of
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.strategies.strategy_flags import StrategyFlag, StrategyFlags
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
 from agent.node.qos.topology import read_topology
-from hosting.settings import FaultsError
+from hosting.settings import Settings
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 CPUS: Final = CgroupResource.CPUSET_CPUS
@@ -164,27 +165,34 @@ class CpusOfBestEffort:
         return frozenset(found)
 
 
+def _group(value: str) -> str:
+    parts_of(value)
+    return value
+
+
 def _around(group: str) -> str:
     return group.rpartition("/")[0]
 
 
-QUOTA_POLICY: Final = "cfsQuota"
-CPUSET_POLICY: Final = "cpuset"
-POLICIES: Final = (QUOTA_POLICY, CPUSET_POLICY)
-_FLAGS: Final = (
-    StrategyFlag("interval-seconds", 1.0, "seconds from one round to the next", 0.1, 3600),
-    StrategyFlag("window-seconds", 10.0, "seconds after which metrics are stale", 1, 3600),
-    StrategyFlag("freeze-seconds", 30.0, "seconds for which a limit stays without metrics", 0, 86_400),
-    StrategyFlag("threshold-percent", 65, "of the node's CPUs are used at most", 1, 100),
-    StrategyFlag("min-percent", 0, "of the node's CPUs are best effort's in any case", 0, 100),
-    StrategyFlag(
-        "policy",
-        QUOTA_POLICY,
-        f"{QUOTA_POLICY} (some time of all CPUs) or {CPUSET_POLICY} (all time of some CPUs)",
-        choices=POLICIES,
-    ),
-    StrategyFlag("group", "", "the best-effort group, where there are several kubelets"),
-)
+class CPUSuppressArgs(Settings):
+    """Durations are seconds; percentages are of the node's CPUs."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    interval: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    """The time between two rounds."""
+    window: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    """After so long metrics are stale."""
+    freeze: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """For so long a limit stays without metrics."""
+    threshold_percent: Annotated[int, Field(ge=1, le=100)] = 65
+    """So many are used at most."""
+    min_percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """So many are best effort's in any case."""
+    policy: Literal["cfsQuota", "cpuset"] = "cfsQuota"
+    """Some time of all CPUs, or all time of some CPUs."""
+    group: Annotated[str, AfterValidator(_group)] = ""
+    """The best-effort group, where there are several kubelets."""
 
 
 class CPUSuppress:
@@ -192,6 +200,7 @@ class CPUSuppress:
     request, so that neither they nor best effort suffer for ever."""
 
     feature_spec = FeatureSpec()
+    args_model = CPUSuppressArgs
 
     def __init__(
         self,
@@ -200,40 +209,27 @@ class CPUSuppress:
     ) -> None:
         self._clock = clock
         self._topology = topology
-        self.flags = StrategyFlags("cpu-suppress-", _FLAGS)
+        self.args = CPUSuppressArgs()
         self._stale_since_s: float | None = None
         self._freed: set[str] = set()
 
-    def init_flags(self, flags: FlagSet) -> None:
-        self.flags.add_to(flags)
-
-    def flag_faults(self) -> tuple[str, ...]:
-        """Everything that is wrong with the flags' values."""
-        found = list(self.flags.faults())
-        try:
-            parts_of(self._group)
-        except ValueError as error:
-            found.append(f"cpu-suppress-group: {error}")
-        return tuple(found)
+    def init_flags(self, args: CPUSuppressArgs) -> None:
+        self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the rounds work with. Raises `FaultsError` with everything that is wrong with the flags."""
-        if faults := self.flag_faults():
-            raise FaultsError(list(faults))
         self._client, self._cache, self._states = client, metric_cache, states_informer
-        self._rule = SuppressRule(self.flags.whole("threshold-percent"), self.flags.whole("min-percent"))
+        self._rule = SuppressRule(self.args.threshold_percent, self.args.min_percent)
         quota, cpus = QuotaOfBestEffort(client), CpusOfBestEffort(client, states_informer, self._topology)
-        is_quota = self.flags.value("policy") == QUOTA_POLICY
+        is_quota = self.args.policy == "cfsQuota"
         self._used: QuotaOfBestEffort | CpusOfBestEffort = quota if is_quota else cpus
         self._other: QuotaOfBestEffort | CpusOfBestEffort = cpus if is_quota else quota
         self._stale_since_s = None
         self._freed = set()
 
     def run(self, stop: StopSignal) -> None:
-        interval_s = self.flags.number("interval-seconds")
         while not stop.is_set():
             self.round()
-            stop.wait(interval_s)
+            stop.wait(self.args.interval)
 
     def stop(self) -> None:
         """Free best effort."""
@@ -264,7 +260,7 @@ class CPUSuppress:
             return
         now_s = self._clock()
         since_s = self._stale_since_s = now_s if self._stale_since_s is None else self._stale_since_s
-        if now_s - since_s < self.flags.number("freeze-seconds"):
+        if now_s - since_s < self.args.freeze:
             self._tell(SuppressReason.FROZEN, f"{missing}; the limit stays as it is")
         else:
             share = share_by_requests(node, pods, best_effort, self._rule)
@@ -288,7 +284,7 @@ class CPUSuppress:
 
     def _use(self, node: NodeState) -> tuple[NodeCpuUse | None, str]:
         """What is used now; else what is missing."""
-        window_s = self.flags.number("window-seconds")
+        window_s = self.args.window
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.LAST)
             each = self._cache.query_each(POD_CPU_USAGE, window_s, Aggregation.LAST)
@@ -298,11 +294,7 @@ class CPUSuppress:
         return NodeCpuUse(node.capacity.vcpu_milli, reserved_milli(node), milli(busy.value), pods), ""
 
     def _groups(self) -> tuple[str, ...]:
-        return (self._group,) if self._group else self._client.cgroups.best_effort()
-
-    @property
-    def _group(self) -> str:
-        return str(self.flags.value("group"))
+        return (self.args.group,) if self.args.group else self._client.cgroups.best_effort()
 
     def _tell(
         self,

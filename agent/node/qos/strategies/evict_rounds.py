@@ -1,58 +1,133 @@
-"""What a strategy that evicts does once in each interval."""
+"""A strategy that evicts: its args, and what it does once in each interval."""
 
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
+
+from pydantic import ConfigDict, Field
 
 from agent.node.qos.core.actions import StrategyDecision
 from agent.node.qos.core.evict_decision import Asked, decision, reason_of
-from agent.node.qos.core.evicting import Evictable, EvictionEngine, EvictionMarks, EvictionTask
+from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds
+from agent.node.qos.core.evicting import (
+    Evictable,
+    EvictionEngine,
+    EvictionLimits,
+    EvictionMarks,
+    EvictionTask,
+)
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.eviction_marks import marks_of
-from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.strategies.evict_flags import EvictFlags
-from hosting.settings import FaultsError
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
+from hosting.settings import Settings
+
+HIGHEST_PRIORITY: Final = 1_000_000_000
+"""The highest priority that a user's PriorityClass may have; those above are the system's. Source: scheduling.k8s.io/v1."""
+HYSTERESIS_PERCENT: Final = 2
+MAX_WINDOW_S: Final = 300
+"""The metric cache keeps no more."""
 
 
-class EvictStrategy(ABC):
+class EvictArgs(Settings):
+    """What strategies that evict have in common; each has its own defaults. Durations are seconds."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+    TASKS: ClassVar[tuple[str, ...]] = ()
+    """The tasks that the strategy has."""
+
+    tasks: Annotated[list[str], Field(min_length=1)]
+    """Who is evicted and why, in this order."""
+    threshold_percent: Annotated[int, Field(ge=1, le=100)]
+    """Of the capacity in use: from here on pods are evicted."""
+    lower_percent: Annotated[int, Field(ge=0, le=99)] | None = None
+    """Of the capacity in use: down to here; 2 below the threshold where it is left out."""
+    allocatable_threshold_percent: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Of the allocatable, requested by pods that count: above it pods are evicted."""
+    allocatable_lower_percent: Annotated[int, Field(ge=0, le=999)] | None = None
+    """Of the allocatable: down to here; 2 below the threshold where it is left out."""
+    max_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = HIGHEST_PRIORITY
+    """Pods above this priority are never evicted for what they use, nor as best effort."""
+    allocatable_max_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
+    """Pods above this priority neither count as requested nor are evicted for it."""
+    interval: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    """The time between two rounds."""
+    window: Annotated[float, Field(ge=1, le=MAX_WINDOW_S)]
+    """The time over which use is averaged."""
+    cool_time: Annotated[float, Field(ge=0, le=86_400)]
+    """The time without evictions after an eviction."""
+    max_victims: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Of so many pods the API server is asked in one round at most."""
+    lost_after: Annotated[float, Field(ge=1, le=86_400)] = 120.0
+    """A pod that is still there so long after its eviction does not count as released any more."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Every task is known and comes once; a lower threshold is below its upper one."""
+        tasks = found.get("tasks", ())
+        for index, each in enumerate(tasks):
+            if each not in cls.TASKS:
+                yield f"tasks.{index}", f"there is no task {each[:60]!r} (there are: {', '.join(cls.TASKS)})"
+            elif each in tasks[:index]:
+                yield f"tasks.{index}", f"{each} comes more than once"
+        for kind, name in (("", "lowerPercent"), ("allocatable_", "allocatableLowerPercent")):
+            upper, lower = found.get(f"{kind}threshold_percent"), found.get(f"{kind}lower_percent")
+            if upper is not None and lower is not None and lower >= upper:
+                yield name, f"must be below its threshold, which is {upper} (found {lower})"
+
+    def evict_rules(self) -> EvictRules:
+        return EvictRules(
+            tuple(self.tasks),
+            _thresholds(self.threshold_percent, self.lower_percent),
+            _thresholds(self.allocatable_threshold_percent, self.allocatable_lower_percent),
+            self.max_priority,
+            self.allocatable_max_priority,
+        )
+
+    def limits(self) -> EvictionLimits:
+        """How often pods are evicted."""
+        return EvictionLimits(self.cool_time, self.max_victims, self.lost_after, self.window + self.interval)
+
+
+def _thresholds(upper: int, lower: int | None) -> EvictThresholds:
+    return EvictThresholds(upper, max(0, upper - HYSTERESIS_PERCENT) if lower is None else lower)
+
+
+A = TypeVar("A", bound=EvictArgs)
+
+
+class EvictStrategy(ABC, Generic[A]):
     """Reads pods and metrics, and evicts whom the tasks of the strategy name. `clock` is monotonic."""
 
     def __init__(
         self,
-        flags: EvictFlags,
+        args: A,
         pod_metric: MetricKind,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        self.flags = flags
+        self.args = args
         self._pod_metric = pod_metric
         self._clock, self._rng = clock, rng or random.Random()
 
     # ------------------------------------------------------------ the contract of an extension
 
-    def init_flags(self, flags: FlagSet) -> None:
-        self.flags.add_to(flags)
-
-    def flag_faults(self) -> tuple[str, ...]:
-        """Everything that is wrong with the flags' values."""
-        return tuple(self.flags.faults())
+    def init_flags(self, args: A) -> None:
+        self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the strategy works with. Raises `FaultsError` with everything that is wrong with the flags."""
-        if faults := self.flag_faults():
-            raise FaultsError(list(faults))
+        """Take what the strategy works with."""
         self.client, self.metrics, self.states = client, metric_cache, states_informer
-        self.window_s = self.flags.number("window-seconds")
-        self._engine = EvictionEngine(self.flags.limits())
+        self.window_s = self.args.window
+        self._engine = EvictionEngine(self.args.limits())
 
     def run(self, stop: StopSignal) -> None:
-        interval_s = self.flags.number("interval-seconds")
-        while not stop.wait(interval_s):
+        while not stop.wait(self.args.interval):
             self.round(stop)
 
-    def stop(self) -> None:  # noqa: B027 - nothing to do is what the contract asks for here
+    def stop(self) -> None:
         """Nothing outlasts the agent."""
 
     # ------------------------------------------------------------ one round
