@@ -116,11 +116,6 @@ def not_here(name: str, reasons: Iterable[str] = ()) -> Reply:
 # ---------------------------------------------------------------- in short
 
 
-def in_short(runner: Runner, now_s: float) -> VmInShort:
-    """One VM in short: its size, goal and permit, with reasons."""
-    return VmInShort(**_in_short(runner, NO_NOTES, now_s))
-
-
 def _in_short(runner: Runner, notes: VmNotes, now_s: float) -> dict[str, Any]:
     """The fields of `VmInShort`."""
     state, planned, stats, name = runner.state, runner.last_plan, runner.stats, runner.vm.name

@@ -46,13 +46,6 @@ def test_each_wrong_switch_is_told_and_an_unknown_gate_names_the_known_ones() ->
     ]
 
 
-def test_the_help_lists_features_with_stage_and_default() -> None:
-    assert GATES.help_text().splitlines()[1:] == [
-        "Alpha=true|false (ALPHA - default=false)",
-        "Beta=true|false (BETA - default=true)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "is_good"),
     [

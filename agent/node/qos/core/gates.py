@@ -61,14 +61,6 @@ class FeatureGates:
                 found.append(f"{name}: must be true or false (found {str(value)[:60]!r})")
         return found
 
-    def help_text(self) -> str:
-        """The known features with stage and default, as the published flag's help lists them."""
-        lines = (
-            f"{name}=true|false ({spec.stage} - default={str(spec.default).lower()})"
-            for name, spec in sorted(self.specs.items())
-        )
-        return "A set of NAME=true|false pairs, separated by commas. Options are:\n" + "\n".join(lines)
-
     def _names(self) -> str:
         return ", ".join(sorted(self.specs)) or "none"
 
