@@ -4,8 +4,17 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.policies.values import Load, micro
 from agent.core.policies.wish import wished
-from agent.core.state import NO_DENIALS, InformantState, RegistrationPhase, RunnerState, UrgentGrowth
+from agent.core.state import (
+    NO_DENIALS,
+    NO_WISHES,
+    InformantState,
+    RegistrationPhase,
+    RunnerState,
+    UrgentGrowth,
+    WishPhase,
+)
 from agent.core.timing import Timing
 from protocol.values import Resources
 from protocol.wire import MoreResources
@@ -77,28 +86,28 @@ def try_upscale_received(
     """The guest cannot wait: for a while it should have more of each resource that it names. A resource that it does not name
     is called off; tied, only a call that names none calls anything off. `share` is that of the policy's wishes.
 
-    Growth that a call has brought stays for the down window: the load behind it shows in metrics only later, and a guest
-    that is shrunk at once would call again.
+    Growth that a call has brought stays for the down window, and as long as the load stays: the load behind it shows in metrics only
+    later, if at all, and a guest that is shrunk would call again.
     """
     link, more, use = state.informant, event.more_resources, state.in_use()
     if link.registration != event.registration:
         return state
-    until_s, kept_until_s = now_s + timing.try_upscale_s, now_s + timing.down_window_s
+    until_s = now_s + timing.try_upscale_s
     if state.unit.is_apart:
         named = (more.cpu, more.memory)
-        earlier = Resources(*(0 if wish is None else wish.amount for wish in link.wishes))
+        earlier = Resources(*map(_asked, link.wishes))
         wanted = wished(use, state.unit.step, share, cpu=more.cpu, memory=more.memory, earlier=earlier)
     else:
         named = (more.cpu or more.memory,) * 2
         wanted = _whole_units_more(state, more)
     wishes = (
-        UrgentGrowth(amount, until_s, in_use if wish is None else wish.before)
+        _wished_again(wish, amount, in_use, level, until_s)
         if is_named
         else wish  # a dead container needs nothing any more, and after its start as much as before
         if state.backend.containers.waits
-        else _over(wish, in_use, kept_until_s)
-        for wish, is_named, amount, in_use in zip(
-            link.wishes, named, amounts(wanted), amounts(use), strict=True
+        else _over(wish, in_use, now_s, timing)
+        for wish, is_named, amount, in_use, level in zip(
+            link.wishes, named, amounts(wanted), amounts(use), levels(state.metrics.load), strict=True
         )
     )
     return replace(state, informant=replace(link, wishes=PerResource(*wishes), heard_s=now_s))
@@ -115,11 +124,47 @@ def _whole_units_more(state: RunnerState, more: MoreResources) -> Resources:
     return unit.amount(unit.covering(named))
 
 
-def _over(wish: UrgentGrowth | None, in_use: int, until_s: float) -> UrgentGrowth | None:
-    """A wish that was called off, or has expired: what has come of it stays until `until_s`."""
+def _asked(wish: UrgentGrowth | None) -> int:
+    """How much a wish has asked for, as long as what came of it is kept; 0 for none."""
+    return 0 if wish is None or wish.phase is WishPhase.GIVEN_BACK else wish.amount
+
+
+def _wished_again(
+    wish: UrgentGrowth | None, amount: int, in_use: int, level: int | None, until_s: float
+) -> UrgentGrowth:
+    """A wish at a load of `level`, the first one or after `wish`."""
+    if wish is None or wish.phase is WishPhase.GIVEN_BACK:
+        relapses = 0 if wish is None else wish.relapses + (in_use < wish.amount)
+        return UrgentGrowth(amount, until_s, in_use, peak=level, relapses=relapses)
+    return replace(wish, amount=amount, until_s=until_s, phase=WishPhase.STANDS)
+
+
+def _over(wish: UrgentGrowth | None, in_use: int, since_s: float, timing: Timing) -> UrgentGrowth | None:
+    """A wish that was called off, or has expired, at `since_s`: what has come of it stays for a while."""
     if wish is None or wish.is_over:
         return wish
-    return replace(wish, until_s=until_s, is_over=True) if in_use > wish.before else None
+    until_s = since_s + timing.kept_s(wish.relapses)
+    return replace(wish, until_s=until_s, phase=WishPhase.KEPT) if in_use > wish.before else None
+
+
+def load_read(link: InformantState, load: Load) -> InformantState:
+    """A reading of the load: what the guest could not wait for is kept as long as it stays as high."""
+    if link.wishes == NO_WISHES:
+        return link
+    pairs = zip(link.wishes, levels(load), strict=True)
+    return replace(link, wishes=PerResource(*(_with_peak(*each) for each in pairs)))
+
+
+def _with_peak(wish: UrgentGrowth | None, level: int | None) -> UrgentGrowth | None:
+    return wish if wish is None or level is None else replace(wish, peak=max(level, wish.peak or 0))
+
+
+def levels(load: Load | None) -> tuple[int | None, int | None]:
+    """How high the load of each resource is now, in millionths of a CPU and in bytes; None where that is not known."""
+    if load is None:
+        return None, None
+    busy = load.busy()
+    return micro(load.load1) if busy is None else busy, load.memory_used()
 
 
 def wishes_kept(state: RunnerState, until_s: float) -> RunnerState:
@@ -206,19 +251,43 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
     )
 
 
-def _left(wish: UrgentGrowth | None, in_use: int, now_s: float, timing: Timing) -> UrgentGrowth | None:
-    """What is left of a wish. A guest that still has it is about to repeat it."""
-    if wish is not None and not wish.is_over and now_s >= wish.until_s:
-        wish = _over(wish, in_use, wish.until_s + timing.down_window_s)
-    return None if wish is None or now_s >= wish.until_s else wish
+def _left(
+    wish: UrgentGrowth | None, in_use: int, now_s: float, timing: Timing, *, is_needed: bool
+) -> UrgentGrowth | None:
+    """What is left of a wish, whose growth may still be needed. A guest that still has it is about to repeat it."""
+    if wish is None or now_s < wish.until_s:
+        return wish
+    match wish.phase:
+        case WishPhase.STANDS:
+            kept = _over(wish, in_use, wish.until_s, timing)
+            return _left(kept, in_use, now_s, timing, is_needed=is_needed)
+        case WishPhase.KEPT if is_needed and in_use > wish.before:
+            return replace(wish, until_s=now_s + timing.down_window_s)
+        case WishPhase.KEPT:
+            soon_s = timing.relapse_s + timing.kept_s(wish.relapses)
+            return replace(wish, amount=in_use, until_s=now_s + soon_s, phase=WishPhase.GIVEN_BACK)
+        case WishPhase.GIVEN_BACK:
+            return None
+
+
+def _needed(state: RunnerState) -> tuple[bool, bool]:
+    """Whether the load of each resource is still what it was with the wish; tied, of any of the two: they grow and shrink as one."""
+    pairs = zip(state.informant.wishes, levels(state.metrics.load), strict=True)
+    cpu, memory = (wish is not None and wish.has_same_load(level) for wish, level in pairs)
+    return (cpu, memory) if state.unit.is_apart else (cpu or memory,) * 2
 
 
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """A try-upscale expires; an informant that was silent for too long has forgotten the registration."""
     link = state.informant
     if any(wish is not None and now_s >= wish.until_s for wish in link.wishes):
-        pairs = zip(link.wishes, amounts(state.in_use()), strict=True)
-        link = replace(link, wishes=PerResource(*(_left(*each, now_s, timing) for each in pairs)))
+        left = (
+            _left(wish, in_use, now_s, timing, is_needed=is_needed)
+            for wish, in_use, is_needed in zip(
+                link.wishes, amounts(state.in_use()), _needed(state), strict=True
+            )
+        )
+        link = replace(link, wishes=PerResource(*left))
         state = replace(state, informant=link)
     silent_s = now_s - link.heard_s
     if (

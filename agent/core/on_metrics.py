@@ -104,7 +104,8 @@ def read(
         read_s=now_s,
         fault="; ".join(text for text in (event.fault, implausible) if text),
     )
-    return replace(state, metrics=link, policies=policies)
+    informant = on_informant.load_read(state.informant, load)
+    return replace(state, metrics=link, policies=policies, informant=informant)
 
 
 def _had_since(before: Sample | None, history: tuple[LoadReading, ...], had: Resources) -> Resources:

@@ -134,22 +134,50 @@ class RegistrationPhase(enum.Enum):
     ACTIVE = "active"
 
 
+class WishPhase(enum.Enum):
+    """What has become of a wish of the guest."""
+
+    STANDS = "stands"
+    KEPT = "kept"
+    """The guest can wait again: no more comes, and what came stays."""
+    GIVEN_BACK = "given back"
+    """What came may go again. A wish that follows soon says that it was needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class UrgentGrowth:
     """The guest should have `amount` of one resource until `until_s`; `before` was in use at the first of its calls in a row.
 
-    Where the guest can wait again (`is_over`), no more comes, and what is in use stays until then, however little of the amount
-    that is: the next call would meet the same limits.
+    Where the guest can wait again, what is in use stays until then, however little of the amount that is: the next call would meet the
+    same limits. It stays longer while the load is as it was: `peak` is the highest reading since the first call (millionths of a
+    CPU, bytes; None before one). `relapses` counts the times in a row that what came was given back, and wished for again.
+    Given back, `amount` is what was in use then.
     """
 
     amount: int
     until_s: float
     before: int
-    is_over: bool = False
+    phase: WishPhase = WishPhase.STANDS
+    peak: int | None = None
+    relapses: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase is not WishPhase.STANDS
 
     def least(self, in_use: int) -> int:
         """How much there should be at least, where so much is in use."""
-        return min(self.amount, in_use) if self.is_over else self.amount
+        match self.phase:
+            case WishPhase.STANDS:
+                return self.amount
+            case WishPhase.KEPT:
+                return min(self.amount, in_use)
+            case WishPhase.GIVEN_BACK:
+                return 0
+
+    def has_same_load(self, load: int | None) -> bool:
+        """Whether the load is still what it was with the wish: at that load less was too little."""
+        return load is not None and self.peak is not None and 0 < self.peak * 9 <= load * 10
 
 
 NO_WISHES: Final[PerResource[UrgentGrowth | None]] = PerResource(None, None)

@@ -32,6 +32,9 @@ class Timing:
     """Wait after the informant refused a downscale."""
     try_upscale_s: float = 10.0
     """How long a `/try-upscale` counts."""
+    relapse_s: float = 60.0
+    relapse_cap_s: float = 3600.0
+    """What a wish brought stays so long where the last such growth was given back and soon wished for again; longer each time in a row."""
     backend_deadline_s: float = 5.0
     """How long one call to the back end may take."""
     command_deadline_s: float = 5.0
@@ -49,6 +52,12 @@ class Timing:
     """Wait before a size is tried again that the VM's node did not take; longer with each refusal in a row."""
     informant_silence_s: float = 25.0
     """An informant asks for the agent's ID every 10 s; an informant that is silent for this long has forgotten the agent."""
+
+    def kept_s(self, relapses: int) -> float:
+        """How long what a wish brought stays once the guest can wait again."""
+        if relapses == 0:
+            return self.down_window_s
+        return min(self.relapse_cap_s, self.relapse_s * 2.0 ** min(relapses - 1, 16))
 
     def refused_wait_s(self, times: int, chance: float) -> float:
         """The wait after so many refusals in a row; `chance` (0 to 1) takes up to a quarter of it away."""

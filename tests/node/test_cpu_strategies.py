@@ -114,8 +114,8 @@ async def test_a_throttled_pod_bursts_above_its_limit_and_gets_it_back(
         objects,
         real_node,
         [found],
-        cpu_burst_share_pool_percent=1000,
-        cpu_burst_interval_seconds=0.3,
+        sharePoolPercent=1000,
+        interval=0.3,
     ):
 
         async def grown() -> bool:

@@ -92,7 +92,7 @@ def test_a_busy_process_is_held_to_the_share_and_set_free_again(tree: BestEffort
     plugin, client, metrics = CPUSuppress(), DirectClient(ResourceExecutor()), SetMetrics()
     states = SetStates(node(2000), (pod(tree.uid), pod("others", "Burstable")))
     metrics.values = {NODE_CPU_USAGE: {(): 2.0}, POD_CPU_USAGE: {("others",): 1.1, (tree.uid,): 0.9}}
-    ready(plugin, client, metrics, states, cpu_suppress_group=tree.group)
+    ready(plugin, client, metrics, states, group=tree.group)
     with spinning(tree):
         plugin.round()
         assert client.read(tree.group, QUOTA) == 20_000, client.last

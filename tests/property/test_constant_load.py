@@ -133,7 +133,7 @@ def _cases(draw: st.DrawFn) -> Case:
         is_short_for_ever = draw(st.booleans())
         shown = int((most + 0.1) / 0.75)  # no load is more than the VM can have
         goal = draw(st.integers(start if is_short_for_ever else max(1, start - 1), max(start, shown)))
-        return most, goal, 100 if is_short_for_ever else draw(st.integers(0, goal))
+        return most, goal, 100 if is_short_for_ever else draw(st.integers(0, most))
 
     start = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     if not unit.is_apart:

@@ -344,7 +344,9 @@ JOURNEYS = {
     ),
     "a lower maximum": Journey(5, 3, ((7.0, lambda w: w.bound(3)),)),
     "a higher maximum": Journey(8, 10, ((7.0, lambda w: w.load(10)), (20.0, lambda w: w.bound(12)))),
-    "a call of try-upscale": Journey(2, 2, ((7.0, lambda w: w.wants(cpu=True)),)),
+    "a call of try-upscale": Journey(
+        2, 2, ((7.0, lambda w: w.wants(cpu=True)), (20.0, lambda w: w.load(1.75)))
+    ),
 }
 
 

@@ -283,7 +283,7 @@ def test_as_long_as_anything_should_shrink_something_is_asked_for_or_waited_for(
 
 @pytest.mark.parametrize(("vm", "most"), [(APART, cu(4)), (VM, cu(4, 3))])
 @pytest.mark.parametrize("is_permit", [False, True])
-def test_what_a_capped_wish_has_brought_stays_for_the_down_window(
+def test_what_a_capped_wish_has_brought_stays_for_the_down_window_and_goes_when_the_load_falls(
     vm: Vm, most: Resources, is_permit: bool
 ) -> None:
     """The wish is for more than the VM's maximum, or than what was permitted."""
@@ -296,4 +296,4 @@ def test_what_a_capped_wish_has_brought_stays_for_the_down_window(
     driver.wait(driver.timing.down_window_s - 0.5)
     assert driver.resizes() == [most]
     assert driver.plan().reason.cpu == "the guest could not wait before"
-    assert driver.wait(6).size == cu(3)
+    assert driver.load(2.6).memory(2.6).wait(6).size == cu(3)

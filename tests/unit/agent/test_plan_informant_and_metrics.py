@@ -118,8 +118,8 @@ def test_a_try_upscale_that_was_met_stands_for_its_time_and_then_the_guest_decid
     driver.wait(driver.timing.try_upscale_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
-    driver.wait(20)
-    assert (driver.size, driver.state.informant.wishes) == (cu(3), NO_WISHES)
+    driver.load(1.75).memory(1.75).wait(20)
+    assert (driver.size, driver.plan().desired) == (cu(3), cu(2))
     driver.guest = events.DownscaleApproved
     assert driver.wait(6).size == cu(2)
 
@@ -157,8 +157,33 @@ def test_what_a_try_upscale_brought_stays_for_the_down_window_when_nothing_is_wa
     driver.wait(driver.timing.down_window_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.try_upscale()  # told again, it does not stay any longer
-    driver.wait(6)
-    assert (driver.size, driver.state.informant.wishes) == (cu(2), NO_WISHES)
+    driver.load(1.75).memory(1.75).wait(6)
+    assert driver.size == cu(2)
+
+
+def test_what_a_try_upscale_brought_stays_as_long_as_the_load_is_what_it_was() -> None:
+    driver = steady().try_upscale(cpu=True, memory=True).try_upscale()
+    assert driver.wait(600).size == cu(3)
+    assert driver.plan().reason.cpu == "2 of the test; what the guest could not wait for stays"
+
+
+def test_what_is_wished_for_again_soon_after_it_was_given_back_stays_longer_each_time() -> None:
+    """The load of a guest with bursts goes up and down, so growth is given back although it is needed."""
+    driver, kept_s = steady(), []
+    for _ in range(4):
+        driver.load(2).memory(2).wait(6)
+        driver.try_upscale(cpu=True).try_upscale()
+        assert driver.size.vcpu_milli == 3000
+        driver.load(1.5).memory(1.5)
+        began_s = driver.now_s
+        while driver.size.vcpu_milli == 3000:
+            driver.wait(1)
+        kept_s.append(driver.now_s - began_s)
+    assert kept_s == [pytest.approx(each, abs=2) for each in (5, 60, 120, 240)]
+    driver.wait(1000).load(2).memory(2).wait(6)
+    driver.try_upscale(cpu=True).try_upscale()
+    driver.load(1.5).memory(1.5).wait(11)
+    assert driver.size.vcpu_milli == 2000, "that was long ago"
 
 
 def test_a_try_upscale_at_the_maximum_does_not_stop_a_later_shrink() -> None:

@@ -2,9 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
-
-import msgspec
+from typing import Any, cast
 
 from agent.core.model import ContainersSeen, PodObservation
 from agent.daemon import runner_metrics, vm_pages
@@ -22,8 +20,7 @@ async def test_a_vm_is_told_with_what_happened_and_why_it_is_denied_but_not_with
     made = World()
 
     def told() -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(vm_pages.in_short(made.runner, now_s()))
-        return found
+        return cast("dict[str, Any]", json.loads(vm_pages.vm_page(made.runner, now_s=now_s())))
 
     async with running(made) as task:
         await until(lambda: made.held.now() == cu(2), beside=task)
@@ -50,8 +47,7 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
     made.policy.memory = 2
 
     def told() -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(vm_pages.in_short(made.runner, now_s()))
-        return found
+        return cast("dict[str, Any]", json.loads(vm_pages.vm_page(made.runner, now_s=now_s())))
 
     async with running(made) as task:
         await until(lambda: told()["reason"] == "CPU: decree; memory: what memory needs", beside=task)
@@ -78,8 +74,8 @@ async def test_the_load_tells_how_much_of_the_last_period_tasks_waited() -> None
     made.exporter.stalled = 0.25
 
     def told() -> dict[str, Any]:
-        load: dict[str, Any] | None = msgspec.to_builtins(vm_pages.in_short(made.runner, now_s()))["load"]
-        return load or {}
+        page = json.loads(vm_pages.vm_page(made.runner, now_s=now_s()))
+        return page.get("load") or {}
 
     async with running(made) as task:
         await until(lambda: told().get("cpuPressure") is not None, beside=task)
