@@ -12,6 +12,7 @@ from agent.core import events
 from agent.core.per_resource import amounts
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
+from informant.core.guard import GuardSettings
 from informant.core.sessions import NOTHING, Session
 from informant.core.thresholds import Thresholds
 from informant.core.wishes import TryUpscale, Wishes
@@ -22,8 +23,8 @@ from tests.support.amounts import UNIT
 from tests.unit.agent.driver import FULL, VM, Driver, grant
 
 LOOK_S = 0.5
-LOOKS = 120
-"""A minute: many times what a wish, the down window and a repetition of the wish take."""
+LOOKS = 240
+"""Two minutes: many times what a wish, its hold in the guest, the down window and a repetition of the wish take."""
 QUIET = Timing(tick_s=30.0, hold_s=60.0)
 
 
@@ -78,7 +79,7 @@ class CappedDriver(Driver):
 
 
 class ShortGuest:
-    """The informant of that VM: it looks every half second, and delivers its wishes at once."""
+    """The informant of that VM: it looks every half second, delivers its wishes at once, and holds what they brought for a while."""
 
     def __init__(self, need: Resources, driver: Driver) -> None:
         self._need = need
@@ -87,13 +88,21 @@ class ShortGuest:
         self._size = driver.size
         self._delivered: MoreResources = NOTHING
         self._grown_s = driver.now_s, driver.now_s
+        self._held_until_s = driver.now_s
+        driver.guest = self._asked
         self._session = Session(UUID(int=1), "", InformantProtoVersion.V1_1, serial=1)
+
+    def _asked(self, amount: Resources) -> events.Event:
+        if self._driver.now_s < self._held_until_s:
+            return events.DownscaleDenied(amount, "what a wish brought stays for a while")
+        return events.DownscaleApproved(amount)
 
     def look(self) -> None:
         size, now_s = self._driver.size, self._driver.now_s
         grown = _more(size, self._size)
         if grown != NOTHING:
             self._wishes = self._wishes.arrived(grown)
+            self._held_until_s = now_s + GuardSettings().hold_s
         cpu_s, memory_s = self._grown_s = (
             now_s if grown.cpu else self._grown_s[0],
             now_s if grown.memory else self._grown_s[1],
@@ -123,7 +132,8 @@ def _more(one: Resources, other: Resources) -> MoreResources:
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
-    """Growth that one wish brings, or less; a shrink of a unit; and a guest whose need shows in the load, or cannot be met."""
+    """Growth that one wish brings, or less; a shrink of a unit; and a guest whose need shows in the load, or only in its wishes, or
+    cannot be met."""
     unit = ComputeUnit(UNIT, is_apart=draw(st.booleans()))
     cap = draw(st.sampled_from(Cap))
 

@@ -118,7 +118,7 @@ def test_a_try_upscale_that_was_met_stands_for_its_time_and_then_the_guest_decid
     driver.wait(driver.timing.try_upscale_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
-    driver.load(1.75).memory(1.75).wait(20)
+    driver.load(1.75).wait(20)
     assert (driver.size, driver.plan().desired) == (cu(3), cu(2))
     driver.guest = events.DownscaleApproved
     assert driver.wait(6).size == cu(2)
@@ -157,14 +157,14 @@ def test_what_a_try_upscale_brought_stays_for_the_down_window_when_nothing_is_wa
     driver.wait(driver.timing.down_window_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.try_upscale()  # told again, it does not stay any longer
-    driver.load(1.75).memory(1.75).wait(6)
+    driver.load(1.75).wait(6)
     assert driver.size == cu(2)
 
 
 def test_what_a_try_upscale_brought_stays_as_long_as_the_load_is_what_it_was() -> None:
     driver = steady().try_upscale(cpu=True, memory=True).try_upscale()
     assert driver.wait(600).size == cu(3)
-    assert driver.plan().reason.cpu == "2 of the test; what the guest could not wait for stays"
+    assert driver.plan().reason.cpu == "the guest could not wait before"
 
 
 def test_what_is_wished_for_again_soon_after_it_was_given_back_stays_longer_each_time() -> None:

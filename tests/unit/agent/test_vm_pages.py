@@ -62,7 +62,7 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
         made.policy.units = made.policy.memory = 3
         await until(lambda: told()["reasonCode"] == "node-headroom", beside=task)
         assert told()["reason"] == "node-headroom (cpu): the node is full"
-        assert told()["stateReasons"] == ("node-headroom (cpu): the node is full",)
+        assert told()["stateReasons"] == ["node-headroom (cpu): the node is full"]
         assert told()["permit"] == {"cpu": "2", "memory": "3Gi"}
         made.scheduler.script = []
         await until(lambda: made.backend.size == cu(3), beside=task)
