@@ -1,4 +1,4 @@
-"""What the informant's answers and calls mean: registration, suspension, approvals, `/try-upscale`."""
+"""Applies the informant's answers and calls: registration, suspension, approvals, `/try-upscale`."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def called(
         case events.Suspended() if link.phase is RegistrationPhase.REGISTERING:
             link = replace(link, resumed_early=False)
         case events.Suspended():
-            # The other agent may grow and shrink the guest: what we were told, and allowed, means nothing after it.
+            # The other agent may grow and shrink the guest: earlier answers and approvals mean nothing after it.
             link = replace(link, phase=RegistrationPhase.SUSPENDED, known_size=None)
         case events.InformantHeard():
             pass
@@ -116,14 +116,14 @@ def _whole_units_more(state: RunnerState, more: MoreResources) -> Resources:
 
 
 def _over(wish: UrgentGrowth | None, in_use: int, until_s: float) -> UrgentGrowth | None:
-    """A wish that was called off, or has expired: what has come of it stays until `until_s`."""
+    """A wish that was called off, or has expired: its gain stays until `until_s`."""
     if wish is None or wish.is_over:
         return wish
     return replace(wish, until_s=until_s, is_over=True) if in_use > wish.before else None
 
 
 def wishes_kept(state: RunnerState, until_s: float) -> RunnerState:
-    """What the guest could not wait for counts until `until_s` at least, because it cannot be had before."""
+    """The urgent growth of the guest counts until `until_s` at least, because it cannot be had before."""
     kept = (
         None if each is None else replace(each, until_s=max(each.until_s, until_s))
         for each in state.informant.wishes
@@ -149,7 +149,7 @@ def size_known(state: RunnerState, amount: Resources) -> RunnerState:
 
 
 def _lowered(link: InformantState, amount: Resources) -> PerResource[bool]:
-    """Which resources are less in `amount` than the informant knows; none where that is not known."""
+    """Which resources are less in `amount` than the informant knows; none if that is not known."""
     known = link.known_size
     if known is None:
         return PerResource(False, False)
@@ -159,7 +159,7 @@ def _lowered(link: InformantState, amount: Resources) -> PerResource[bool]:
 def denied(state: RunnerState, event: events.DownscaleDenied, now_s: float, timing: Timing) -> RunnerState:
     """The guest needs more than it was asked to live with.
 
-    Where the resources are apart and both were to shrink, memory is taken to be the reason, and CPU is asked for alone.
+    If the resources are apart and both were to shrink, memory is taken to be the reason, and CPU is asked for alone.
     """
     link, until_s = state.informant, now_s + timing.downscale_cooldown_s
     cpu, memory = (Denial(amount, until_s) for amount in amounts(event.amount))
@@ -189,7 +189,7 @@ def failed(
     retry_at_s = now_s + timing.retry_after_s(failures, chance)
     if is_lost or link.phase is RegistrationPhase.REGISTERING:
         return replace(state, informant=forgotten(link, failures, retry_at_s, error))
-    # The guest may have heard us all the same: what it knows is unknown, so it is told of its size anew.
+    # The guest may have heard us all the same: its knowledge is unknown, so it is told of its size anew.
     link = replace(
         link, is_calling=False, failures=failures, retry_at_s=retry_at_s, known_size=None, fault=error
     )
@@ -207,7 +207,7 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
 
 
 def _left(wish: UrgentGrowth | None, in_use: int, now_s: float, timing: Timing) -> UrgentGrowth | None:
-    """What is left of a wish. A guest that still has it is about to repeat it."""
+    """The rest of a wish. A guest that still has it is about to repeat it."""
     if wish is not None and not wish.is_over and now_s >= wish.until_s:
         wish = _over(wish, in_use, wish.until_s + timing.down_window_s)
     return None if wish is None or now_s >= wish.until_s else wish
