@@ -1,4 +1,4 @@
-"""The program `parley-agent`: the agent of a node, and what a running agent says of its plugins and strategies."""
+"""The program `parley-agent`: the agent of a node, and the pages of a running agent about its plugins and strategies."""
 
 import sys
 from pathlib import Path

@@ -72,13 +72,13 @@ def is_wildcard(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """The address for peers: a host (an address without brackets, or a name), and a port where that differs."""
+    """The address for peers: a host (an address without brackets, or a name), and a port if that differs."""
 
     host: str
     port: int | None = None
 
     def endpoint(self, listening_port: int) -> str:
-        """Host and port as one text; `listening_port` where the setting names no port."""
+        """Host and port as one text; `listening_port` if the setting names no port."""
         return endpoint(self.host, self.port or listening_port)
 
 
@@ -125,7 +125,7 @@ def checked_advertise(text: str) -> str:
 
 
 def _checked(address: _Address) -> _Address:
-    """The address. Raises `AddressError` where peers cannot call it."""
+    """The address. Raises `AddressError` if peers cannot call it."""
     if address.is_unspecified:
         raise AddressError(f"must not be a wildcard: {address} is the caller itself to whoever calls it")
     if address.is_multicast:

@@ -141,6 +141,6 @@ PositiveResources = Annotated[
 
 
 def bounds_fault(least: values.Resources | None, most: values.Resources | None) -> Iterator[tuple[str, str]]:
-    """The rule that a minimum and a maximum make bounds, where both are known."""
+    """The rule that a minimum and a maximum make bounds, if both are known."""
     if least is not None and most is not None and not least.fits_in(most):
         yield "min", f"must not exceed max in either resource: {least} does not fit in {most}"

@@ -20,7 +20,7 @@ FailureKind = Literal["timeout", "connect", "cut", "too-large", "garbage"]
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The peer answered, with whatever status. Header names are in lower case."""
+    """The peer answered, with any status. Header names are in lower case."""
 
     status: int
     body: bytes

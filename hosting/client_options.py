@@ -47,7 +47,7 @@ class CaFile(click.Path):
         super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """TLS with these authorities. Fails where the file cannot be used."""
+        """TLS with these authorities. Fails if the file cannot be used."""
         from hosting.tls import Tls, TlsError, TlsFiles  # noqa: PLC0415 - `--version` should not load it
 
         tls = Tls(TlsFiles(ca=Path(str(super().convert(value, param, ctx)))))
@@ -97,7 +97,7 @@ ca_option = click.option(
 
 
 def warn_of_plain_tokens(urls: Sequence[str], token: str | None) -> None:
-    """Warn on standard error where a token is about to travel unprotected."""
+    """Warn on standard error if a token is about to travel unprotected."""
     for url in urls:
         parts = urlsplit(url)
         if token is not None and parts.scheme == "http" and not is_own(parts.hostname or ""):

@@ -11,10 +11,10 @@ ALIKE: Final = 10
 
 
 class FaultTally:
-    """Which faults of many objects are worth telling: those of the first objects, and of the others only how many there are, as often
-    as that number has another digit.
+    """Selects the faults of many objects that are worth telling: those of the first objects, and of the others only how many there are, as
+    often as that number has another digit.
 
-    Faults are the same where they have the same text before the first colon: what follows is peculiar to the object.
+    Faults are the same if they have the same text before the first colon: the text after it is peculiar to the object.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class FaultTally:
         return len(self._present)
 
     def begun(self, about: str, error: str) -> int:
-        """An object has this fault. Returns how many objects have it now, where that is worth telling; 0 where nothing is: it
+        """An object has this fault. Returns how many objects have it now, if that is worth telling; 0 if nothing is: it
         has the fault already, or is one of many."""
         if self._present.get(about) == error:
             return 0
@@ -66,7 +66,7 @@ def _kind(error: str) -> str:
 class FaultLog:
     """Logs the faults of one task that is done again and again.
 
-    A fault is logged as a warning with the text `begun` where it is new or another than the last time, and with `over` as
+    A fault is logged as a warning with the text `begun` if it is new or another than the last time, and with `over` as
     information when the task works again. `about` keeps the faults of several objects apart; of many objects with the same fault a
     line tells the number (`objects`).
     """

@@ -60,7 +60,7 @@ class FileLock:
 def locked(directory: Path, taken: str) -> FileLock:
     """The lock of a directory that one process may use at a time.
 
-    Raises `OSError`: with EBUSY and the text `taken` where another process has the lock.
+    Raises `OSError`: with EBUSY and the text `taken` if another process has the lock.
     """
     lock = FileLock(directory / "lock")
     if not lock.try_acquire():

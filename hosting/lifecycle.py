@@ -74,7 +74,7 @@ def run(main: Callable[[Stop], Awaitable[int]]) -> int:
 
 
 def run_to_exit(main: Callable[[Stop], Awaitable[int]]) -> int:
-    """As `run`, for a program that has nothing to do after it: where threads are left that `main` has started and not ended, the process
+    """As `run`, for a program that has nothing to do after it: if threads are left that `main` has started and not ended, the process
     ends at once. The interpreter would wait for a plugin's pools and threads, however long they hang."""
     before = set(threading.enumerate())
     code = run(main)

@@ -17,7 +17,7 @@ from protocol.texts import clean
 
 Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 Style = Literal["auto", "json", "console"]
-# Without local variables: they hold request bodies, and whatever else a line must not show.
+# Without local variables: they hold request bodies, and other content that a line must not show.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
@@ -48,7 +48,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
 def _json(event: dict[str, Any], **_: Any) -> str:
-    """A line as JSON in ASCII, whatever is in it: a value that cannot be encoded must not stop the code that logs it."""
+    """A line as JSON in ASCII, with any values: a value that cannot be encoded must not stop the code that logs it."""
     try:
         line = _ENCODER.encode(event).decode()
         return line if line.isascii() else json.dumps(json.loads(line))
@@ -70,18 +70,18 @@ def _shown(value: object) -> object:
 
 
 def _cleaned(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A line for a terminal: JSON escapes what a terminal would obey, and here it is taken out."""
+    """A line for a terminal: JSON escapes the characters that a terminal would obey, and here they are taken out."""
     return {key: clean(value, MAX_SHOWN) if isinstance(value, str) else value for key, value in event.items()}
 
 
 class _Libraries(logging.Handler):
-    """Turns what libraries log into lines like ours, tracebacks included; `component` is the library's logger."""
+    """Turns the log records of libraries into lines like ours, tracebacks included; `component` is the library's logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record. A message that does not fit its arguments is shown as it is."""
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001 - the values are a library's: whatever formatting raises
+        except Exception:  # noqa: BLE001 - the values are a library's: formatting may raise anything
             message = str(record.msg)
         fault = {"exc_info": record.exc_info} if record.exc_info and record.exc_info[1] else {}
         level = min(
@@ -96,7 +96,7 @@ def lost_lines() -> int:
 
 
 def _open_stderr() -> None:
-    """Open /dev/null as standard error, under its number where that is still free."""
+    """Open /dev/null as standard error, under its number if that is still free."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.fstat(_STDERR)
@@ -110,7 +110,7 @@ def _open_stderr() -> None:
 def configure(level: str = "info", style: Style = "auto") -> None:
     """Set up logging of this process; `auto` is for people on a terminal and JSON elsewhere.
 
-    Where standard error is closed, /dev/null takes its place: no file or connection may get its number.
+    If standard error is closed, /dev/null takes its place: no file or connection may get its number.
     """
     if sys.stderr is None:
         _open_stderr()

@@ -39,7 +39,7 @@ DURATION_BOUNDS_S: Final = (
 
 @dataclass(slots=True)
 class Durations:
-    """Counts of durations by upper bound (`DURATION_BOUNDS_S`); the last one counts what lies above all of them."""
+    """Counts of durations by upper bound (`DURATION_BOUNDS_S`); the last one counts the durations above all of them."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
     sum_s: float = 0.0

@@ -124,7 +124,7 @@ class _Untitled(GenerateJsonSchema):
 
 
 class _Schemas:
-    """The schemas of all models of a document, by what each is called there."""
+    """The schemas of all models of a document, by its name there."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         models: dict[Any, None] = {problems.Problem: None}
@@ -248,7 +248,7 @@ _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     405: {"Allow": "The methods that the path takes, between commas."},
     429: {"Retry-After": "After how many seconds asking again may help."},
 }
-"""What comes with a problem of a status."""
+"""The headers of a problem, by status."""
 _MAY_BE_MISSING: Final = frozenset({"Retry-After"})
 """Headers that not every answer of their status has."""
 

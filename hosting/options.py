@@ -28,7 +28,7 @@ class MemoryAmount(click.ParamType[int]):
     name = "memory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes. Fails for what is no whole number of bytes, or below zero."""
+        """The bytes. Fails if the text is no whole number of bytes, or below zero."""
         if isinstance(value, int):
             return value
         try:
@@ -109,7 +109,7 @@ class TokenFile(click.Path):
         super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The token. Fails where the file holds none; never quotes what it holds."""
+        """The token. Fails if the file holds none; never quotes its content."""
         path = Path(str(super().convert(value, param, ctx)))
         try:
             with path.open("rb") as file:

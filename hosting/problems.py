@@ -30,7 +30,7 @@ class DocumentedParameter:
 class DocumentedAnswer:
     """An answer with its model, anything that msgspec or pydantic knows a JSON Schema of; None for a body of `content_type` that has no model.
 
-    `headers` are those that come with it, by name with what they say.
+    `headers` are those that come with it, by name, with their meaning.
     """
 
     about: str
@@ -41,7 +41,7 @@ class DocumentedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `answers` has what is answered by status; the problems of every route (400, 404, 405, 413, 500) need not be named.
+    """One method of one path. `answers` has the answers by status; the problems of every route (400, 404, 405, 413, 500) need not be named.
 
     `body` is the model of the request's body, `examples` are such bodies by name. Callers that are told errors as plain text are `plain`.
     """
@@ -55,17 +55,17 @@ class Operation:
     body: Any = None
     examples: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[int, str] = field(default_factory=dict)
-    """Errors of this route alone: by status, what they mean."""
+    """Errors of this route alone: their meaning by status."""
     shared: tuple[int, ...] = ()
     """Statuses of further errors that several routes of the server have, and that its document describes once."""
     plain: bool = False
-    """Whether some callers are answered errors as plain text."""
+    """Whether some callers get errors as plain text."""
     about: str = ""
     """More than the summary says, in Markdown."""
 
 
 PROCESS: Final = "process"
-"""The tag of what every program serves."""
+"""The tag of the pages that every program serves."""
 _OK: Final = DocumentedAnswer("Yes: the text `ok`.", content_type="text/plain")
 HEALTHZ: Final = Operation("Whether the program serves", {200: _OK}, PROCESS)
 READYZ: Final = Operation(
@@ -89,7 +89,8 @@ MAX_FAULTS: Final = 100
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What went wrong. `code` never changes its meaning; `detail` is for people; `faults` has all faults of a body at once, each with its path.
+    """An error as a document. `code` never changes its meaning; `detail` is for people; `faults` has all faults of a body at once, each
+    with its path.
 
     `leader` is the address of the scheduler to turn to, `biz_code` a code of the pool plugin that refused.
     """
@@ -131,7 +132,7 @@ def problem(
 
 
 def _sound(text: str) -> str:
-    """A text that JSON can carry: callers may send halves of characters, and errors quote what they sent."""
+    """A text that JSON can carry: callers may send halves of characters, and errors quote their texts."""
     return clean(text[:MAX_DETAIL].encode(errors="backslashreplace").decode(), MAX_DETAIL)
 
 
@@ -150,13 +151,13 @@ def members(status: int, detail: str) -> dict[str, Any]:
 
 
 def text_of(body: bytes) -> str:
-    """What the body of an error says to people: the detail of a problem document, else the body itself."""
+    """The text of an error's body for people: the detail of a problem document, else the body itself."""
     found = decode(body)
     return body.decode(errors="replace") if found is None else found.detail
 
 
 def decode(body: bytes) -> Problem | None:
-    """Read a problem document, or None where it is none. Members that are not known are left out."""
+    """Read a problem document, or None if it is none. Members that are not known are left out."""
     try:
         return msgspec.json.decode(body, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -12,7 +12,8 @@ _MEMORY: Final = ("MemTotal", "MemAvailable", "MemFree")
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """The CPU time that all CPUs have been busy, what others on the host took from this machine included, and how many CPUs are online."""
+    """The CPU time that all CPUs have been busy, the time that others on the host took from this machine included, and how many CPUs are
+    online."""
 
     busy_s: float
     cpus: int
@@ -20,7 +21,7 @@ class CpuTime:
 
 @dataclass(frozen=True, slots=True)
 class MachineMemory:
-    """All memory, what programs could get without swapping, and what nothing uses at all."""
+    """All memory, the part that programs could get without swapping, and the part that nothing uses at all."""
 
     total_bytes: int
     available_bytes: int

@@ -64,7 +64,7 @@ class QmpMonitor(Protocol):
     async def execute(self, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """The command's `return`. Each call has a deadline.
 
-        Raises `QmpRefusedError`, `QmpClosedError`, and `QmpError` where no answer came in time: the command may take effect then.
+        Raises `QmpRefusedError`, `QmpClosedError`, and `QmpError` if no answer came in time: the command may take effect then.
         """
 
     @property
@@ -136,7 +136,7 @@ class QmpConnection:
     async def _disconnect(self) -> None:
         self._closed.set()
         await asyncio.wait([self._watcher])
-        # It raises what ended the connection.
+        # It raises the error that ended the connection.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CALL_DEADLINE_S):
                 await self._client.disconnect()
@@ -146,7 +146,7 @@ async def connect(
     path: Path, on_event: Callable[[QmpEvent], None], *, deadline_s: float = CONNECT_DEADLINE_S
 ) -> QmpConnection:
     """Connect to the socket at `path`. `on_event` is called in the event loop. Raises `QmpClosedError`, which
-    is `QmpAbsentError` where nobody listens.
+    is `QmpAbsentError` if nobody listens.
     """
     client = QMPClient(path.name)
     try:
@@ -176,7 +176,7 @@ class _Telling(EventListener):
 
 
 def _cause(error: Exception) -> Exception:
-    cause = getattr(error, "exc", error)  # what the library wraps
+    cause = getattr(error, "exc", error)  # the error that the library wraps
     return cause if isinstance(cause, Exception) else error
 
 
@@ -187,4 +187,4 @@ def _why(error: Exception) -> str:
     return clean(str(cause)) or type(cause).__name__
 
 
-logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # what it would log, we raise
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # we raise the errors that it would log

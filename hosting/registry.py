@@ -11,13 +11,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class RegistryError(ValueError):
-    """A name cannot be registered, or is not. The text names it and says what would do."""
+    """A name cannot be registered, or is not. The text names it and says which names are possible."""
 
 
 def at_once(function: Callable[..., object], *arguments: object) -> object:
-    """Call code that anybody may have written. What it raises is its own failure and comes as an `Exception`: nobody can be
-    cancelled where nothing is awaited, the program's own signals raise nothing (`hosting.lifecycle`), and no plugin ends
-    the program."""
+    """Call code that anybody may have written. An error that it raises is its own failure and comes as an `Exception`: nothing is awaited,
+    so nobody can be cancelled, the program's own signals raise nothing (`hosting.lifecycle`), and no plugin ends the program."""
     try:
         return function(*arguments)
     except Exception:
@@ -27,7 +26,7 @@ def at_once(function: Callable[..., object], *arguments: object) -> object:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error of code that anybody may have written says, whatever its class is like."""
+    """The text of an error of code that anybody may have written, with an error class of any kind."""
     try:
         return str(error) or repr(error)
     except Exception:  # noqa: BLE001 - the class is anybody's
@@ -57,17 +56,17 @@ class FactoryRegistry(Generic[F]):
         self._factories: dict[str, Callable[[], F]] = {}
 
     def register(self, name: str, factory: F) -> None:
-        """Add a factory. Raises `RegistryError` for a bad or taken name, or what cannot be called."""
+        """Add a factory. Raises `RegistryError` if the name is bad or taken, or if the factory cannot be called."""
         if not callable(factory):
             raise RegistryError(f"{self._sort} {name!r}: the factory must be callable, not {factory!r}")
         self._add(name, lambda: factory)
 
     def add_entry_point(self, entry: metadata.EntryPoint) -> None:
-        """Add what `entry` names; its module is imported at its first use. Raises `RegistryError` for a bad or taken name."""
+        """Add the factory that `entry` names; its module is imported at its first use. Raises `RegistryError` for a bad or taken name."""
         self._add(entry.name, lambda: self._loaded(entry))
 
     def load_entry_points(self, group: str) -> None:
-        """Add what installed distributions offer under `group`. Raises `RegistryError` for a bad or taken name."""
+        """Add the factories that installed distributions offer under `group`. Raises `RegistryError` for a bad or taken name."""
         for entry in metadata.entry_points(group=group):
             self.add_entry_point(entry)
 
@@ -93,7 +92,7 @@ class FactoryRegistry(Generic[F]):
         return f"{self._sort} {name!r} is registered already"
 
     def _loaded(self, entry: metadata.EntryPoint) -> F:
-        """What an entry point names. Raises `RegistryError` for what cannot be imported, or is no factory."""
+        """The factory that an entry point names. Raises `RegistryError` if it cannot be imported, or is no factory."""
         about = f"{self._sort} {entry.name!r}: {entry.value}"
         try:
             factory = at_once(entry.load)

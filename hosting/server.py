@@ -97,8 +97,8 @@ def problem(
 class Route:
     """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
-    A body above `max_body_bytes` is refused with 413, or, where the route `cuts`, read as far as that. `about` is what the OpenAPI document
-    says of the route.
+    A body above `max_body_bytes` is refused with 413, or, if the route `cuts`, read as far as that. `about` is the route's part of the
+    OpenAPI document.
     """
 
     method: str
@@ -201,16 +201,16 @@ class _Connection(web.RequestHandler):
     async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
         result = await super().finish_response(*arguments)
         self.busy_since = None
-        self.unanswered = max(self.unanswered - 1, 0)  # what follows a refused upgrade was not counted
+        self.unanswered = max(self.unanswered - 1, 0)  # the bytes after a refused upgrade were not counted
         if self.has_ended and not self.unanswered:
             self.close()
         self.owner.rested(self)
         return result
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
-        """Called where something goes wrong beside a handler; aiohttp closes the connection then."""
+        """Called if something goes wrong beside a handler; aiohttp closes the connection then."""
         error = kwargs.get("exc_info")
-        # The rest of a body that cannot be unpacked: its request was answered already, and logged where that mattered.
+        # The rest of a body that cannot be unpacked: its request was answered already, and logged if that mattered.
         if not isinstance(error, web.RequestPayloadError):
             self.owner.fail(error, *args)
 
@@ -286,7 +286,7 @@ class Server:
         self._router = _Router(routes, fallback)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen on `host` and `port` (0: the kernel chooses), with TLS where it is given; the port. Raises `OSError`."""
+        """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`."""
         self._runner = web.ServerRunner(
             _AiohttpServer(self, self._serve), handle_signals=False, shutdown_timeout=self._limits.drain_s
         )
@@ -402,7 +402,7 @@ class Server:
 
 
 async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> bytes | None:
-    """The body; as soon as it exceeds `limit` bytes what came of it where the route `cuts`, else None."""
+    """The body; as soon as it exceeds `limit` bytes, the part that came if the route `cuts`, else None."""
     content = request.content
     if content.is_eof() and content.exception() is None:  # it came with the head, as most do
         found = content.read_nowait(-1)
@@ -420,7 +420,7 @@ async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> byt
 
 
 _WITHOUT_BODY: Final = (204, 304)
-"""Statuses whose answers end with the head, whatever lengths would say."""
+"""Statuses whose answers end with the head, even if they have a length."""
 
 
 class _Answer:
@@ -438,7 +438,7 @@ class _Answer:
         self._reply = reply
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write the reply. Raises `ConnectionResetError` where the peer has gone."""
+        """Write the reply. Raises `ConnectionResetError` if the peer has gone."""
         transport = self._connection.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer has gone")

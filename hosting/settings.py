@@ -53,7 +53,7 @@ class Settings(BaseModel):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Faults between the fields of one mapping, each as the path of a field as it is written, and what is wrong.
+        """Faults between the fields of one mapping, each as the path of a field as it is written, and its fault.
 
         `found` has the fields that are valid by themselves, by their Python names, defaults included; a rule that needs
         another field yields nothing.
@@ -63,7 +63,7 @@ class Settings(BaseModel):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Faults between parts of the raw `data` (such as a name that is used twice), found whatever else is wrong."""
+        """Faults between parts of the raw `data` (such as a name that is used twice), found even if other things are wrong."""
         del data
         return []
 
@@ -168,7 +168,7 @@ def check(data: object, model: type[M]) -> M:
 
 
 def listed(data: object, key: str) -> list[Any]:
-    """The list `key` of raw data, for `Settings.cross_faults`; empty where there is none."""
+    """The list `key` of raw data, for `Settings.cross_faults`; empty if there is none."""
     found = data.get(key) if isinstance(data, Mapping) else None
     return found if isinstance(found, list) else []
 
@@ -266,7 +266,7 @@ _LIMITS: Final = {
     "too_long": ("max_length", "have at most {} entries"),
     "string_pattern_mismatch": ("pattern", "match {}"),
 }
-"""Limits by the type of a fault: where the limit is in its context, and how it is said."""
+"""Limits by the type of a fault: the place of the limit in the fault's context, and its wording."""
 
 
 def _fault(item: ErrorDetails) -> str:

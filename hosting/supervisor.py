@@ -76,7 +76,7 @@ class Supervisor:
             began = loop.time()
             try:
                 await child()
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the guard is where our faults end
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - our faults end at the guard
                 if task.cancelling():
                     if not isinstance(error, asyncio.CancelledError):
                         self._log.error(

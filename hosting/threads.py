@@ -1,6 +1,6 @@
 """Blocking calls, each in a thread of its own.
 
-`asyncio.to_thread` shares a few threads with whatever else runs in the process: a pool plugin that hangs there would
+`asyncio.to_thread` shares a few threads with everything else in the process: a pool plugin that hangs there would
 keep files from being read and metrics from being rendered, and the process from ending.
 """
 
@@ -27,7 +27,7 @@ def in_own_thread(call: Callable[[], T]) -> asyncio.Future[T]:
     def run() -> None:
         try:
             outcome = call()
-        except Exception as error:  # noqa: BLE001 - raised where the outcome is awaited
+        except Exception as error:  # noqa: BLE001 - raised by the code that awaits the outcome
             report(future.set_exception, error)
         else:
             report(future.set_result, outcome)

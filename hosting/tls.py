@@ -1,7 +1,7 @@
 """TLS for servers and clients, from files that are read again when they change.
 
-Certificates are renewed while a program runs. What is read anew holds for new connections; files that cannot be used
-are reported, and what was read before stays in force.
+Certificates are renewed while a program runs. Files that are read anew hold for new connections; files that cannot be used are reported,
+and the content that was read before stays in force.
 """
 
 import ssl
@@ -20,7 +20,7 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsError(Exception):
-    """The files cannot be used; the message names the file and what is wrong."""
+    """The files cannot be used; the message names the file and its fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Tls:
         return self._listening
 
     async def refresh(self) -> bool:
-        """Read the files again where they have changed; whether they had. Raises `TlsError`: then nothing changes."""
+        """Read the files again if they have changed; whether they had. Raises `TlsError`: then nothing changes."""
         known = self._stamp
         if known == ():
             return False  # no files are named
@@ -167,7 +167,7 @@ def _trust(context: ssl.SSLContext, authorities: Path) -> None:
 
 
 def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
-    """Make `context` show our certificate, where there is one."""
+    """Make `context` show our certificate, if there is one."""
     if files.certificate is None:
         return
     try:

@@ -22,7 +22,7 @@ READ_DEADLINE_S: Final = 2.0
 
 
 class FileUnreachableError(Exception):
-    """The file cannot be read now; what was read before stays in force."""
+    """The file cannot be read now; the content that was read before stays in force."""
 
 
 FRESH_S: Final = 2.0
@@ -84,10 +84,10 @@ class WatchedFile(Generic[M, T]):
         self._look = SingleCall()
 
     async def refresh(self) -> T | None:
-        """The file's value, where the file is read for the first time or has changed since; else None.
+        """The file's value, if the file is read for the first time or has changed since; else None.
 
         Raises `SettingsError` with every fault, in each call until the file changes, and `FileUnreachableError`
-        where it cannot be read within `READ_DEADLINE_S`. Then the value that was returned before stays in force.
+        if it cannot be read within `READ_DEADLINE_S`. Then the value that was returned before stays in force.
         """
         async with self._reading:  # an older read that ends later must not undo a newer one
             found = await self._changed()
@@ -114,7 +114,7 @@ class WatchedFile(Generic[M, T]):
         return self._convert(parse(self._path, content, self._model))
 
     async def _changed(self) -> tuple[_State, bytes] | None:
-        """The content, where the file is another than the last time; its stamp is no younger than the content."""
+        """The content, if the file is another than the last time; its stamp is no younger than the content."""
         try:
             state, content = await self._look.run(lambda: _found(self._path, self._state), READ_DEADLINE_S)
         except TimeoutError:
@@ -131,7 +131,7 @@ class WatchedFile(Generic[M, T]):
 
 
 def _found(path: Path, known: _State | None) -> tuple[_State, bytes | None]:
-    """The file's state, and its content where that is another or was written again."""
+    """The file's state, and its content if that is another or was written again."""
     stamp = _stamp_of(path)
     if known is not None and stamp == known.stamp and not known.was_fresh:
         return known, None

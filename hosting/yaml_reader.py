@@ -1,8 +1,8 @@
-"""YAML as people write it in settings: the safe types, and nothing that means something else than it looks like.
+"""YAML as people write it in settings: the safe types, and no text that means something else than it looks like.
 
-The reader refuses duplicate keys (YAML would let the last one win silently), aliases without end, and what nests deeper
-than `MAX_DEPTH`. Of the ways in which YAML 1.1 writes numbers, base 60 (`1:30` for 90) and octal numbers without a letter
-(`010` for 8) are left out, as YAML 1.2 does: they are texts here.
+The reader refuses duplicate keys (YAML would let the last one win silently), aliases without end, and content that nests deeper than
+`MAX_DEPTH`. Of the ways in which YAML 1.1 writes numbers, base 60 (`1:30` for 90) and octal numbers without a letter (`010` for 8) are left
+out, as YAML 1.2 does: they are texts here.
 """
 
 import gc
@@ -35,7 +35,7 @@ _NUMBER: Final = re.compile(
 
 
 class NotYamlError(ValueError):
-    """Content is not YAML, or YAML that is refused. The text says why, with the line where that is known."""
+    """Content is not YAML, or YAML that is refused. The text says why, with the line if that is known."""
 
 
 class _Loader(_SafeLoader):
@@ -114,14 +114,14 @@ def _fault(error: Exception, content: bytes) -> str:
 
 
 def _check_size(root: yaml.Node | None) -> None:
-    """Refuse YAML that unfolds to more than `MAX_NODES`, where an alias counts as all that it stands for."""
+    """Refuse YAML that unfolds to more than `MAX_NODES`; an alias counts as all that it stands for."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
         known = sizes.get(id(node))
         if known is not None:
             return known
-        sizes[id(node)] = MAX_NODES + 1  # what lies within itself has no end
+        sizes[id(node)] = MAX_NODES + 1  # a node that lies within itself has no end
         below = (
             [part for pair in node.value for part in pair]
             if isinstance(node, yaml.MappingNode)

@@ -1,4 +1,4 @@
-"""`parley-informant --once`: what the informant sees of this guest, and which measures it can take."""
+"""`parley-informant --once`: the informant's view of this guest, and the measures that it can take."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class Seen:
 
 
 def cgroup_findings(cgroup: Cgroup | None) -> Iterator[Finding]:
-    """What of the workload's cgroup cannot be read or written."""
+    """The files of the workload's cgroup that cannot be read or written."""
     if cgroup is None:
         yield Finding(
             "cgroup", False, "none was named (--cgroup): no limits are kept, downscales rest on MemAvailable"

@@ -1,4 +1,4 @@
-"""`parley-informant --node --once`: which pods of the node are seen, and what can be read of them."""
+"""`parley-informant --node --once`: the pods of the node that are seen, and the files that can be read of them."""
 
 import asyncio
 import contextlib
@@ -99,7 +99,7 @@ def _seen(
 
 
 def _findings(tree: CgroupTree, kubepods: tuple[Path, ...], groups: dict[str, PodGroup]) -> Iterator[Finding]:
-    """What can be had of the node, and of the first pod for all."""
+    """The findings about the node, and about the first pod for all."""
     version = f"version {2 if tree.is_v2 else 1} at {tree.root}"
     yield Finding("cgroups", tree.root.is_dir(), version if tree.root.is_dir() else f"{tree.root}: not there")
     told = ", ".join(map(str, kubepods)) or "none: is this the host's tree (hostPath /sys/fs/cgroup)?"

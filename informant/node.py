@@ -1,4 +1,4 @@
-"""`parley-informant --node`: serves the pods of a node, or shows what it sees of them."""
+"""`parley-informant --node`: serves the pods of a node, or shows its view of them."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ ANSWER_S: Final = 3.5
 
 @dataclass(frozen=True, slots=True)
 class NodeCommand:
-    """What the command line says of a node informant. `once` is how to print what is seen, instead of serving."""
+    """The command line of a node informant. `once` is the format in which the findings are printed, instead of serving."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ class NodeCommand:
 
 
 def main(command: NodeCommand) -> int:
-    """Run what the command line says; the exit code."""
+    """Run the command; the exit code."""
     try:
         settings = load(command.config, NodeSettings) if command.config is not None else NodeSettings()
         setting = command.advertise or settings.advertise
@@ -103,7 +103,7 @@ async def serve(
 
 
 async def show(settings: NodeSettings, output: str) -> int:
-    """Print what is seen of the node's pods; the exit code."""
+    """Print the informant's view of the node's pods; the exit code."""
     seen = await diagnose_pods.look(CgroupTree(settings.cgroup_root))
     click.echo(diagnose_pods.as_json(seen) if output == "json" else "\n".join(diagnose_pods.as_text(seen)))
     return 0

@@ -53,13 +53,13 @@ class WorkloadOptions(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for, beside the settings."""
+    """The wishes of the command line, beside the settings."""
 
     host: str
     port: int
     approves_all: bool
     advertised: Advertised | None = None
-    """Where agents call, as the settings say; None: where this program listens."""
+    """The address that agents call, as the settings say; None means the address on which this program listens."""
 
 
 def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSource:
@@ -163,7 +163,7 @@ async def _serve(
             try:
                 await stop.wait()
             finally:
-                informant.limits.end()  # first of all, whatever comes of the rest
+                informant.limits.end()  # first of all, even if the rest fails
                 await server.close()
                 await supervisor.stop()
                 await informant.limits.drained()

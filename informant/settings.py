@@ -47,7 +47,7 @@ class DeadlineSettings(CallSettings):
     """How long a call to an agent may take, in seconds. An emulated guest needs several times the defaults."""
 
     reclaim: Seconds = 1.5
-    """How long the kernel may take to lower a limit; below what an agent waits for `/downscale` (2 s as published)."""
+    """How long the kernel may take to lower a limit; less than the time that an agent waits for `/downscale` (2 s as published)."""
 
 
 class HealthSettings(Settings):
@@ -60,22 +60,22 @@ class HealthSettings(Settings):
 
 
 class SpareSettings(Settings):
-    """When memory is short, and what must stay free."""
+    """The limits of a memory shortage, and the memory that must stay free."""
 
     margin: Bytes = SPARE.margin_bytes
-    """So much must stay free after a downscale, beside what would be a shortage."""
+    """So much must stay free after a downscale, in addition to the amount below which memory is short."""
     waiting_share: Share | None = _SEEN.memory_waiting_share
     """Tasks that wait for memory so great a share of `over` are a shortage; null: not looked at."""
     over: Seconds = _SEEN.memory_over_s
     """The seconds over which waiting is counted."""
     left: Bytes = SPARE.left_bytes
-    """So little that may still be used, or `leftShare` of the memory where that is more, is a shortage."""
+    """So little that may still be used, or `leftShare` of the memory if that is more, is a shortage."""
     left_share: Annotated[float, Field(ge=0, lt=1)] = SPARE.left_share
     """As `left`, as a share of the memory."""
 
 
 class MemorySettings(SpareSettings):
-    """When memory is short, what must stay free, and what happens when the workload reaches its limit."""
+    """The limits of a memory shortage, the memory that must stay free, and the reaction when the workload reaches its limit."""
 
     reserve: Bytes = _GUARD.reserve_bytes
     """So much is kept from the workload for the kernel and the informant, at most a quarter of the memory."""
@@ -107,7 +107,7 @@ class CpuSettings(Settings):
 class WishSettings(Settings):
     """How long a wish stands, in seconds: until the next delivery, and without a shortage.
 
-    What a wish brought stays for `hold`: downscales of it are refused meanwhile. Memory that was announced counts as present for
+    The gain of a wish stays for `hold`: downscales of it are refused meanwhile. Memory that was announced counts as present for
     `arrival`.
     """
 
@@ -116,7 +116,7 @@ class WishSettings(Settings):
     calm: Seconds = _WISH.calm_s
     """Seconds without a shortage after which a wish ends."""
     hold: SecondsOrZero = _GUARD.hold_s
-    """Seconds for which what a wish brought is not given back."""
+    """Seconds for which the gain of a wish is not given back."""
     arrival: SecondsOrZero = _SEEN.arrival_s
     """Seconds for which memory that was announced counts as present."""
 
@@ -126,10 +126,10 @@ _NEVER = 2.0
 
 
 class CommonSettings(Settings):
-    """What an informant has in a guest and on a node alike."""
+    """The settings that an informant has in a guest and on a node alike."""
 
     sample: Annotated[float, Field(ge=0.05, le=60)] = 0.5
-    """How often everything is looked at, in seconds, whatever events say."""
+    """Seconds between two looks at everything, even without events."""
     advertise: AdvertiseSetting | None = None
     """The address at which agents call this program, if it differs from where the program listens. Its port is the metrics port."""
     deadlines: CallSettings = CallSettings()
@@ -139,7 +139,6 @@ class CommonSettings(Settings):
     wish: WishSettings = WishSettings()
 
     def thresholds(self) -> Thresholds:
-        """From where on a resource is short."""
         cpu, memory = self.cpu, self.memory
         return Thresholds(
             cpu_waiting_share=cpu.waiting_share or _NEVER,
@@ -171,7 +170,7 @@ class InformantSettings(CommonSettings):
     state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
     """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
     events: Literal["auto", "inotify", "poll", "polling"] = "auto"
-    """What tells of events: the best that the guest has (`auto`), or that one only."""
+    """The source of events: the best that the guest has (`auto`), or that one only."""
     protect: bool = True
     """Whether the informant keeps itself from being killed for lack of memory, and from waiting behind the workload."""
     deadlines: DeadlineSettings = DeadlineSettings()
@@ -226,7 +225,7 @@ class NodeSettings(CommonSettings):
     """The whole file of a node informant (`--node`)."""
 
     cgroup_root: Annotated[Path, BeforeValidator(_path)] = ROOT
-    """Where the host's cgroups are mounted, as this program sees them."""
+    """The mount point of the host's cgroups, as this program sees it."""
     poll: Annotated[float, Field(ge=0.02, le=10)] = 0.2
     """How often the counters of throttling and of full memory are read, in seconds."""
     most_pods: Annotated[int, Field(ge=1, le=5000)] = 1000
@@ -237,7 +236,6 @@ class NodeSettings(CommonSettings):
     cpu: PodCpuSettings = PodCpuSettings()
 
     def thresholds(self) -> Thresholds:
-        """From where on a resource is short."""
         share = self.cpu.throttled_share or _NEVER
         return replace(super().thresholds(), throttled_share=share, throttled_over_s=self.cpu.throttled_over)
 

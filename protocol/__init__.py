@@ -1,1 +1,1 @@
-"""What the three parties exchange: values, versions, messages, codec. No I/O."""
+"""The values, versions, messages and codec that the three parties share. No I/O."""

@@ -1,4 +1,4 @@
-"""What each code means for people, and what they can do: shown by `parley explain`, and the source of the reference pages."""
+"""The meaning of each code for people, and its remedy: shown by `parley explain`, and the source of the reference pages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

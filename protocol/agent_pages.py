@@ -18,7 +18,7 @@ _MAX_INT = 2**63 - 1
 
 
 class ResizePhase(enum.StrEnum):
-    """The way of a VM between its size and what it should have."""
+    """The way of a VM between its size and its goal."""
 
     UNKNOWN = "unknown"
     """The VM was not looked at yet."""
@@ -81,7 +81,8 @@ class SlotsShown(Document, frozen=True):
 
 
 class MachineShown(Document, frozen=True):
-    """The machine of a guest: what is plugged in, and what the guest uses of it (null while it is silent). `pending` is what is waited for."""
+    """The machine of a guest: the plugged resources, and the part that the guest uses (null while it is silent).
+    `pending` names the change that the agent waits for."""
 
     vcpus_plugged: int | None = None
     vcpus_online: int | None = None
@@ -93,11 +94,11 @@ class MachineShown(Document, frozen=True):
 
 
 class VmInShort(Document, frozen=True):
-    """One VM of `/v1/vms`. `size` is what it has, `target` what it was resized to, `goal` what it should have, `permit` the last permit, `held` what of
-    that still counts.
+    """One VM of `/v1/vms`. `size` is its present amount, `target` the amount of the last resize, `goal` the amount that it should have,
+    `permit` the last permit, `held` the part of the permit that still counts.
 
-    `state` is a `Health` with `state_reasons`; `reason_code` is the code of the scheduler's reason that binds, null where it denies nothing. `tied` says
-    that CPUs and memory grow together.
+    `state` is a `Health` with `state_reasons`; `reason_code` is the code of the scheduler's reason that binds, null if it denies nothing.
+    `tied` says that CPUs and memory grow together.
     """
 
     vm: str
@@ -148,7 +149,7 @@ class BoundsShown(Document, frozen=True):
 
 
 class PlanShown(Document, frozen=True):
-    """What the agent does now. `actions` are named by their kinds."""
+    """The present plan of the agent. `actions` are named by their kinds."""
 
     desired: AmountShown | None = None
     reason: str = ""
@@ -157,7 +158,7 @@ class PlanShown(Document, frozen=True):
 
 
 class JournalEvent(Document, frozen=True):
-    """An event of the VM's runner. `event` is its kind; its fields are in whatever form."""
+    """An event of the VM's runner. `event` is its kind; its fields have any form."""
 
     seconds_ago: float
     event: str
@@ -165,7 +166,7 @@ class JournalEvent(Document, frozen=True):
 
 
 class PolicyPart(Document, frozen=True):
-    """What one policy asks for, in compute units, and why."""
+    """The wish of one policy in compute units, and its reason."""
 
     policy: str
     units: int | None = None
@@ -212,7 +213,7 @@ class SchedulerLinkShown(Document, frozen=True):
 
 
 class LookShown(Document, frozen=True):
-    """The last look at the VM that worked, and what is wrong with those after it."""
+    """The last look at the VM that worked, and the faults of those after it."""
 
     age_seconds: float | None = None
     failures: int = 0
@@ -273,7 +274,7 @@ class UrgentWish(Document, frozen=True, omit_defaults=True):
 
 
 class GuestShown(Document, frozen=True):
-    """What the informant says. `has_suspended` is true where it has registered this agent and uses another one."""
+    """The last message of the informant. `has_suspended` is true if it has registered this agent and uses another one."""
 
     phase: str = ""
     has_suspended: bool = False
@@ -310,7 +311,7 @@ class PluginPolicyShown(Document, frozen=True):
 
 
 class StandingFault(Document, frozen=True):
-    """What went wrong with a counterpart (scheduler, VM, informant, metrics, policies) and was not made good since. `code` and `status` are those of an
+    """A fault of a counterpart (scheduler, VM, informant, metrics, policies) that still stands. `code` and `status` are those of an
     answer of the scheduler."""
 
     peer: str
@@ -320,7 +321,7 @@ class StandingFault(Document, frozen=True):
 
 
 class VmInFull(VmInShort, frozen=True, kw_only=True):
-    """`GET /v1/vms/{namespace}/{name}`: one VM, its plan, what it waits for, and what happened last.
+    """`GET /v1/vms/{namespace}/{name}`: one VM, its plan, the event that it waits for, and the last events.
 
     `goal_before_bounds` is what policies and time windows ask for; null before the first metrics. `reasons` are those of the last permit.
     """
@@ -349,17 +350,17 @@ class VmInFull(VmInShort, frozen=True, kw_only=True):
 
     @property
     def wants_more(self) -> bool:
-        """Whether it should have more of a resource than it has."""
+        """Whether the VM should have more of any resource than it has."""
         return exceeds(self.goal, self.size)
 
     @property
     def wants_less(self) -> bool:
-        """Whether it should have less of a resource than it has, and more of none."""
+        """Whether the VM should have less of a resource than it has, and more of none."""
         return exceeds(self.size, self.goal) and not self.wants_more
 
 
 def exceeds(one: AmountShown | None, other: AmountShown | None) -> bool:
-    """Whether any resource of `one` is more than in `other`; False where either is not known."""
+    """Whether any resource of `one` is more than in `other`; False if either is not known."""
     worth, limit = (None if each is None else each.worth for each in (one, other))
     if worth is None or limit is None:
         return False
@@ -393,8 +394,8 @@ class NodePluginShown(Document, frozen=True):
 
 
 class NodePluginsShown(Document, frozen=True):
-    """`GET /v1/plugins`: the node plugins of an agent. `directory` is null where the settings name none; `more` counts by state the sockets that are not
-    listed."""
+    """`GET /v1/plugins`: the node plugins of an agent. `directory` is null if the settings name none; `more` counts by state the sockets
+    that are not listed."""
 
     node: str
     plugins: tuple[NodePluginShown, ...]
@@ -441,7 +442,7 @@ class StrategyCallback(Document, frozen=True):
 
 
 class GroupWrite(Document, frozen=True):
-    """The last value that a strategy wrote to a file of a control group; `strategy` is null where it was put back."""
+    """The last value that a strategy wrote to a file of a control group; `strategy` is null if it was put back."""
 
     group: str
     resource: str
@@ -459,7 +460,7 @@ class CollectorsShown(Document, frozen=True):
 
 
 class StrategiesShown(Document, frozen=True):
-    """`GET /v1/qos`: the strategies of an agent. `enabled` is false where the settings name none."""
+    """`GET /v1/qos`: the strategies of an agent. `enabled` is false if the settings name none."""
 
     node: str
     enabled: bool

@@ -9,7 +9,7 @@ _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def read_batch(body: bytes) -> list[bytes] | None:
-    """The items of a JSON array as they were sent, each without the blanks around it; None where it is no array.
+    """The items of a JSON array as they were sent, each without the blanks around it; None if it is no array.
 
     Only the outline of an item is looked at: it is one JSON value, but its texts may still be no UTF-8.
     """

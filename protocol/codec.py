@@ -42,7 +42,7 @@ _KEPT: Final = 4096
 """How many results of a conversion that is marked so are kept."""
 _TO_JSON: Final = msgspec.json.Encoder().encode
 REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What a strict reader raises: `ValueError` for texts that are no UTF-8, and by conversions."""
+"""The errors of a strict reader: `ValueError` comes from texts that are not UTF-8, and from conversions."""
 
 
 def decode(message: type[M], body: bytes) -> M:
@@ -82,7 +82,7 @@ def encode_request(request: wire.AgentRequest) -> bytes:
 
 @functools.cache
 def strict(message: Any) -> Convert:
-    """The strict reader of `message`. Where a body is not strictly one, the reader raises one of `REFUSALS`."""
+    """The strict reader of `message`. If a body is not strictly one, the reader raises one of `REFUSALS`."""
     form, build = _form(message)
     decode_form = msgspec.json.Decoder(form).decode
     _, embedded = own_and_embedded(message)
@@ -94,7 +94,7 @@ def strict(message: Any) -> Convert:
     decode_whole = msgspec.json.Decoder(whole).decode
 
     def read(body: bytes) -> Any:
-        # Where the mark stands for something else, or is spelled otherwise, the form refuses: never a wrong value.
+        # If the mark stands for something else, or is spelled otherwise, the form refuses: the value is never wrong.
         if body.find(mark) >= 0:
             return build_whole(decode_whole(body))
         plain = decode_form(body)
@@ -104,7 +104,8 @@ def strict(message: Any) -> Convert:
 
 
 def form(message: Any) -> Any:
-    """The struct of the JSON object that `message` strictly is, together with what it embeds: for documents, which make a schema of it."""
+    """The struct of the JSON object that `message` strictly is, together with its embedded message: for documents, which make a schema of
+    it."""
     _, embedded = own_and_embedded(message)
     if embedded is None:
         return _form(message)[0]
@@ -113,9 +114,9 @@ def form(message: Any) -> Any:
 
 @functools.cache
 def _form(message: Any) -> tuple[Any, Convert | None]:
-    """The type that msgspec reads for `message`, and what makes the message of it: None where it is the message.
+    """The type that msgspec reads for `message`, and the function that makes the message from it; None if the type is the message itself.
 
-    What is embedded is left out.
+    The embedded message is left out.
     """
     own, embedded = own_and_embedded(message)
     take, is_plain = _taking(own)
@@ -149,7 +150,7 @@ def _form_of(message: Any, fields: tuple[Field, ...]) -> Any:
 
 
 def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], bool]:
-    """What takes the values of `fields` from a form, in this order, and whether they are taken as they are.
+    """A function that takes the values of `fields` from a form, in this order, and whether they are taken as they are.
 
     The former raises `ValueError` for a value that breaks a rule which msgspec does not check.
     """
@@ -199,7 +200,7 @@ def _checked_type(kind: Kind) -> Any:
 
 
 def _reading(kind: Kind) -> Convert | None:
-    """What makes the value of its checked form; None where the form is the value."""
+    """A function that makes the value from its checked form; None if the form is the value."""
     match kind:
         case Nested():
             build = _form(kind.message)[1]
@@ -223,7 +224,7 @@ def _kept(convert: Convert) -> Convert:
 
 
 def _travelling(message: Any) -> Any:
-    """What msgspec writes for `message`."""
+    """The object that msgspec writes for `message`."""
     kind: Any = type(message)
     plain, extended, embedded = _writings(kind)
     if extended is not None and getattr(message, embedded) is not None:
@@ -233,7 +234,7 @@ def _travelling(message: Any) -> Any:
 
 @functools.cache
 def _writings(message: Any) -> tuple[Convert | None, Convert | None, str]:
-    """What makes the written form of `message` without and with what it embeds, and the embedded attribute."""
+    """Functions that make the written form of `message` without and with its embedded message, and the name of the embedded attribute."""
     own, embedded = own_and_embedded(message)
     if embedded is None:
         is_as_it_is = not any(field.is_omitted or _writing(field.kind) for field in own)
@@ -244,7 +245,7 @@ def _writings(message: Any) -> tuple[Convert | None, Convert | None, str]:
 
 
 def _flattening(message: Any, own: tuple[Field, ...], within: str, inner: tuple[Field, ...]) -> Convert:
-    """What makes one flat struct of a message: its `own` fields, and the `inner` ones of its attribute `within`."""
+    """A function that makes one flat struct of a message: its `own` fields, and the `inner` ones of its attribute `within`."""
     fields = tuple(in_order(message, own)) + inner
     parts = _parts([field.attribute if field in own else f"{within}.{field.attribute}" for field in fields])
     form: Any = msgspec.defstruct(f"{message.__name__}Form", [field.name for field in fields], gc=False)
@@ -267,7 +268,7 @@ def _flattening(message: Any, own: tuple[Field, ...], within: str, inner: tuple[
 
 
 def _writing(kind: Kind) -> Convert | None:
-    """What makes the written form of a value; None where msgspec writes the value as it is."""
+    """A function that makes the written form of a value; None if msgspec writes the value as it is."""
     match kind:
         case Parameter():
             return _travelling
@@ -331,7 +332,7 @@ class ReadErrorBody:
 
 
 def decode_error(body: bytes) -> ReadErrorBody | None:
-    """Read an error body, or None where it is none of ours (published peers answer plain text)."""
+    """Read an error body, or None if it is none of ours (published peers answer plain text)."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

@@ -7,7 +7,7 @@ from protocol.reasons import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with an input: where, what was found, and which rule it breaks."""
+    """One fault of an input: its place, the value that was found, and the rule that it breaks."""
 
     path: str
     rule: str

@@ -1,4 +1,4 @@
-"""What a scheduler tells people and tools of its decisions, nodes, VMs and pools: the documents of `/v1/explain`, `/v1/decisions`, `/v1/nodes`,
+"""A scheduler's documents about its decisions, nodes, VMs and pools, for people and tools: `/v1/explain`, `/v1/decisions`, `/v1/nodes`,
 `/v1/pods`, `/v1/state` and `/v1/audit`.
 
 The scheduler encodes these structs, the commands and the OpenAPI document read them. Amounts are quantities as they are written
@@ -35,7 +35,7 @@ class AmountShown(Document, frozen=True):
 
     @property
     def worth(self) -> tuple[int, int] | None:
-        """Both amounts in billionths, to be compared; None where one is no quantity."""
+        """Both amounts in billionths, to be compared; None if one is no quantity."""
         return _worth(self.cpu, self.memory)
 
     @classmethod
@@ -47,7 +47,7 @@ class AmountShown(Document, frozen=True):
 
 
 class DecisionOutcome(enum.StrEnum):
-    """What became of a request, or what the scheduler did by itself."""
+    """The outcome of a request, or an act of the scheduler itself."""
 
     PERMITTED = "permitted"
     """All that was asked for."""
@@ -83,11 +83,11 @@ class ProgressCode(enum.StrEnum):
 
 
 class Presence(enum.StrEnum):
-    """Whether there is such a VM."""
+    """The existence of a VM."""
 
     LIVE = "live"
     GONE = "gone"
-    """It has gone; what is told of it is what is remembered."""
+    """The VM has gone; only remembered facts are shown."""
     UNKNOWN = "unknown"
     """The cluster shows no such VM, and an agent has asked for one."""
 
@@ -112,7 +112,7 @@ class PoolCondition(enum.StrEnum):
 
 class ReasonShown(Document, frozen=True):
     """A limit below the request, or the error of a refused request. `code` is a `ReasonCode`, an `ErrorCode` or a `ProgressCode`; the message
-    has the limit's numbers. `retry_after_seconds` is when asking again may help, null where only a change can."""
+    has the limit's numbers. `retry_after_seconds` is when asking again may help, null if only a change can."""
 
     code: str
     message: str
@@ -125,7 +125,7 @@ class DecisionShown(Document, frozen=True):
 
     `number` rises from decision to decision of one scheduler process. `limits` has every limit below the request, the one that binds first.
     `before` and `permit` are the permits before and after. `load` is the load average of one minute that the VM's agent reported with the request, or up to 15 s
-    before the answer; null where it reported none, and for all that is no permit.
+    before the answer; null if it reported none, and for all that is no permit.
     """
 
     number: int
@@ -167,7 +167,7 @@ class HolderShown(Document, frozen=True):
 class Room(Document, frozen=True):
     """The room of a node and its largest holders beside the VM, the largest part of the node first; `more_holders` is the number of others.
 
-    `over_full_because_of` names the causes where more is reserved than may be. `is_known` is false where the cluster shows no such node.
+    `over_full_because_of` names the causes where more is reserved than may be. `is_known` is false if the cluster shows no such node.
     """
 
     node: str
@@ -181,8 +181,8 @@ class Room(Document, frozen=True):
 
 
 class PoolRoom(Document, frozen=True):
-    """The room of the VM's pool, in units of the pool. `most_units` is its own limit, `most_units_per_vm` that of each VM, null where it has none;
-    `vm_units` is what this VM holds of it. `state` says whether it is asked at all, with `reason`."""
+    """The room of the VM's pool, in units of the pool. `most_units` is its own limit, `most_units_per_vm` that of each VM, null if it has
+    none; `vm_units` is what this VM holds of it. `state` says whether it is asked at all, with `reason`."""
 
     pool: str
     held_units: int
@@ -197,18 +197,19 @@ class PoolRoom(Document, frozen=True):
 
 
 class Explanation(Document, frozen=True):
-    """`GET /v1/explain/{namespace}/{name}`: why the scheduler permits a VM what it does.
+    """`GET /v1/explain/{namespace}/{name}`: the reasons for a VM's permit.
 
-    `permit` is what the VM may have, `reserved` what is kept for it, `size` what the cluster shows of it (null where it shows no sizes).
-    `wanted` is its agent's latest request, `asked_seconds_ago` its age; both null before the first. `limits` are those of the latest decision that still
-    stand, the binding one first; empty where all that is wanted is permitted. `waiting` says what the answer to its request waits for
-    now. `decisions` are the last ones, the newest first.
+    `permit` is the amount that the VM may have, `reserved` the amount that is kept for it, `size` its size by the cluster (null if the
+    cluster shows no sizes). `wanted` is its agent's latest request, `asked_seconds_ago` its age; both null before the first. `limits` are
+    those of the latest decision that still stand, the binding one first; empty if everything that is wanted is permitted. `waiting` names
+    the event that the answer to its request waits for now. `decisions` are the last ones, the newest first.
 
-    Of a VM that has gone (`presence`), and of a pod for which an agent has asked in vain, there are only `waiting`, `limits` and `decisions`; it
-    holds nothing, so all amounts are zero. `target` is what it is resized to, `resize_refusal` why what resizes it does not;
-    `condition` is a fault that stands, such as two kinds of agents on one VM. `refusal` is the error of a request that was refused lately, perhaps
-    that of another agent; it is the first of `limits`, too, unless an agent was answered since. `migration` is what became lately of the wish that the
-    VM leaves its node: it is wanted, could not be started or was given up; null while one is under way, which is `is_migrating`.
+    Of a VM that has gone (`presence`), and of a pod for which an agent has asked in vain, there are only `waiting`, `limits` and
+    `decisions`; it holds nothing, so all amounts are zero. `target` is the amount that it is resized to, `resize_refusal` the reason why
+    the resize is refused; `condition` is a fault that stands, such as two kinds of agents on one VM. `refusal` is the error of a request
+    that was refused lately, perhaps that of another agent; it is the first of `limits`, too, unless an agent was answered since.
+    `migration` is the latest state of the wish that the VM leaves its node: it is wanted, could not be started or was given up; null
+    while one is under way, which is `is_migrating`.
     """
 
     vm: str
@@ -249,9 +250,9 @@ class Decisions(Document, frozen=True):
     """`GET /v1/decisions?after=N`: the decisions after number N that match the filters, the oldest first; for N = 0 only the newest ones, but
     with `oldest=true` all that are remembered.
 
-    Ask again with `after` = `next`, and with `oldest=true` to miss none where that is 0. `are_lost` says that decisions after N have been
-    forgotten already; it says nothing of what is remembered and is older than the newest ones. With another `instance` the numbers begin anew.
-    One that only repeats itself is not told again.
+    Ask again with `after` = `next`, and with `oldest=true` if that is 0, to miss none. `are_lost` says that decisions after N have been
+    forgotten already; it says nothing of remembered decisions that are older than the newest ones. With another `instance` the numbers
+    begin anew. One that only repeats itself is not told again.
     """
 
     instance: str
@@ -276,8 +277,8 @@ class NodeShown(Document, frozen=True):
 
 
 class Nodes(Document, frozen=True):
-    """`GET /v1/nodes`: the sums of every node. `configuration_fault` says why the configuration is not taken up as it is now, so that the
-    one before stays in force; empty where it is."""
+    """`GET /v1/nodes`: the sums of every node. `configuration_fault` says why the present configuration is not used and the
+    one before stays in force; empty if the present one is used."""
 
     nodes: tuple[NodeShown, ...]
     configuration_fault: str = ""
@@ -291,11 +292,11 @@ class GrowthShown(Document, frozen=True):
 
 
 class RowShown(Document, frozen=True, omit_defaults=True):
-    """The line of a VM, another pod or a reservation (`kind`) on its node. `reserved` is at least `current`, by its floors; `pressure` is what was denied
-    for want of room. The fields from `settled` on are there for VMs, and those from `pool` on where they apply.
+    """The line of a VM, another pod or a reservation (`kind`) on its node. `reserved` is at least `current`, by its floors; `pressure` is
+    the amount that was denied for want of room. The fields from `settled` on are there for VMs, and those from `pool` on if they apply.
 
-    A VM is `settled` once this process knows what it may use. `last_request` is what its agent asked for last, `last_reasons` why it
-    got less.
+    A VM is `settled` once this process knows the amount that it may use. `last_request` is the last request of its agent, `last_reasons`
+    why it got less.
     """
 
     kind: str
@@ -329,7 +330,7 @@ class PodInFull(RowShown, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Audit(Document, frozen=True):
-    """`GET /v1/audit`: what is wrong with the accounts; nothing, ever."""
+    """`GET /v1/audit`: the faults of the accounts; there must never be one."""
 
     faults: tuple[str, ...]
 
@@ -358,7 +359,7 @@ class VmShown(Document, frozen=True):
 
 
 class PodShown(Document, frozen=True):
-    """A pod that is no VM, or a reservation, with what is reserved for it."""
+    """A pod that is no VM, or a reservation, with the amount that is reserved for it."""
 
     kind: str
     name: str

@@ -117,7 +117,7 @@ class RawReply(Message, frozen=True):
 
 
 class RequestExtension(Message, frozen=True):
-    """What a caller with the extension adds to an `AgentRequest`."""
+    """The fields that a caller with the extension adds to an `AgentRequest`."""
 
     MUST_BE_WHOLE = True
     OMITTED_WHEN_NONE = frozenset({"token"})
@@ -155,7 +155,7 @@ class RequestExtension(Message, frozen=True):
 
 
 class ReplyExtension(Message, frozen=True):
-    """What a `PluginResponse` to a caller with the extension adds."""
+    """The fields that a `PluginResponse` to a caller with the extension adds."""
 
     MUST_BE_WHOLE = True
     OMITTED_WHEN_NONE = frozenset({"token"})
@@ -170,7 +170,7 @@ class ReplyExtension(Message, frozen=True):
     reasons: tuple[TypedReason, ...]
     """Why the permit is below the request; the binding reason first."""
     token: Token | None = None
-    """Names this answer, where the VM's row is not settled yet."""
+    """Names this answer, if the VM's row is not settled yet."""
 
     @property
     def permit(self) -> values.Resources:

@@ -1,4 +1,4 @@
-"""What messages are declared with: their base, and the kinds of fields.
+"""The building blocks of a message's declaration: the base class, and the kinds of fields.
 
 A declaration serves three: the strict reader and the writer (`protocol.codec`), and the lenient reader
 (`protocol.lenient`). `protocol.schema` reads it for them.
@@ -25,13 +25,13 @@ class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True)
     """
 
     OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset()
-    """Names on the wire of the fields that are left out where there is no value; any other one is written as null."""
+    """Names on the wire of the fields that are left out if there is no value; any other one is written as null."""
     PUBLISHED_ORDER: ClassVar[tuple[str, ...]] = ()
-    """Names on the wire in the order of writing, where it is not the order of declaration."""
+    """Names on the wire in the order of writing, if it differs from the order of declaration."""
     MUST_BE_WHOLE: ClassVar[bool] = False
-    """Whether the lenient reader, too, refuses an absent field without a default. Go reads it as its zero value."""
+    """True if the lenient reader, too, refuses an absent field without a default. Go reads it as its zero value."""
     IS_KEPT: ClassVar[bool] = False
-    """Whether the last results of reading and writing are kept: only where the length is bounded, and where equal values
+    """True if the last results of reading and writing are kept. This needs a bounded length, and equal values that
     are written alike."""
 
 

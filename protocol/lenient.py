@@ -1,8 +1,8 @@
-"""The reader that published peers need: what Go's `encoding/json` accepts, with the same value.
+"""The reader that published peers need: it accepts the same texts as Go's `encoding/json`, with the same value.
 
-Field names match in any case, an absent field has its zero value, unknown fields and bytes after the first value are
-ignored, `null` leaves a plain field as it is, and of duplicate keys the last wins (objects merge). What even this
-refuses is reported field by field, all faults at once. Source: reference/neon.md section 1.3, golden vectors "decode".
+Field names match in any case, an absent field has its zero value, unknown fields and bytes after the first value are ignored, `null` leaves
+a plain field as it is, and of duplicate keys the last wins (objects merge). Refusals are reported field by field, all faults at once.
+Source: reference/neon.md section 1.3, golden vectors "decode".
 
 Fields of Parley's extension are required here too: a caller that sends some of them must send them all.
 """
@@ -65,7 +65,7 @@ Reader = Callable[[Any, Any, str, list[Fault]], Any]
 
 
 def parse(body: bytes) -> Any:
-    """The first JSON value in `body`; what follows is ignored. Raises `RemoteProtocolError`."""
+    """The first JSON value in `body`; bytes after it are ignored. Raises `RemoteProtocolError`."""
     text = body.decode("utf-8", errors="replace")
     blanks = _BLANKS.match(text)
     assert blanks is not None
@@ -77,7 +77,7 @@ def parse(body: bytes) -> Any:
 
 
 def read(message: type[M], body: bytes) -> M:
-    """Read `body` as `message`; what the message embeds is there where the body carries any of its fields.
+    """Read `body` as `message`; the embedded message is there if the body has any of its fields.
 
     Raises `RemoteProtocolError` (400) with every fault.
     """
@@ -219,7 +219,7 @@ def _object_reader(message: Any) -> Reader:
 
 
 def _read_embedded(field: Field, value: _Pairs, path: str, faults: list[Fault]) -> Any:
-    """The embedded message, or None where the object has none of its fields."""
+    """The embedded message, or None if the object has none of its fields."""
     message = typing.cast("Nested", field.kind).message
     names = {_folded(inner.name) for inner in own_and_embedded(message)[0]}
     if not any(_folded(name) in names for name, _ in value):
@@ -266,7 +266,7 @@ _SCALARS: Final[dict[Any, Callable[[Scalar, Any], Any]]] = {
     float: _read_float,
     UUID: _read_uuid,
 }
-"""What reads a type; any other type is a whole number."""
+"""The reader of each type; any other type is a whole number."""
 
 
 def _read_quantity(value: Any) -> quantities.Quantity:

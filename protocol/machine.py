@@ -1,6 +1,6 @@
 """The machine of a guest as its informant shows and switches it: `GET /machine` and `PUT /machine`. Both are our own, and published peers have neither.
 
-A hypervisor tells what is plugged in, and the guest alone tells what it uses of that: a vCPU counts when the guest's kernel has it
+A hypervisor tells the plugged resources, and the guest alone tells the part that it uses: a vCPU counts when the guest's kernel has it
 online, memory when its blocks are online. See docs/reference/protocol.md ("The machine of a guest").
 """
 
@@ -15,7 +15,7 @@ CpuCount = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
 
 
 class GuestMachine(Message, frozen=True):
-    """What the guest's kernel has of its machine.
+    """The parts of its machine that the guest's kernel has.
 
     `present_cpus` are those that it could bring online, with those that are. `coming_cpus` are not online yet, and the kernel is bringing
     them online: nothing can stop that, not even an order of a later life. `memory_online_bytes` is the sum of its online memory blocks, whose

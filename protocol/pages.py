@@ -1,7 +1,7 @@
-"""What a scheduler tells of its pools, plugins and scheduling: the documents of `/v1/pools`, `/v1/plugins` and `/v1/scheduling`.
+"""A scheduler's documents about its pools, plugins and scheduling: `/v1/pools`, `/v1/plugins` and `/v1/scheduling`.
 
 As in `protocol.explaining`: amounts are quantities as they are written, moments are RFC 3339 in UTC, and fields may be added.
-What a document does not have is left out.
+A document leaves out the fields that have no value.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from protocol.explaining import AmountShown, Document
 
 
 class PoolLimitsShown(Document, frozen=True, omit_defaults=True):
-    """The pool's own limits in its units; what is left out is no limit."""
+    """The pool's own limits in its units; a field that is left out is no limit."""
 
     max_units: int | None = None
     max_units_per_vm: int | None = None
@@ -18,14 +18,14 @@ class PoolLimitsShown(Document, frozen=True, omit_defaults=True):
 
 
 class SaturatedAmount(Document, frozen=True):
-    """Where the plugins have refused more of a resource: at which amount of the whole pool, and until when that is believed."""
+    """The amount of the whole pool at which the plugins have refused more of a resource, and until when that is believed."""
 
     at: str
     until: str
 
 
 class LastOutcome(Document, frozen=True):
-    """What the plugins said when they were asked last, about `asked_units` of the whole pool. `plugin` is the one that decided."""
+    """The last answer of the plugins, about `asked_units` of the whole pool. `plugin` is the one that decided."""
 
     kind: str
     message: str
@@ -55,10 +55,10 @@ class ConditionShown(Document, frozen=True):
 
 
 class PoolStatusShown(Document, frozen=True, omit_defaults=True, kw_only=True):
-    """What a pool holds, what is claimed for it, and what its plugins said.
+    """The holdings of a pool, the claims on it, and the last word of its plugins.
 
-    `total_units` is what its VMs hold, `members` is the number of VMs that name it, `waiting` the number of requests that wait for it. Amounts are there where
-    the plugins limit amounts.
+    `total_units` is what its VMs hold, `members` is the number of VMs that name it, `waiting` the number of requests that
+    wait for it. Amounts are there if the plugins limit amounts.
     """
 
     total_units: int
@@ -113,7 +113,7 @@ class PoolsShown(Document, frozen=True):
 
 
 class PluginShown(Document, frozen=True):
-    """A plugin of the chain. `status` is what the plugin shows of itself, in whatever form."""
+    """A plugin of the chain. `status` is the plugin's own status, in any form."""
 
     name: str
     status: Any

@@ -1,7 +1,7 @@
 """The control groups of a pod as its node informant shows them: `GET /pods/{uid}/cgroups`. Our own; published peers have no such page.
 
-The API server tells what a kubelet says of a pod, up to seconds later. The kernel's groups tell what is: which containers have processes, and
-what the limits allow. See docs/reference/protocol.md ("The control groups of a pod").
+The API server tells a kubelet's view of a pod, up to seconds later. The kernel's groups tell the truth: which containers have processes,
+and the limits. See docs/reference/protocol.md ("The control groups of a pod").
 """
 
 from msgspec import field
@@ -10,7 +10,7 @@ from protocol.fields import Message, Uint64
 
 
 class GroupAllowance(Message, frozen=True):
-    """What the limits of one group allow; null where there is no limit."""
+    """The limits of one group; null means no limit."""
 
     vcpu_milli: Uint64 | None = field(name="milliCPU", default=None)
     memory_bytes: Uint64 | None = field(name="memoryBytes", default=None)

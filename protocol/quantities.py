@@ -1,7 +1,7 @@
 """Kubernetes quantities, exactly: the one module that parses and writes them.
 
 A quantity is a number with a unit suffix ("250m", "1536Mi", "12e6"). Values are kept as whole *nano-units* in an
-`int`, so nothing is ever rounded except where the published rules round: finer than nano goes up (away from zero),
+`int`, so nothing is ever rounded except by the published rules: finer than nano goes up (away from zero),
 and binary-suffixed values stop at the largest signed 64-bit number.
 
 `parse` and `Quantity.canonical` follow apimachinery's `resource.Quantity` (golden vectors, op "quantity"). Known and
@@ -29,9 +29,9 @@ _NUMBER = re.compile(
     r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]+))?"
 )
 JSON_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?$"
-"""What a JSON Schema says of a quantity."""
+"""The pattern of a quantity in a JSON Schema."""
 _NEARLY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<prefix>[kmgtpe])(?P<binary>i?)b?", re.IGNORECASE)
-"""What people write for a quantity of bytes."""
+"""Texts that people write for a quantity of bytes."""
 
 
 class QuantityError(ValueError):
@@ -54,7 +54,7 @@ def _ceil_div(dividend: int, divisor: int) -> int:
 class Quantity:
     """An exact amount and the family of suffixes it is written with.
 
-    `nanos` is the amount in units of 10^-9. Two quantities are equal when their amounts are, whatever the format
+    `nanos` is the amount in units of 10^-9. Two quantities are equal when their amounts are, in any format
     ("1Gi" == "1073741824"). Source: seed 004 (`resource.Quantity`).
     """
 
@@ -97,7 +97,7 @@ class Quantity:
 
 
 def from_value(value: int, *, binary: bool = False) -> Quantity:
-    """A quantity of `value` whole units; `binary` writes it with Ki, Mi, Gi, … where one fits."""
+    """A quantity of `value` whole units; `binary` writes it with Ki, Mi, Gi, … if one fits."""
     return Quantity(value * NANO, Format.BINARY_SI if binary else Format.DECIMAL_SI)
 
 
@@ -139,7 +139,7 @@ def parse(text: str) -> Quantity:
 
 
 def _hint(text: str) -> str:
-    """What was probably meant: `16GB` is 16G or 16Gi."""
+    """The text that was probably meant: for `16GB` it is 16G or 16Gi."""
     nearly = _NEARLY.fullmatch(text)
     if nearly is None:
         return ""
@@ -151,7 +151,7 @@ def _hint(text: str) -> str:
 
 
 def _to_nanos(amount: int, scale: int) -> int:
-    """`amount` · 10^`scale` in nano-units; what is finer goes up, so that a little never becomes nothing."""
+    """`amount` · 10^`scale` in nano-units; finer amounts go up, so that a little never becomes nothing."""
     shift = scale + 9
     return amount * 10**shift if shift >= 0 else _ceil_div(amount, 10**-shift)
 

@@ -1,4 +1,4 @@
-"""What a message's declaration says of its fields, for those that read and write messages."""
+"""The fields of a message's declaration, for readers and writers of messages."""
 
 import functools
 import types

@@ -74,7 +74,7 @@ Judgement: TypeAlias = Passed | Retry | Stale | Reused | Superseded
 
 
 class AgentGate(Value, frozen=True):
-    """What the scheduler remembers of one pod's requests: the current life, its last number and that request.
+    """The scheduler's memory of one pod's requests: the current life, its last number and that request.
 
     `body` is the parsed request of `last` (compared by equality), `undecided` says that it ended without a decision,
     by our fault, so that the same number may be processed anew.
@@ -86,7 +86,7 @@ class AgentGate(Value, frozen=True):
     undecided: bool = False
 
     def check(self, life: Life, number: int, body: object) -> Judgement:
-        """How a request of `life` with `number` stands to what is known; nothing changes."""
+        """The judgement on a request of `life` with `number`; nothing changes."""
         assert number >= 1, number
         known = self.life
         if known is None:

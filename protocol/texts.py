@@ -1,7 +1,7 @@
 """The one cleaner of texts from outside: peers, plugins, guests, objects, files.
 
-It is called where such a text enters a document or an error, so that whoever shows the text later, on a terminal or a page, need not
-know from where it came.
+It is called where such a text enters a document or an error, so that the code that shows the text later, on a
+terminal or a page, need not know its origin.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Final
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:
-    """Such as "1 CPU", "2 CPUs", "0.5 CPUs"; `plural` where it is not the noun and an s."""
+    """Such as "1 CPU", "2 CPUs", "0.5 CPUs"; `plural` if it is not the noun and an s."""
     written = str(count) if isinstance(count, int) else f"{count:g}"
     return f"{written} {noun if count == 1 else plural or f'{noun}s'}"
 
@@ -21,7 +21,7 @@ _ESCAPES: Final = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 MAX_LINE: Final = 500
-"""Characters of a line, where nothing else bounds it."""
+"""Characters of a line, if nothing else bounds it."""
 
 
 def clean(value: object, limit: int = MAX_LINE) -> str:
@@ -33,7 +33,7 @@ def clean(value: object, limit: int = MAX_LINE) -> str:
         return ""
     if len(value) <= limit and value.isprintable():  # nearly every text
         return value.strip()
-    # What is dropped below is a bounded part of most texts; a text that is nothing else need not be read to its end.
+    # The part that is dropped below is a bounded part of most texts; a text that is nothing else need not be read to its end.
     plain = _ESCAPES.sub("", value[: 8 * limit])
     letters = (letter if letter.isprintable() else " " if letter.isspace() else "" for letter in plain)
     kept = " ".join("".join(letters).split())

@@ -137,7 +137,7 @@ class ComputeUnit(Value, frozen=True):
 
 
 NO_UNIT: Final = ComputeUnit(ZERO)
-"""Where no compute unit is known."""
+"""The unit while no compute unit is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a look at a VM showed: its size, the target that it is moving to, and when the look began.
+    """The result of a look at a VM: its size, the target that it is moving to, and when the look began.
 
     `begun_s` is in seconds of the observer's monotonic clock. The scheduler gets observations from reads of the cluster,
-    the agent from its back end. `refusal` says, for a person, why what resizes the VM does not carry out the target, or would not
-    carry out any; None where nothing is known against it.
+    the agent from its back end. `refusal` says, for a person, why the target is not carried out, or why no target would be;
+    None if nothing is known against it.
     """
 
     size: Resources
@@ -174,12 +174,12 @@ class Observation:
 
     @property
     def use(self) -> Resources:
-        """What the VM may use as far as the look shows: the larger of size and target."""
+        """The most that the VM may use as far as the look shows: the larger of size and target."""
         return self.size.max(self.target)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no resize is under way."""
+        """Whether no resize is under way: size and target are equal."""
         return self.size == self.target
 
 

@@ -103,7 +103,7 @@ class VersionRange(Generic[V]):
         return self.min <= version <= self.max
 
     def __str__(self) -> str:
-        """`v1.1`, or `v1.0 to v1.1` where the bounds differ."""
+        """`v1.1`, or `v1.0 to v1.1` if the bounds differ."""
         return str(self.min) if self.min == self.max else f"{self.min} to {self.max}"
 
 
@@ -146,7 +146,7 @@ PluginRange = VersionRange[PluginProtoVersion]
 
 @dataclass(frozen=True, slots=True)
 class Negotiation:
-    """What is known of one scheduler instance.
+    """Our knowledge of one scheduler instance.
 
     `version` is the one to speak, None when none is shared; `succeeded` says that a request of that version was
     answered; `exhausted` says that a plain 400 came at the lowest version.

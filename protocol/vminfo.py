@@ -1,4 +1,4 @@
-"""What the scheduler and the agent need to know of a NeonVM `VirtualMachine` object. Source: seed 004."""
+"""The fields of a NeonVM `VirtualMachine` object that the scheduler and the agent need. Source: seed 004."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ from protocol.fields import UINT16_MAX, Uint16, WireQuantity
 from protocol.wire import SlotResources
 
 LABEL_TESTING_ONLY_ALWAYS_MIGRATE: Final = "autoscaler/testing-only-always-migrate"
-"""A VM with this label, whatever its value, is always chosen for migration. Source: seed 004."""
+"""A VM with this label, with any value, is always chosen for migration. Source: seed 004."""
 
 
 class VmCpuInfo(wire.Message, frozen=True):
@@ -50,7 +50,7 @@ class VmInfo(wire.Message, frozen=True):
         return SlotResources(self.cpu.max, self.mem.max)
 
     def using(self) -> SlotResources:
-        """What the VM uses. Source: seed 004, Using."""
+        """The amounts that the VM uses. Source: seed 004, Using."""
         return SlotResources(self.cpu.use, self.mem.use)
 
     def with_using(self, use: SlotResources) -> "VmInfo":

@@ -103,7 +103,7 @@ class SlotResources(Message, frozen=True):
 
 
 class Metrics(Message, frozen=True):
-    """Load averages of the VM, rounded to float32. Raises `ValueError` where one is none. Source: seed 004."""
+    """Load averages of the VM, rounded to float32. Raises `ValueError` if one is none. Source: seed 004."""
 
     load_average_1min: Float32 = field(name="loadAvg1M")
     load_average_5min: Float32 = field(name="loadAvg5M")
@@ -147,7 +147,7 @@ class PluginResponse(Message, frozen=True):
 
 
 class AgentDesc(Message, frozen=True):
-    """What an agent says of itself in `/register`. Source: seed 004."""
+    """An agent's description of itself in `/register`. Source: seed 004."""
 
     agent_id: UUID = field(name="agentID")
     server_addr: str = field(name="agentServeAddr")
@@ -194,14 +194,14 @@ class InformantMetricsMethod(Message, frozen=True):
 
 
 class InformantDesc(Message, frozen=True):
-    """What an informant answers to `/register`. Source: seed 004."""
+    """An informant's answer to `/register`. Source: seed 004."""
 
     proto_version: InformantProtoVersion = field(name="protoVersion")
     metrics_method: InformantMetricsMethod = field(name="metricsMethod")
 
 
 class DownscaleResult(Message, frozen=True):
-    """Whether the informant approves a downscale. The keys are capitalised on the wire. Source: seed 004."""
+    """The informant's answer to a downscale. The keys are capitalised on the wire. Source: seed 004."""
 
     ok: bool = field(name="Ok")
     status: str = field(name="Status")
@@ -210,7 +210,7 @@ class DownscaleResult(Message, frozen=True):
 class MoreResourcesRequest(MoreResources, frozen=True, omit_defaults=True):
     """The body of `/try-upscale`: a `MoreResources`, embedded as Go embeds it, and the agent meant. Source: seed 004.
 
-    `why` is our own: what is short, for people. A published agent passes over it, and a published informant has none.
+    `why` is our own: the shortage, for people. A published agent passes over it, and a published informant has none.
     """
 
     expected_id: UUID = field(name="expectedID")

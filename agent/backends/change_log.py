@@ -1,9 +1,9 @@
-"""The append-only log of what may be in use on a node: every change of size, target and held, one JSON object a line.
+"""The append-only log of amounts that may be in use on a node: every change of size, target and held, one JSON object a line.
 
 The observer (design section 9) folds it line by line: at every line, over all VMs, the sum of
 max(held by a living agent, size, target) must fit the node. So a raise is written before it is used, a lowering before
-any peer hears of it. Lines: `daemon` (a daemon has the node; what earlier daemons held is gone), `held`, `size`, `target`,
-`gone` (the VM does not run any more: it uses nothing until its next `size`, whatever is held of it).
+any peer hears of it. Lines: `daemon` (a daemon has the node; amounts that earlier daemons held are gone), `held`, `size`, `target`,
+`gone` (the VM does not run any more: it uses nothing until its next `size`, even if something is held of it).
 """
 
 import json

@@ -67,10 +67,10 @@ NO_QEMU_EXTRA: Final = "backend: qemu needs the extra `vm`: .venv/bin/pip instal
 
 @dataclass(frozen=True, slots=True)
 class OnKubernetes:
-    """What the back end of a pod or a NeonVM may use.
+    """The tools of the back end of a pod or a NeonVM.
 
-    `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
-    not scaled and for NeonVMs. `informant` is the URL of the node informant for the pod, None where the pod has one of its own.
+    `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for pods that are not scaled and for NeonVMs.
+    `informant` is the URL of the node informant for the pod, None if the pod has one of its own.
     """
 
     api: "KubernetesApi"
@@ -80,7 +80,7 @@ class OnKubernetes:
 
 @dataclass(frozen=True, slots=True)
 class OnQemu:
-    """What the back end of QEMU guests may use. `to_informants` is open while the back end works; `moved` is told the name of a VM that
+    """The tools of the back end of QEMU guests. `to_informants` is open while the back end works; `moved` is told the name of a VM that
     has moved, or is out of reach."""
 
     rules: GuestRules
@@ -91,7 +91,7 @@ class OnQemu:
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """What a back end may need. `resize_delay_s` and `faults` are for simulated VMs, `kubernetes` is for those of a cluster, `qemu` for
+    """The tools of any back end. `resize_delay_s` and `faults` are for simulated VMs, `kubernetes` is for those of a cluster, `qemu` for
     QEMU guests."""
 
     state_directory: Path
@@ -102,13 +102,13 @@ class BackendOptions:
     kubernetes: OnKubernetes | None = None
     qemu: OnQemu | None = None
     cgroups: Callable[[Vm], Awaitable[PodCgroups | None]] = nothing_known
-    """What the control groups of a pod are."""
+    """Reads the control groups of a pod."""
     sizes: LoggedSizes | None = None
-    """Where sizes are logged, where others of the agent log there as well."""
+    """The log of sizes, if other parts of the agent log there as well."""
 
 
 class Machines(Protocol):
-    """What a back end has that holds a connection to each of its VMs."""
+    """A back end that holds a connection to each of its VMs."""
 
     async def forget(self, name: str) -> None:
         """The VM `namespace/name` is not ours any more."""
@@ -117,7 +117,7 @@ class Machines(Protocol):
         """End everything."""
 
     def machine(self, name: str) -> MachineShown | None:
-        """What the VM's page shows of its machine; None while the machine is out of reach."""
+        """The machine as the VM's page shows it; None while the machine is out of reach."""
 
     def families(self) -> Iterator[Family]:
         """The machines' metrics."""
@@ -125,9 +125,9 @@ class Machines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InstalledBackend:
-    """A back end, and what it needs before the runner of a VM starts.
+    """A back end, and its work before the runner of a VM starts.
 
-    `prepare` makes the VM where the back end is what makes VMs. It raises `BackendError`.
+    `prepare` makes the VM if the back end makes VMs. It raises `BackendError`.
     """
 
     backend: VmBackend

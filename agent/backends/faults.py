@@ -1,4 +1,4 @@
-"""What may go wrong with simulated VMs, and how their sizes move: settings, none by default. Chance is passed in.
+"""The faults of simulated VMs, and the movement of their sizes: settings, none by default. Chance is passed in.
 
 Every fault keeps the contract of the port (agent/core/ports.py): a runner must live with all of them, and the
 conformance suite runs over them. As a file, all of it optional, durations in seconds:
@@ -112,9 +112,9 @@ class Refusing(Settings):
 class Faults(Settings):
     """All faults together.
 
-    With a `command_deadline` a command that was sent travels without its sender, for at most that long, and is accepted
-    whatever has become of it; with the chance `late` its sender is told that there was no answer. A fence makes such
-    commands void (`void`, as a conditional write does) or lets them all arrive before it returns (`wait`).
+    With a `command_deadline` a command that was sent travels without its sender, for at most that long, and is accepted even if the sender
+    has ended; with the chance `late` its sender is told that there was no answer. A fence makes such commands void (`void`, as a
+    conditional write does) or lets them all arrive before it returns (`wait`).
 
     A new target replaces one that is not reached yet `at-once`, or the VM first finishes with the earlier one
     (`finish-first`), and shows the larger of both until then. With the chance `withdrawn` a growth is taken back on its
@@ -134,7 +134,7 @@ class Faults(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """A deadline exists wherever a command can be late or a fence waits, and some time is left for resizes."""
+        """A deadline exists if a command can be late or a fence waits, and some time is left for resizes."""
         deadline_s, latency, refusing = (
             found.get(name) for name in ("command_deadline", "latency", "refusing")
         )

@@ -1,4 +1,4 @@
-"""The change log of objects that others resize: what was seen and what was commanded, a raise before it counts, a lowering after it.
+"""The change log of objects that others resize: the sizes that were seen and commanded, a raise before it counts, a lowering after it.
 
 Looks and commands overlap. A look that began before another one, or before a command had ended, raises what the log
 shows, and lowers nothing.
@@ -14,7 +14,7 @@ from protocol.values import ZERO, Resources
 
 @dataclass(slots=True)
 class _Shown:
-    """What the log shows of one VM. Only looks whose number reaches `least` may lower that."""
+    """The log's entry of one VM. Only looks whose number reaches `least` may lower that."""
 
     size: Resources = ZERO
     target: Resources = ZERO
@@ -45,7 +45,7 @@ class LoggedSizes:
         self._shown.of(vm).least = self.begin()
 
     def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
-        """What the look of that number showed."""
+        """Log the sizes that the look of that number showed."""
         shown = self._shown.of(vm)
         if number < shown.least:
             size, target = size.max(shown.size), target.max(shown.target)

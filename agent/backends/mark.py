@@ -1,6 +1,6 @@
-"""The mark on an object: which life of an agent may resize what it describes.
+"""The mark on an object: it says which life of an agent may resize the object.
 
-The mark is an annotation, `GENERATION.COUNT`. A fence writes the next generation, which makes void whatever an earlier life has sent; the
+The mark is an annotation, `GENERATION.COUNT`. A fence writes the next generation, which makes void all commands of an earlier life; the
 count makes void, or numbers, the commands of one life.
 """
 
@@ -22,7 +22,7 @@ class Mark:
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Mark | None":
-        """The mark of an object; None where it has none, or another text."""
+        """The mark of an object; None if it has none, or another text."""
         generation, _, count = objects.annotations(manifest).get(FENCE, "").partition(".")
         if not (generation.isdecimal() and count.isdecimal() and len(generation) + len(count) < MAX_DIGITS):
             return None
@@ -30,8 +30,8 @@ class Mark:
 
     @classmethod
     def after(cls, before: "Mark | None", unix_s: float) -> "Mark":
-        """The mark of a new life. Generations are not below the time of day in seconds, so that they go on rising where somebody
-        removes the mark."""
+        """The mark of a new life. Generations are not below the time of day in seconds, so that they go on rising if somebody removes the
+        mark."""
         return cls(max(before.generation + 1 if before is not None else 1, int(unix_s)))
 
     def next(self) -> "Mark":

@@ -1,8 +1,8 @@
 """NeonVM: the target of a VM is `use` in the spec of its VirtualMachine object, the size is in the object's status.
 
-Each command is one JSON patch that tests what it rests on: the pod that the VM is in, the target that was seen, and the
+Each command is one JSON patch that tests its premises: the pod that the VM is in, the target that was seen, and the
 mark of the life that commands. The mark is an annotation, the life's generation and a number that each command raises. So a
-fence, which writes the next generation, makes void whatever an earlier life has sent; and a command whose outcome is not
+fence, which writes the next generation, makes void all commands of an earlier life; and a command whose outcome is not
 known is made void by the next look, which raises the number first, however late the API server takes the command.
 """
 
@@ -23,9 +23,9 @@ from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachin
 from protocol.values import Observation, Resources
 
 ATTEMPTS: Final = 5
-"""How often a mark is written anew where somebody else has changed the object meanwhile."""
+"""How often a mark is written anew if somebody else has changed the object meanwhile."""
 LASTING: Final = frozenset({400, 403, 422})
-"""How the API server, its policies and NeonVM's webhook refuse what they never will accept."""
+"""The statuses with which the API server, its policies and NeonVM's webhook refuse a write for ever."""
 MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
 _MARK_PATH: Final = f"/metadata/annotations/{FENCE.replace('/', '~1')}"
 
@@ -64,7 +64,7 @@ class NeonVmBackend:
         raise BackendError("the VirtualMachine changes too often to be fenced")
 
     async def observe(self, vm: Vm) -> Observation:
-        """A read of the object; first whatever is still on its way is made void."""
+        """Read the object, after all commands that are still on their way were made void."""
         begun_s, number = self._clock(), self._sizes.begin()
         manifest, machine = await self._read(vm)
         rests_on = self._unresolved.get(vm.name)
@@ -122,7 +122,7 @@ class NeonVmBackend:
         return manifest, _machine(vm, manifest)
 
     async def _write_mark(self, vm: Vm, manifest: Manifest, mark: Mark) -> Manifest | None:
-        """The object with the mark; None where it has changed since it was read."""
+        """The object with the mark; None if it has changed since it was read."""
         try:
             return await self._api.patch(
                 VIRTUAL_MACHINES,
@@ -175,7 +175,7 @@ class NeonVmBackend:
         self._sizes.settled(vm.name)
 
     def _seen(self, vm: Vm, manifest: Manifest) -> None:
-        """Log what the answer to a write shows."""
+        """Log the sizes in the answer to a write."""
         machine = _machine(vm, manifest)
         self._sizes.seen(vm.name, machine.size or machine.target, machine.target, self._sizes.begin())
 

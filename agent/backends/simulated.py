@@ -47,7 +47,7 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SentCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A target on its way, accepted at `arrives_s`, unless a later one was accepted before (`order`) or another target
-    than the one that was `seen` stands there by then (None, in files of earlier versions: whatever stands there)."""
+    than the one that was `seen` stands there by then (None, in files of earlier versions: any)."""
 
     order: int
     target: Resources
@@ -56,9 +56,9 @@ class SentCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a VM's file holds, written at `written_s` of the monotonic clock.
+    """The content of a VM's file, written at `written_s` of the monotonic clock.
 
-    `wanted` is the target that was accepted last (`target` shows more where an earlier one is finished first),
+    `wanted` is the target that was accepted last (`target` shows more if an earlier one is finished first),
     `accepted` the number of its command, `sent` the number given out last. `agenda` are the changes to come.
     """
 
@@ -151,7 +151,7 @@ class SimulatedBackend:
             self._log.size(vm.name, size)
             self._write(vm, VmFile(0, size, size, size, self._clock.now_s()))
             return
-        # It outlived an earlier agent: say again what it has, for a log that began since.
+        # It outlived an earlier agent: report its size again, for a log that began since.
         known = self._settle(vm)
         self._log.target(vm.name, known.target)
         self._log.size(vm.name, known.size)
@@ -194,7 +194,7 @@ class SimulatedBackend:
         there_s, back_s = ways(self._faults.latency.resize, self._rng)
         if not self._faults.command_deadline:
             await self._pause(there_s)
-        # Checked here, where nothing is awaited any more before the write: a fence, an edit or a pause may have come.
+        # Checked here, since nothing is awaited any more before the write: a fence, an edit or a pause may have come.
         known = self._check(vm, fencing)
         _check_write(known, target, seen, self._clock.now_s(), not_after_s)
         if self._faults.command_deadline:
@@ -244,7 +244,7 @@ class SimulatedBackend:
         if happens(chance, self._rng):
             raise BackendError(text)
 
-    # ---------------------------------------------------------------- what a VM does
+    # ---------------------------------------------------------------- the behaviour of a VM
 
     def _owned(self, vm: Vm, fencing: Fencing) -> VmFile:
         """The VM as it is by now, if no later life has fenced it."""

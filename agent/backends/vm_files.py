@@ -11,7 +11,7 @@ MAX_STEM: Final = 200
 
 
 def vm_path(directory: Path, vm: Vm) -> Path:
-    """Where a back end keeps what it knows of `vm`."""
+    """The file in which a back end keeps its knowledge of `vm`."""
     stem = f"{vm.pod.namespace}.{vm.pod.name}"
     if len(stem.encode()) > MAX_STEM:  # a pod's name may be longer than a file's
         stem = f"{stem[:64]}.{hashlib.sha256(stem.encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""`apply(state, event, now_s, timing)`: the state after an event. What to do next is decided in `plan`.
+"""`apply(state, event, now_s, timing)`: the state after an event. `plan` decides the next actions.
 
 The invariants are checked after every event; a violation is a fault of ours and stops this one runner.
 """
@@ -62,7 +62,7 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
         case events.ResizePostponed():
             return _resize_postponed(state, event, now_s, timing)
         case events.FencedOff():
-            # Whoever fenced it may be gone before it has asked anybody: nobody else can tell us that we are superseded.
+            # The daemon that fenced it may be gone before it has asked anybody: nobody else can tell us that we are superseded.
             return replace(state, superseded_at_ms=state.life.started_at_ms)
         case events.PermitGranted():
             return on_scheduler.granted(state, event, now_s, timing)
@@ -187,7 +187,7 @@ def _mending(link: BackendState, now_s: float, timing: Timing) -> Mending:
 
 
 def _refused(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RefusedResizes:
-    """What the VM's node does not take, after a look. A look that shows the same again says nothing new."""
+    """The targets that the VM's node does not take, after a look. A look that shows the same again says nothing new."""
     seen, before = event.observation, state.backend.refused
     if seen.refusal is None or seen.is_at_rest:
         return before
@@ -227,7 +227,7 @@ def _resize_refused(
 def _resize_postponed(
     state: RunnerState, event: events.ResizePostponed, now_s: float, timing: Timing
 ) -> RunnerState:
-    """A container does not run: what is wanted waits for a look that shows that it does."""
+    """A container does not run: the resize waits for a look that shows that it runs."""
     link, seen = state.backend, state.backend.observation
     assert seen is not None, "a resize before the first look"
     containers = replace(link.containers, waits=event.why)
@@ -265,7 +265,7 @@ def _resize_failed(
 
 
 def _changed(state: RunnerState, vm: Vm, now_s: float) -> RunnerState:
-    """New bounds lower what is held to the larger of them and what is in use."""
+    """New bounds lower the held amount to the larger of them and the amount in use."""
     assert (vm.pod, vm.pod_uid) == (state.vm.pod, state.vm.pod_uid), "another VM"
     held = state.held_at(now_s).min(vm.bounds.max.max(state.in_use()))
     link = replace(state.scheduler, held=held, denied=NO_DENIALS)

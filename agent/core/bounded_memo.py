@@ -1,4 +1,4 @@
-"""What a back end remembers of its VMs, with a bound: a node has few VMs at a time, but their names change for ever."""
+"""The memory of a back end about its VMs, with a bound: a node has few VMs at a time, but their names change for ever."""
 
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar

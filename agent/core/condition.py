@@ -1,4 +1,4 @@
-"""How a runner is doing, in one word and with reasons: what an operator asks first. Pure; reads only.
+"""The condition of a runner, in one word and with reasons: an operator asks for it first. Pure; reads only.
 
 A runner is *stuck* when a peer that it needs was not heard for two ticks, or when every resize has failed for so long. A
 runner that was refused, or that waits for an action under way, has a reason of its own.
@@ -36,7 +36,7 @@ class Health(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Condition:
     """A runner's health with its reasons; `peers` are the peers that do not answer. `mismatch` says how the VM's control groups differ
-    from its size; empty where they do not."""
+    from its size; empty if they do not."""
 
     health: Health
     reasons: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Ti
 
 
 def _built_in(state: RunnerState) -> Iterator[str]:
-    """What of the VM goes on with the built-in parts, because plugins did not answer."""
+    """The parts of the VM's scaling that go on with built-in code, because plugins did not answer."""
     if state.metrics.fault and not state.metrics.failures:  # a reading came, from elsewhere
         yield f"metrics: {state.metrics.fault}"
     if state.policies.fault:
@@ -92,7 +92,7 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
 
 
 def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
-    """Why there is not more, and of what."""
+    """Why the VM does not get more, and of which resource."""
     reasons = tuple(map(str, denial_reasons(state, planned, now_s)))
     names = denied_resources(state, planned, now_s) if state.unit.is_apart else ()
     what = f" {' and '.join(names)}" if names else ""
@@ -104,7 +104,7 @@ def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
 
 
 def denial_reasons(state: RunnerState, planned: Plan, now_s: float) -> tuple[Reason, ...]:
-    """What the scheduler says of the resources that should grow and may not, the binding reason first."""
+    """The scheduler's reasons for the resources that should grow and may not, the binding reason first."""
     denied = denied_resources(state, planned, now_s)
     if not denied:
         return ()
@@ -121,8 +121,8 @@ def denied_resources(state: RunnerState, planned: Plan, now_s: float) -> tuple[s
 
 
 def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> list[tuple[str, str]]:
-    """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault;
-    and the VM where a resize is due and all have failed for that long."""
+    """The peers that were not heard for two ticks (or for their usual time, if that is longer), each with its last fault;
+    and the VM if a resize is due and all have failed for that long."""
     patience_s = 2 * timing.tick_s
     link, seen, informant, metrics = (
         state.scheduler,

@@ -1,4 +1,4 @@
-"""What a VM should have, and why: the policies' goal within the bounds, raised by what the guest cannot wait for."""
+"""The size that a VM should have, and why: the policies' goal within the bounds, raised by the urgent needs of the guest."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ URGENT_BEFORE: Final = "the guest could not wait before"
 
 
 class _Resource(Value, frozen=True):
-    """One resource of a VM: what is in use of it, its step, and its bounds."""
+    """One resource of a VM: the amount in use, its step, and its bounds."""
 
     use: int
     step: int
@@ -42,8 +42,8 @@ class _Resource(Value, frozen=True):
 
 
 def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, Reasons]:
-    """What the VM should have of each resource, and why: the resource's goal within the bounds, at least what
-    `/try-upscale` asked for. Stale metrics lower nothing."""
+    """The amount of each resource that the VM should have, and why: the resource's goal within the bounds, at least the wish of
+    `/try-upscale`. Stale metrics lower nothing."""
     use, vm, wishes = state.in_use(), state.vm, state.informant.wishes
     goal, read_s = goal_of(state), state.metrics.read_s
     is_stale = read_s is not None and now_s - read_s > timing.metrics_stale_s
@@ -67,7 +67,7 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
 def _within_refusal(
     wanted: Resources, why: Reasons, state: RunnerState, now_s: float
 ) -> tuple[Resources, Reasons]:
-    """What stands, of a resource that should have what the VM's node refused lately."""
+    """The wanted size; a resource that should get an amount that the VM's node refused lately keeps its present amount."""
     seen = state.backend.observation
     if seen is None:
         return wanted, why
@@ -85,7 +85,7 @@ def _within_refusal(
 
 
 def _why_kept(state: RunnerState) -> str:
-    """Why the size stays whatever the goal is; empty where it need not."""
+    """Why the size stays even if the goal differs; empty if it need not."""
     if state.scheduler.is_migrating:
         return "the VM is being migrated away"
     if state.informant.phase is RegistrationPhase.SUSPENDED and state.informant.version is not None:
@@ -113,6 +113,6 @@ def whole(amount: Resources, unit: Resources) -> Resources:
 
 
 def _floor(amount: Resources, unit: Resources) -> Resources | None:
-    """The largest whole multiple of `unit` that fits in `amount`; None where `unit` itself does not fit."""
+    """The largest whole multiple of `unit` that fits in `amount`; None if `unit` itself does not fit."""
     count = min(amount.vcpu_milli // unit.vcpu_milli, amount.memory_bytes // unit.memory_bytes)
     return unit * count if count > 0 else None

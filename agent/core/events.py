@@ -1,4 +1,4 @@
-"""Events (past tense: what happened) and actions (imperative: what to do). Each action ends as exactly one event.
+"""Events (past tense) and actions (imperative). Each action ends as exactly one event.
 
 `chance` in an event is a random number in [0, 1) drawn by the shell, for jitter; `now_s` comes with `apply`.
 """
@@ -27,7 +27,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Look at the VM's size and target; where `checks_fence`, also whether this life may still command the VM."""
+    """Look at the VM's size and target; if `checks_fence`, also whether this life may still command the VM."""
 
     checks_fence: bool = False
 
@@ -282,7 +282,7 @@ class Suspended:
 @dataclass(frozen=True, slots=True)
 class TryUpscaleReceived:
     """The informant called `/try-upscale`: the guest cannot wait for more. With no resource named, an earlier call is
-    cancelled. `why` is what the informant says of it, for people; empty where it says nothing."""
+    cancelled. `why` is the informant's reason, for people; empty if it gives none."""
 
     registration: UUID
     more_resources: MoreResources
@@ -305,7 +305,7 @@ class VmChanged:
 
 @dataclass(frozen=True, slots=True)
 class VmMoved:
-    """The back end has told that the VM is not as it was, or that it is out of reach: what the last look showed is old."""
+    """The back end has told that the VM is not as it was, or that it is out of reach: the last look is out of date."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether a pod that is denied what it needs for long is evicted, so that it is made anew on a node with room. Pure.
+"""Decides whether a pod is evicted that was denied its needs for long, so that it is made anew on a node with room. Pure.
 
 At most one pod of a node is evicted at a time, the one that was denied for the longest: its room may be all that the others need. The
 budgets of the cluster decide as well (Eviction API): their no is asked again later.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 APART_S: Final = 60.0
-"""The time between two evictions of a node: what the first has freed must be seen before the next."""
+"""The time between two evictions of a node: the room that the first has freed must be seen before the next."""
 REFUSED_S: Final = 60.0
 """After a refusal the pod is not asked for again before so long; twice as long after each further one."""
 MAX_REFUSED_S: Final = 3600.0
@@ -22,7 +22,7 @@ def refusal_wait_s(refusals: int, chance: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod that may be evicted, and whether it is denied what it needs now."""
+    """A pod that may be evicted, and whether its needs are denied now."""
 
     uid: str
     is_denied: bool
@@ -37,7 +37,7 @@ class _Denied:
 
 @dataclass(frozen=True, slots=True)
 class Evictions:
-    """What is known of the node's pods. `after_s` is how long a pod must have been denied without a break."""
+    """The knowledge of the node's pods. `after_s` is how long a pod must have been denied without a break."""
 
     after_s: float
     denied: Mapping[str, _Denied] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from protocol.values import Resources
 
 
 def mended(wanted: Resources, why: Reasons, state: RunnerState, now_s: float) -> tuple[Resources, Reasons]:
-    """What to want, and why: of each resource that differs a step more than the target, as far as the VM's maximum allows."""
+    """The size to want, and why: a step more than the target of each resource that differs, as far as the VM's maximum allows."""
     link, most = state.backend, state.vm.bounds.max
     if link.observation is None or link.containers.waits or not link.is_mending_due(now_s):
         return wanted, why
@@ -26,7 +26,8 @@ def mended(wanted: Resources, why: Reasons, state: RunnerState, now_s: float) ->
 
 
 def taken_back(state: RunnerState, now_s: float) -> Resources | None:
-    """What a pod with a dead container is resized to: what its own group allows; None where that is no less than its target."""
+    """The size to which a pod with a dead container is resized: the amount that its own group allows; None if that is no less than its
+    target."""
     link = state.backend
     assert link.observation is not None, "before the first look"
     size, target = link.observation.size, link.observation.target
@@ -35,7 +36,7 @@ def taken_back(state: RunnerState, now_s: float) -> Resources | None:
 
 
 def lower(state: RunnerState, target: Resources) -> Resources:
-    """The target with a step less of each resource that differs, for where it cannot grow; not below the VM's minimum."""
+    """The target with a step less of each resource that differs, but not below the VM's minimum; for a VM that cannot grow."""
     return (target - _steps(state)).max(state.vm.bounds.min.min(target))
 
 

@@ -1,4 +1,4 @@
-"""What a runner knows of the outside: the VM, and samples of the load."""
+"""The knowledge of a runner about the outside: the VM, and samples of the load."""
 
 import enum
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from protocol.wire import PodName
 
 
 class VmKind(enum.StrEnum):
-    """What a VM is in the real world; its back end has the same name."""
+    """The kind of a VM in the real world; its back end has the same name."""
 
     SIMULATED = "simulated"
     POD = "pod"
@@ -23,8 +23,8 @@ class VmKind(enum.StrEnum):
 class Vm:
     """The VM of one runner: the pod it runs in, its bounds, compute unit and memory slot.
 
-    `unit` says what may be: its resources are apart only as long as the scheduler and the policies take them so.
-    `virtual_machine` is the name of the VirtualMachine object in the pod's namespace; empty for what is no NeonVM.
+    `unit` says what is allowed: its resources are apart only as long as the scheduler and the policies take them so.
+    `virtual_machine` is the name of the VirtualMachine object in the pod's namespace; empty if the VM is no NeonVM.
     """
 
     pod: PodName
@@ -43,7 +43,7 @@ class Vm:
 
 @dataclass(frozen=True, slots=True)
 class ContainersSeen:
-    """What a look at a pod showed of its containers.
+    """The containers of a pod, in one look.
 
     `waits` says, for a person, which container that is scaled does not run: until it does, the pod is not resized. `mismatch` says how
     the control groups differ from the size that the node tells; `mismatched` names those resources; `is_judged` says that they were compared.
@@ -66,13 +66,13 @@ NO_CONTAINERS: Final = ContainersSeen()
 
 @dataclass(frozen=True, slots=True)
 class PodObservation(Observation):
-    """A look at a pod. Its size is what the control groups allow, where these are known and differ from what the node tells."""
+    """A look at a pod. Its size is the amount that the control groups allow, if these are known and differ from the node's status."""
 
     containers: ContainersSeen = NO_CONTAINERS
 
 
 def containers_of(seen: Observation | None) -> ContainersSeen:
-    """What a look showed of containers; nothing where it was none at a pod."""
+    """The containers that a look showed; the empty value if it was no look at a pod."""
     return seen.containers if isinstance(seen, PodObservation) else NO_CONTAINERS
 
 
@@ -86,7 +86,7 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of the exporter; None where the exporter does not tell. `cpu_busy_s` is the CPU time used so far, `cpus` how many
+    """One reading of the exporter; None if the exporter does not tell. `cpu_busy_s` is the CPU time used so far, `cpus` how many
     CPUs there are to use it (of a pod: by its limit)."""
 
     at_s: float
@@ -115,7 +115,7 @@ def load_between(history: tuple[Sample, ...], sample: Sample) -> Load:
 
 
 def _busy(before: Sample | None, after: Sample) -> float | None:
-    """The CPUs that were busy between two readings; None where that is not known, or the counter was restarted."""
+    """The CPUs that were busy between two readings; None if that is not known, or the counter was restarted."""
     if before is None or before.cpu_busy_s is None or after.cpu_busy_s is None:
         return None
     span_s = after.at_s - before.at_s

@@ -1,7 +1,7 @@
-"""What is told to the owner of a VM about its scaling, and when: not what passes, and not the same again and again. Pure.
+"""The notices to the owner of a VM about its scaling: troubles that last, and not the same one again and again. Pure.
 
-Each look names what is the matter now, by topic. A topic is told when it has lasted; again where it says something else, or after a
-long time, because Events are kept for an hour; and when it is over.
+Each look names the present troubles, by topic. A topic is told when it has lasted; again if its text changes, or after a long time,
+because Events are kept for an hour; and when it is over.
 """
 
 import enum
@@ -12,14 +12,14 @@ from typing import Final, TypeAlias
 from agent.core.condition import VM, Condition, Health
 
 AGAIN_S: Final = 1800.0
-"""What lasts is told again after so long."""
+"""A trouble that lasts is told again after so long."""
 CHANGED_S: Final = 300.0
-"""What says something else is told again at the earliest after so long."""
+"""A changed text is told again at the earliest after so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a topic is told: `reason` and `action` as in an Event of Kubernetes, `over` the reason when it is over; empty where that is not
+    """How a topic is told: `reason` and `action` as in an Event of Kubernetes, `over` the reason when it is over; empty if that is not
     told. `patience_s` is how long it must have lasted."""
 
     reason: str
@@ -29,7 +29,7 @@ class Wording:
 
 
 class Topic(enum.Enum):
-    """What can be the matter with a VM."""
+    """The kinds of trouble of a VM."""
 
     UNSCALABLE = Wording("NotScalable", "Scale")
     ANNOTATIONS = Wording("AnnotationIgnored", "ReadAnnotations")
@@ -47,7 +47,7 @@ class Topic(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell. `is_warning` is false where it is over."""
+    """One thing to tell. `is_warning` is false if it is over."""
 
     topic: Topic
     text: str
@@ -61,7 +61,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Something that is the matter: since when, and what was told of it, and when; None where nothing was told yet."""
+    """A trouble: its beginning, the text that was told of it, and when; None if nothing was told yet."""
 
     since_s: float
     told: str = ""
@@ -70,8 +70,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Matters:
-    """What is known of a VM beside the condition of its runner, as texts for a person: why it cannot be scaled, what is ignored in
-    its annotations, who else is at work on it."""
+    """The troubles of a VM beside the condition of its runner, as texts for a person: why it cannot be scaled, the ignored parts of its
+    annotations, and the other controllers at work on it."""
 
     obstacles: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Matters:
 
 
 def present(condition: Condition | None, matters: Matters) -> dict[Topic, str]:
-    """What is the matter now, in words; `condition` is None where no runner is at work."""
+    """The present troubles, in words; `condition` is None if no runner is at work."""
     found = {
         Topic.UNSCALABLE: "; ".join(matters.obstacles),
         Topic.ANNOTATIONS: "; ".join(matters.faults),
@@ -99,7 +99,7 @@ Standings: TypeAlias = Mapping[Topic, Standing]
 
 
 def look(before: Standings, present: Mapping[Topic, str], now_s: float) -> tuple[Standings, list[Notice]]:
-    """What stands after this look, and what is to be told now. `present` is what is the matter, in words."""
+    """The troubles that stand after this look, and the notices to give now. `present` has the present troubles, in words."""
     # Whether more is denied is not known while one of these is the matter: a denial stands as it was.
     is_hidden = any(topic in present for topic in (Topic.MISMATCH, Topic.STUCK, Topic.SILENT))
     hidden = {Topic.DENIED} if is_hidden else set()

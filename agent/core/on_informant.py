@@ -1,4 +1,4 @@
-"""What the informant's answers and calls mean: registration, suspension, approvals, `/try-upscale`."""
+"""Applies the informant's answers and calls: registration, suspension, approvals, `/try-upscale`."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def called(
         case events.Suspended() if link.phase is RegistrationPhase.REGISTERING:
             link = replace(link, resumed_early=False)
         case events.Suspended():
-            # The other agent may grow and shrink the guest: what we were told, and allowed, means nothing after it.
+            # The other agent may grow and shrink the guest: earlier answers and approvals mean nothing after it.
             link = replace(link, phase=RegistrationPhase.SUSPENDED, known_size=None)
         case events.InformantHeard():
             pass
@@ -125,7 +125,7 @@ def _whole_units_more(state: RunnerState, more: MoreResources) -> Resources:
 
 
 def _asked(wish: UrgentGrowth | None) -> int:
-    """How much a wish has asked for, as long as what came of it is kept; 0 for none."""
+    """The amount of a wish as long as its gain is kept; 0 for none."""
     return 0 if wish is None or wish.phase is WishPhase.GIVEN_BACK else wish.amount
 
 
@@ -140,7 +140,7 @@ def _wished_again(
 
 
 def _over(wish: UrgentGrowth | None, in_use: int, since_s: float, timing: Timing) -> UrgentGrowth | None:
-    """A wish that was called off, or has expired, at `since_s`: what has come of it stays for a while."""
+    """A wish that was called off, or has expired, at `since_s`: its gain stays for a while."""
     if wish is None or wish.is_over:
         return wish
     until_s = since_s + timing.kept_s(wish.relapses)
@@ -148,7 +148,7 @@ def _over(wish: UrgentGrowth | None, in_use: int, since_s: float, timing: Timing
 
 
 def load_read(link: InformantState, load: Load) -> InformantState:
-    """A reading of the load: what the guest could not wait for is kept as long as it stays as high."""
+    """A reading of the load, which wishes remember the highest of."""
     if link.wishes == NO_WISHES:
         return link
     pairs = zip(link.wishes, levels(load), strict=True)
@@ -160,7 +160,7 @@ def _with_peak(wish: UrgentGrowth | None, level: int | None) -> UrgentGrowth | N
 
 
 def levels(load: Load | None) -> tuple[int | None, int | None]:
-    """How high the load of each resource is now, in millionths of a CPU and in bytes; None where that is not known."""
+    """The load of each resource, in millionths of a CPU and in bytes; None if it is unknown."""
     if load is None:
         return None, None
     busy = load.busy()
@@ -168,7 +168,7 @@ def levels(load: Load | None) -> tuple[int | None, int | None]:
 
 
 def wishes_kept(state: RunnerState, until_s: float) -> RunnerState:
-    """What the guest could not wait for counts until `until_s` at least, because it cannot be had before."""
+    """The urgent growth of the guest counts until `until_s` at least, because it cannot be had before."""
     kept = (
         None if each is None else replace(each, until_s=max(each.until_s, until_s))
         for each in state.informant.wishes
@@ -194,7 +194,7 @@ def size_known(state: RunnerState, amount: Resources) -> RunnerState:
 
 
 def _lowered(link: InformantState, amount: Resources) -> PerResource[bool]:
-    """Which resources are less in `amount` than the informant knows; none where that is not known."""
+    """Which resources are less in `amount` than the informant knows; none if that is not known."""
     known = link.known_size
     if known is None:
         return PerResource(False, False)
@@ -204,7 +204,7 @@ def _lowered(link: InformantState, amount: Resources) -> PerResource[bool]:
 def denied(state: RunnerState, event: events.DownscaleDenied, now_s: float, timing: Timing) -> RunnerState:
     """The guest needs more than it was asked to live with.
 
-    Where the resources are apart and both were to shrink, memory is taken to be the reason, and CPU is asked for alone.
+    If the resources are apart and both were to shrink, memory is taken to be the reason, and CPU is asked for alone.
     """
     link, until_s = state.informant, now_s + timing.downscale_cooldown_s
     cpu, memory = (Denial(amount, until_s) for amount in amounts(event.amount))
@@ -234,7 +234,7 @@ def failed(
     retry_at_s = now_s + timing.retry_after_s(failures, chance)
     if is_lost or link.phase is RegistrationPhase.REGISTERING:
         return replace(state, informant=forgotten(link, failures, retry_at_s, error))
-    # The guest may have heard us all the same: what it knows is unknown, so it is told of its size anew.
+    # The guest may have heard us all the same: its knowledge is unknown, so it is told of its size anew.
     link = replace(
         link, is_calling=False, failures=failures, retry_at_s=retry_at_s, known_size=None, fault=error
     )
@@ -254,7 +254,7 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
 def _left(
     wish: UrgentGrowth | None, in_use: int, now_s: float, timing: Timing, *, is_needed: bool
 ) -> UrgentGrowth | None:
-    """What is left of a wish, whose growth may still be needed. A guest that still has it is about to repeat it."""
+    """The rest of a wish. A guest that still has it is about to repeat it. `is_needed`: the load that caused it goes on."""
     if wish is None or now_s < wish.until_s:
         return wish
     match wish.phase:
@@ -271,7 +271,7 @@ def _left(
 
 
 def _needed(state: RunnerState) -> tuple[bool, bool]:
-    """Whether the load of each resource is still what it was with the wish; tied, of any of the two: they grow and shrink as one."""
+    """Whether each resource has the load that caused its wish; tied, whether one of them has: they grow and shrink as one."""
     pairs = zip(state.informant.wishes, levels(state.metrics.load), strict=True)
     cpu, memory = (wish is not None and wish.has_same_load(level) for wish, level in pairs)
     return (cpu, memory) if state.unit.is_apart else (cpu or memory,) * 2

@@ -1,4 +1,4 @@
-"""What readings of the load, and the answers of policies in processes of their own, come to."""
+"""Applies readings of the load, and the answers of policies in processes of their own."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,24 +17,24 @@ from protocol.values import ZERO, Resources
 LATE_S: Final = 2.0
 """A reading may have been taken so much before it was received: the time between two readings is known no better."""
 BURST: Final = 8
-"""A pod without limits, or with higher ones than its requests, may use more than its size. Where nobody tells how much, so many times
+"""A pod without limits, or with higher ones than its requests, may use more than its size. If nobody tells how much, so many times
 its maximum are believed."""
 _MACHINES: Final = (VmKind.QEMU, VmKind.NEONVM)
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """The most that a VM can have used between two readings: CPUs, and bytes of memory; None where that is not known."""
+    """The most that a VM can have used between two readings: CPUs, and bytes of memory; None if that is not known."""
 
     cpus: float
     memory_bytes: int | None
 
 
 def usable(vm: Vm, had: Resources, before: Sample | None, after: Sample) -> Usable:
-    """What `vm` can have used. `had` is the most that it had since the reading before; zero where that is not known.
+    """The most that `vm` can have used. `had` is the most that it had since the reading before; zero if that is not known.
 
-    A machine of its own has nothing beyond that. Where a guest tells its CPUs (those of its limits, of a pod), it tells its memory as
-    well, and both are believed; else what the VM may have at most counts.
+    A machine of its own has nothing beyond that. If a guest tells its CPUs (those of its limits, of a pod), it tells its memory as
+    well, and both are believed; else the VM's maximum counts.
     """
     most = vm.bounds.max.max(had)
     told = [each.cpus for each in (before, after) if each is not None and each.cpus is not None]
@@ -48,7 +48,7 @@ def usable(vm: Vm, had: Resources, before: Sample | None, after: Sample) -> Usab
 
 
 def plausible(load: Load, most: Usable, before: Sample | None, after: Sample) -> tuple[Load, str]:
-    """The load without what cannot be true, and why that cannot be; empty where all of it can."""
+    """The load without figures that cannot be true, and why they cannot; empty if all of them can."""
     why, used = [], load.memory_used()
     if load.busy_micro is not None and before is not None:
         span_s = after.at_s - before.at_s
@@ -84,7 +84,7 @@ def read(
     load, implausible = plausible(told, most, before, event.sample)
     how, size, unit = policy.remembering, state.in_use(), state.unit
     remembered, policies = remember(link.remembered, load, now_s, how), state.policies
-    # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
+    # If the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and told.busy_micro is None
     if size != ZERO and not is_first_of_pair:
         asked = PolicyQuestion(remembered.fill(load, now_s, how), Sizing(size, unit, state.vm.bounds))
@@ -109,7 +109,7 @@ def read(
 
 
 def _had_since(before: Sample | None, history: tuple[LoadReading, ...], had: Resources) -> Resources:
-    """The most that was in use since the sample `before`, with what it `had` since the last reading of any source."""
+    """The most that was in use since the sample `before`, with the amount that it `had` since the last reading of any source."""
     for each in reversed(history):
         if each.sample is before:
             break
@@ -142,7 +142,7 @@ def asked(state: RunnerState, event: events.AskPolicies) -> RunnerState:
 def answered(
     state: RunnerState, event: events.PoliciesAnswered, now_s: float, timing: Timing, policy: Combined
 ) -> RunnerState:
-    """The goal with the answers. Where the load was read again meanwhile, it is the goal for that."""
+    """The goal with the answers. If the load was read again meanwhile, it is the goal for that."""
     link = state.policies
     assert link.asked is not None, "an answer to nothing"
     step = link.asked.sizing.unit.step

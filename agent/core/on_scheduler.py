@@ -1,4 +1,4 @@
-"""What the scheduler's answers mean: held and its lease, versions, sequence numbers, supersession.
+"""Applies the scheduler's answers: held and its lease, versions, sequence numbers, supersession.
 
 The rule of `held` (design section 4): sending a request lowers `held` to the requested amount; the reply to the
 latest number sets `held`, up or down; replies to older numbers are dropped; an error, a time-out or a 409 changes nothing.
@@ -69,7 +69,7 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
             is_fenced=False,
             alone_after_s=link.alone_after_s if is_still_alone else now_s + timing.alone_s,
             is_migrating=event.migrate,
-            # Who does not know yet what we hold cannot raise it.
+            # A scheduler that does not know yet what we hold cannot raise it.
             held=link.held.min(event.permit) if is_unsettled else event.permit,
             lease_until_s=event.sent_s + timing.hold_s,
             permit=event.permit,
@@ -97,7 +97,7 @@ def _is_tied(request: PermitRequest, event: events.PermitGranted, link: Schedule
 def _denied(
     link: SchedulerState, event: events.PermitGranted, is_tied: bool, now_s: float, timing: Timing
 ) -> PerResource[Denial | None]:
-    """What was not granted of the request; where the VM is tied, that is about both resources."""
+    """The resources of the request that were not granted in full; if the VM is tied, that is about both resources."""
     request = link.request
     assert request is not None
     if event.permit == request.resources:
@@ -116,7 +116,7 @@ def _denied(
 
 
 def _denied_for_s(before: Denial | None, named_s: float | None, timing: Timing) -> float:
-    """How long to wait before the next request for what was not granted: as the binding reason says, at most a tick.
+    """The time before the next request for denied amounts, in seconds: as the binding reason says, at most a tick.
 
     A wait of zero is accepted the first time only.
     """
@@ -127,7 +127,7 @@ def _denied_for_s(before: Denial | None, named_s: float | None, timing: Timing) 
 
 
 def _unusable(request: PermitRequest, event: events.PermitGranted, link: SchedulerState) -> str:
-    """What is wrong with a reply; empty where the reply can be used."""
+    """The fault of a reply; empty if the reply can be used."""
     if event.instance is not None and event.echoed_number != request.number:
         return f"the reply is to number {event.echoed_number}, not {request.number}"
     if event.instance is not None and event.epoch < link.seen_epoch:

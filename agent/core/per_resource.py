@@ -1,4 +1,4 @@
-"""A pair of values, one for each resource, where an amount alone does not tell."""
+"""A pair of values, one for each resource, for cases in which an amount alone does not tell."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PerResource(Generic[T]):
-    """What holds for CPU (amounts in milli-CPU) and for memory (amounts in bytes)."""
+    """Two values of one kind: for CPU (amounts in milli-CPU) and for memory (amounts in bytes)."""
 
     cpu: T
     memory: T
@@ -28,7 +28,7 @@ def amounts(of: Resources) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """`amount` of one resource was refused; whoever refused is not asked for it again before `until_s`."""
+    """`amount` of one resource was refused; the peer that refused is not asked for it again before `until_s`."""
 
     amount: int
     until_s: float
@@ -36,7 +36,7 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Why each resource should have what it should have."""
+    """The reason for the wanted amount of each resource."""
 
     cpu: str
     memory: str

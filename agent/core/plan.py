@@ -1,4 +1,4 @@
-"""`plan(state, now_s, timing)`: what to do now, when to look again, and why. Recomputed after every event.
+"""`plan(state, now_s, timing)`: the actions now, the moment of the next look, and the reasons. Recomputed after every event.
 
 Order up: scheduler, then VM, then informant. Order down: informant, then VM, then scheduler. At most one action of
 each kind is in flight. Reads only: the shell records `Started` for each action that it takes up.
@@ -24,7 +24,7 @@ _NONE_CALM: Final = PerResource(False, False)
 
 
 class WaitsFor(enum.StrEnum):
-    """What must come before the scheduler is asked again, where that is no moment."""
+    """The event that must come before the scheduler is asked again, if that is no moment."""
 
     TAKEOVER = "takeover"
     """Another agent owns the VM."""
@@ -38,7 +38,7 @@ class WaitsFor(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """When the scheduler is asked next: at `at_s` (absolute seconds), or, where that is None, after what is waited for."""
+    """When the scheduler is asked next: at `at_s` (absolute seconds), or, if that is None, after the event that is waited for."""
 
     at_s: float | None = None
     waits_for: WaitsFor | None = None
@@ -48,8 +48,8 @@ class NextRequest:
 class Plan:
     """Actions to start now, the moment of the next step (absolute seconds), and why each resource is desired so.
 
-    `resizes` says that a resize is due, also where it waits for its next try. `next_request` is when the scheduler is asked next,
-    as far as it is known now: what happens meanwhile may bring it forward.
+    `resizes` says that a resize is due, also while it waits for its next try. `next_request` is when the scheduler is asked next,
+    as far as it is known now: events may bring it forward.
     """
 
     actions: tuple[events.Action, ...]
@@ -60,7 +60,7 @@ class Plan:
     next_request: NextRequest = NextRequest()
 
     def told(self, use: Resources) -> str:
-        """Why, in one line for people: the reason of the resource that grows alone beyond what is in use, else both."""
+        """Why, in one line for people: the reason of the resource that grows alone beyond the amount in use, else both."""
         cpu_grows = self.desired.vcpu_milli > use.vcpu_milli
         memory_grows = self.desired.memory_bytes > use.memory_bytes
         if cpu_grows == memory_grows:
@@ -118,7 +118,7 @@ class _Steps:
         self._wake_at_s = min(self._wake_at_s, moment_s)
 
     def _is_due(self, *moments_s: float) -> bool:
-        """Whether all moments have come; otherwise the last of them is when to look again."""
+        """Whether all moments have come; if not, the next look is at the last of them."""
         latest = max(moments_s)
         if latest <= self._now_s:
             return True
@@ -187,7 +187,7 @@ class _Steps:
             self._actions.append(events.RequestPermit(request))
 
     def _request(self, desired: Resources) -> PermitRequest:
-        """The next request. The last request is sent again where no answer came and it is still true."""
+        """The next request. The last request is sent again if no answer came and it is still true."""
         state, link = self._state, self._state.scheduler
         use, claim = state.in_use(), state.claim_at(self._now_s)
         # The first request of a life names the use: it settles, and an old peer's unit is not known before it.
@@ -220,7 +220,7 @@ class _Steps:
             metrics=self._metrics(),
             instance=link.instance,
             seen_epoch=link.seen_epoch,
-            # Also where the last reply said tied: the scheduler may have learned more, or may be another one by now.
+            # Also if the last reply said tied: the scheduler may have learned more, or may be another one by now.
             is_apart=state.vm.unit.is_apart,
             token=link.proof(self._now_s),
         )
@@ -263,7 +263,7 @@ class _Steps:
                 None if known is None else max(desired.memory_bytes, known.memory_bytes),
             ),
         )
-        # What is not held may be somebody else's by now: without a lease a target is lowered only.
+        # An amount that is not held may be somebody else's by now: without a lease a target is lowered only.
         target = target.min(held.max(seen.target))
         cannot_grow = not desired.exceeds(seen.target) or any(state.scheduler.denied)
         if target == seen.target and cannot_grow and link.is_mending_due(self._now_s):
@@ -290,7 +290,7 @@ class _Steps:
         known = link.known_size if link.known_size is not None else ZERO
         if not (calm.cpu or calm.memory) or (known == ZERO and not (calm.cpu and calm.memory)):
             return
-        # What is still moving is told of, or asked for, when that is over.
+        # A resource that still moves is told of, or asked for, when that is over.
         kept = _if_calm(calm, seen.size.min(desired), known)
         if kept.exceeds(known):
             # Growth that was seen; or a shrink that was approved and is not wanted any more.
@@ -315,7 +315,7 @@ class _Steps:
 
 
 def _if_calm(calm: PerResource[bool], amount: Resources, known: Resources) -> Resources:
-    """`amount`, and what is `known` of a resource that still moves."""
+    """`amount`, but the `known` amount of a resource that still moves."""
     return Resources(
         amount.vcpu_milli if calm.cpu else known.vcpu_milli,
         amount.memory_bytes if calm.memory else known.memory_bytes,
@@ -325,7 +325,7 @@ def _if_calm(calm: PerResource[bool], amount: Resources, known: Resources) -> Re
 def _target(is_calm: bool, seen: tuple[int, int], allowed: int, approved: int | None) -> int:
     """The next target of one resource, `seen` with its size and target; it may grow to `allowed`, and shrink to `approved`.
 
-    Of what moves (somebody else's resize, one of an earlier life, or one that takes its time) the end is waited for, but
+    The end of a resize that moves (somebody else's, one of an earlier life, or a slow one) is waited for, but
     growth beyond it need not wait; nor need the end of a shrink that is not wanted any more: the guest may not be able to spare it.
     """
     size, target = seen

@@ -1,4 +1,4 @@
-"""What the agent needs of the world. Adapters implement these ports; each port documents the outcomes of its calls."""
+"""The agent's view of the world. Adapters implement these ports; each port documents the outcomes of its calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,10 +30,10 @@ class FencedOffError(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a back end can do.
+    """The abilities of a back end.
 
     `command_deadline_s`: so long after its sending (at the latest at its `not_after_s`) a command can no longer be
-    accepted; 0 where a command dies with its sender. `look_every_s`: looking at a VM that moves more often than that shows
+    accepted; 0 if a command dies with its sender. `look_every_s`: looking at a VM that moves more often than that shows
     nothing new; `look_at_rest_every_s`: looking at a VM that does not move more often than that costs more than it tells.
     """
 
@@ -54,13 +54,13 @@ class VmBackend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this back end can do; never changes."""
+        """The abilities of this back end; they never change."""
 
     async def fence(self, vm: Vm) -> Fencing:
         """Return when no command of an earlier life can take effect any more. Raises `BackendError`."""
 
     async def observe(self, vm: Vm) -> Observation:
-        """The VM's size and target, and why the target is not carried out where that is known; the look begins after the call.
+        """The VM's size and target, and why the target is not carried out if that is known; the look begins after the call.
         Raises `BackendError`."""
 
     async def resize(
@@ -68,11 +68,11 @@ class VmBackend(Protocol):
     ) -> None:
         """Set the target and return when it is accepted, not when it is reached.
 
-        No write is blind: where the present target is neither `seen` (what a look showed) nor `target`, it was changed
+        No write is blind: if the present target is neither `seen` (the target in a look) nor `target`, it was changed
         from outside, and nothing is written. No write is late: the moment is compared with `not_after_s`
         (monotonic) right before it. However the call ends, nothing is sent afterwards. Repeating it changes nothing.
         After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `ResizeRefusedError` for a
-        target that cannot be had; `NotNowError` where a container does not run; `FencedOffError` for a fencing that a later life has
+        target that cannot be had; `NotNowError` if a container does not run; `FencedOffError` for a fencing that a later life has
         replaced.
         """
 
@@ -119,7 +119,7 @@ class PolicyPeer(Protocol):
 
 
 class HeldLog(Protocol):
-    """Where changes of what an agent may use are written: a raise before it is used, a lowering before it is told."""
+    """The log of changes of the amounts that an agent may use: a raise is written before it is used, a lowering before it is told."""
 
     def held(self, vm: str, life: str, amount: Resources) -> None:
         """`life` may use `amount` of `vm` from now on."""
@@ -129,10 +129,10 @@ class HeldLog(Protocol):
 class VmDescription:
     """A VM of this node as its source describes it.
 
-    `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the
-    size that a back end makes the VM with, where the back end is what makes VMs; None for the minimum. `is_tied` is what the
-    source says of the VM's resources; None leaves that to the settings. `qmp` is the path of the QMP socket of a QEMU guest.
-    `containers` are a pod's containers with their states: once these change, the VM is looked at.
+    `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the size that a back
+    end makes the VM with, if the back end makes VMs; None for the minimum. `is_tied` is the source's word on the VM's resources; None
+    leaves that to the settings. `qmp` is the path of the QMP socket of a QEMU guest. `containers` are a pod's containers with their states:
+    once these change, the VM is looked at.
     """
 
     vm: Vm
@@ -162,7 +162,7 @@ VmChange: TypeAlias = VmDescribed | VmRemoved
 
 
 class VmSourceError(Exception):
-    """The source cannot be read now, or says what cannot be used. The text names every fault."""
+    """The source cannot be read now, or its content cannot be used. The text names every fault."""
 
 
 class VmSource(Protocol):
@@ -176,7 +176,7 @@ class VmSource(Protocol):
         A VM that is
         made anew has another UID; the end of the old one is told first. A call that is cancelled takes no change with it.
 
-        Raises `VmSourceError` where the source is unreachable or faulty, and again after a while as long as that lasts.
-        What was
-        told before stays in force. The first call that succeeds afterwards returns at once, even where nothing has changed.
+        Raises `VmSourceError` if the source is unreachable or faulty, and again after a while as long as that lasts.
+        Earlier changes stay in force.
+        The first call that succeeds afterwards returns at once, even if nothing has changed.
         """

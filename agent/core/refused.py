@@ -1,7 +1,8 @@
-"""What a VM's node does not carry out although the scheduler permits it: how long to leave it, and what to want meanwhile.
+"""The sizes that a VM's node does not carry out although the scheduler permits them: how long to leave them, and the sizes to want
+meanwhile.
 
-A node refuses growth for which it has no room (or never will), and a shrink below what is in use. The target goes back to what
-stands, so that the scheduler gets the room back, and the refused size is not tried again for a while: longer each time.
+A node refuses growth for which it has no room (or never will), and a shrink below the use. The target goes back to the present size,
+so that the scheduler gets the room back, and the refused size is not tried again for a while: longer each time.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from protocol.values import Resources
 class RefusedResize:
     """A resize from `size` to `target` that was refused, `times` in a row, and is not tried again before `until_s`.
 
-    Where any resource would have grown, the growth was refused, else the shrink.
+    If any resource would have grown, the growth was refused, else the shrink.
     """
 
     size: Resources
@@ -38,7 +39,7 @@ class RefusedResize:
         )
 
     def wanted(self, resource: int, wanted: int, stands: int) -> int:
-        """What to want of a resource (0 CPU, 1 memory) instead of `wanted`, while `stands` is what there is."""
+        """The amount of a resource (0 CPU, 1 memory) to want instead of `wanted`, while the VM has `stands`."""
         was, refused = amounts(self.size)[resource], amounts(self.target)[resource]
         if self.is_growth:
             return min(wanted, stands) if refused > was and wanted >= refused else wanted
@@ -50,7 +51,7 @@ class RefusedResize:
 
 
 RefusedResizes: TypeAlias = tuple[RefusedResize, ...]
-"""What was refused last: growth and shrinks, each of one resource or of both."""
+"""The latest refusals: growth and shrinks, each of one resource or of both."""
 
 
 def refused(
@@ -63,7 +64,7 @@ def refused(
     timing: Timing,
     chance: float,
 ) -> RefusedResizes:
-    """With a refusal more. An earlier one of the same kind counts for a while after its end; where that was about a resource that
+    """The refusals with a new one. An earlier one of the same kind counts for a while after its end; if that was about a resource that
     the new one leaves as it is, it stands beside the new one: else the two would be tried in turn, without end."""
     new = RefusedResize(size, target, why, 1, 0.0)
     others = tuple(each for each in known if each.is_growth != new.is_growth or not each.moved <= new.moved)

@@ -1,6 +1,6 @@
-"""What is told of sizes that changed, and why: only what this agent has asked for, and not each step of many. Pure.
+"""The news of changed sizes, with reasons: only changes that this agent has asked for, and not each step of many. Pure.
 
-The cause of a change is what the plan said when the resize was started. Of what the guest could not wait for only the guest knows more,
+The cause of a change is the plan's reason when the resize was started. Of its urgent needs only the guest knows more,
 and its informant says it with the wish.
 """
 
@@ -22,7 +22,7 @@ _UNKNOWN: Final = PerResource("", "")
 
 @dataclass(frozen=True, slots=True)
 class AskedSizeChange:
-    """The VM went from one size to another, as it was asked to; each resource with why, empty where that was not asked for."""
+    """The VM went from one size to another, as it was asked to; each resource with why, empty if that was not asked for."""
 
     before: Resources
     after: Resources
@@ -31,7 +31,7 @@ class AskedSizeChange:
 
 @dataclass(frozen=True, slots=True)
 class SizeWatch:
-    """What was asked for last (`target`), and why; what the guest has said of its wishes; the size at the last look."""
+    """The last target that was asked for, and why; the guest's reasons for its wishes; the size at the last look."""
 
     size: Resources | None = None
     target: Resources | None = None
@@ -39,7 +39,7 @@ class SizeWatch:
     wishes: PerResource[str] = _UNKNOWN
 
     def after(self, step: RunnerStep) -> tuple["SizeWatch", tuple[AskedSizeChange, ...]]:
-        """What is known after a step, and the changes that it has shown."""
+        """The watch after a step, and the changes that the step has shown."""
         watch = self
         changes: list[AskedSizeChange] = []
         for each in step.transitions:
@@ -61,7 +61,7 @@ class SizeWatch:
 
 
 def _asked_for(watch: SizeWatch, size: Resources) -> list[AskedSizeChange]:
-    """The change to this size, where it was asked for: towards the target, and not beyond it."""
+    """The change to this size, if it was asked for: towards the target, and not beyond it."""
     if watch.size is None or watch.target is None:
         return []
     amounts_of = zip(amounts(watch.size), amounts(size), amounts(watch.target), watch.why, strict=True)
@@ -78,7 +78,7 @@ def _cause(reason: str, said: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SizeNews:
-    """What is yet to be told of one VM: `change` is all changes as one, of `steps`. `told_s` is when something was told last."""
+    """The news of one VM that are not told yet: `change` is all changes as one, of `steps`. `told_s` is when something was told last."""
 
     change: AskedSizeChange | None = None
     steps: int = 0
@@ -105,7 +105,7 @@ NO_NEWS: Final = SizeNews()
 
 
 def _notice(change: AskedSizeChange, steps: int) -> Notice | None:
-    """The change in words; None where nothing of what was asked for is left of it."""
+    """The change in words; None if no part of it that was asked for is left."""
     written = zip(_NAMES, change.before.written().values(), change.after.written().values(), strict=True)
     moved = [
         (f"{name} {before} → {after}", why)

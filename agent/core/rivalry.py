@@ -1,7 +1,7 @@
-"""How a runner steps back from other agents of its VM: for longer each time that another agent takes over.
+"""Makes a runner step back from other agents of its VM: for longer each time that another agent takes over.
 
 A new life supersedes the one before, so two daemons that serve the same VM without a common node lock would supersede each
-other for ever, and the scheduler would keep what each of them may still hold.
+other for ever, and the scheduler would keep the amounts that each of them may still hold.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Rivalry:
         return replace(self, count=count, wait_until_s=now_s + full_s * (1 - 0.8 * chance))
 
     def warning(self, lived_s: float) -> str:
-        """What to tell an operator when the present life has lasted for `lived_s`, or nothing."""
+        """A warning for an operator when the present life has lasted for `lived_s`; else empty."""
         if self.count < SUSPICIOUS or lived_s >= FORGIVEN_S:
             return ""
         return f"superseded {self.count} times in a row: is a second agent running for this VM?"

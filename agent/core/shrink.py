@@ -1,7 +1,7 @@
-"""Which smaller size the guest is asked to live with next.
+"""The next smaller size that the guest is asked to live with.
 
-Tied, a unit less at a time. Apart, each resource goes to its goal at once; what was refused of one resource holds back that
-resource alone, and then it goes half as far, but a step at least. Both are asked for together as long as nothing was refused
+Tied, a unit less at a time. Apart, each resource goes to its goal at once; a refusal of one resource holds back that resource alone,
+and then it goes half as far, but a step at least. Both are asked for together as long as nothing was refused
 lately: a refusal does not tell which of them it is about.
 """
 
@@ -15,7 +15,7 @@ from protocol.values import Resources
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """The size to ask for; what the informant knows already, where all that is smaller has to wait until `until_s`."""
+    """The size to ask for; it is the size that the informant knows already if every smaller one has to wait until `until_s`."""
 
     amount: Resources
     until_s: float | None = None
@@ -23,7 +23,7 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One resource: the VM's size, its goal, what the informant knows, its step, and a refusal that still counts."""
+    """One resource: the VM's size, its goal, the amount that the informant knows, its step, and a refusal that still counts."""
 
     size: int
     desired: int
@@ -33,7 +33,7 @@ class _Part:
 
     @property
     def kept(self) -> int:
-        """What is asked for where this resource waits."""
+        """The amount that is asked for if this resource waits."""
         return min(self.size, self.known)
 
     @property
@@ -54,7 +54,7 @@ class _Part:
 def shrink(
     state: RunnerState, size: Resources, desired: Resources, known: Resources, now_s: float, timing: Timing
 ) -> Shrink:
-    """The next size on the way from `size` to `desired`, where the informant knows `known`."""
+    """The next size on the way from `size` to `desired`, if the informant knows `known`."""
     denied = state.informant.denied
     if not state.unit.is_apart:
         lower = size.min(desired.max(size - state.unit.step))

@@ -1,7 +1,7 @@
 """All that a runner knows, frozen, split by counterpart. Optional means "not known yet".
 
-`in_use` and `held_at` are the two amounts that everything rests on (design section 4): what may be in use now, and
-what the agent may use.
+`in_use` and `held_at` are the two amounts that everything rests on (design section 4): the amount that may be in use now, and the amount
+that the agent may use.
 """
 
 import enum
@@ -29,7 +29,7 @@ NO_DENIALS: Final[PerResource[Denial | None]] = PerResource(None, None)
 class PermitRequest:
     """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
 
-    `in_use` is what was in use when it was made; `claim` is max(held, in use) before it. `is_apart` asks the scheduler to
+    `in_use` is the amount in use when it was made; `claim` is max(held, in use) before it. `is_apart` asks the scheduler to
     take the VM's resources apart. `token` proves to a scheduler that nobody else holds anything of the VM.
     """
 
@@ -53,8 +53,8 @@ class PermitRequest:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """An error status in answer to a request; `code` is None where no word of ours came with it. `supported` are the lowest and
-    the highest version that the scheduler speaks, where it said so."""
+    """An error status in answer to a request; `code` is None if no word of ours came with it. `supported` are the lowest and
+    the highest version that the scheduler speaks, if it said so."""
 
     status: int
     code: ErrorCode | None = None
@@ -65,12 +65,12 @@ class RefusedRequest:
 class SchedulerState:
     """The scheduler, as this life of the runner knows it.
 
-    `held` is the last permit, lowered by what was asked for since; it is worth something until `lease_until_s`.
+    `held` is the last permit, lowered by later requests; it is worth something until `lease_until_s`.
     `request` is the latest request; `is_requesting` says that an attempt is under way, `is_answered` that a reply came.
     `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it. `is_tied` says
     that the last reply took the VM's resources as tied: from such a peer, or although the request asked for apart.
-    `denied` is what was not granted of each resource; tied, of both at once.
-    `fault` says why the last attempt came to nothing, `refusal` what its answer was, where one came.
+    `denied` is the part of each resource that was not granted; tied, of both at once.
+    `fault` says why the last attempt came to nothing, `refusal` has its answer, if one came.
     `is_migrating` says that the VM is being moved away. After an answer `unsettled` at `look_after_s` the VM is looked at
     anew before the next request: somebody may have shrunk it since our last look, and its room be somebody else's.
     `token` names that answer, and `is_fenced` says that such a look has found this life's fence in force: no later life was
@@ -106,15 +106,15 @@ class SchedulerState:
     refusal: RefusedRequest | None = None
 
     def is_alone(self, now_s: float) -> bool:
-        """Whether no earlier life of the VM's agent can hold anything any more, whichever scheduler has permitted it."""
+        """Whether no earlier life of the VM's agent can hold anything any more, by the permit of any scheduler."""
         return self.instance is not None and now_s >= self.alone_after_s
 
     def proof(self, now_s: float) -> str | None:
-        """The token to name in a request, where no other life can hold anything; else None (docs/decisions/0041)."""
+        """The token to name in a request, if no other life can hold anything; else None (docs/decisions/0041)."""
         return self.token if self.is_fenced and self.is_alone(now_s) else None
 
     def denied_until_s(self, wanted: Resources) -> float:
-        """Until when a request for `wanted` has to wait, because all growth in it was denied lately; 0 where it need not."""
+        """Until when a request for `wanted` has to wait, because all growth in it was denied lately; 0 if it need not."""
         waits_s: list[float] = []
         for denial, want, have in zip(self.denied, amounts(wanted), amounts(self.held), strict=True):
             if denial is None and want == have:
@@ -126,7 +126,7 @@ class SchedulerState:
 
 
 class RegistrationPhase(enum.Enum):
-    """Where the runner stands with its informant."""
+    """The state of the runner's registration with its informant."""
 
     UNREGISTERED = "unregistered"
     REGISTERING = "registering"
@@ -135,7 +135,7 @@ class RegistrationPhase(enum.Enum):
 
 
 class WishPhase(enum.Enum):
-    """What has become of a wish of the guest."""
+    """How far a wish of the guest has come."""
 
     STANDS = "stands"
     KEPT = "kept"
@@ -148,10 +148,10 @@ class WishPhase(enum.Enum):
 class UrgentGrowth:
     """The guest should have `amount` of one resource until `until_s`; `before` was in use at the first of its calls in a row.
 
-    Where the guest can wait again, what is in use stays until then, however little of the amount that is: the next call would meet the
-    same limits. It stays longer while the load is as it was: `peak` is the highest reading since the first call (millionths of a
-    CPU, bytes; None before one). `relapses` counts the times in a row that what came was given back, and wished for again.
-    Given back, `amount` is what was in use then.
+    If the guest can wait again, no more comes, and the amount in use stays until then, however small it is: the next call would meet
+    the same limits. It stays longer while the load is as it was: `peak` is the highest reading since the first call (millionths of a
+    CPU, bytes; None before one). `relapses` counts how often in a row the gain was given back and soon wished for again.
+    Of a gain that was given back, `amount` is the size before that.
     """
 
     amount: int
@@ -166,7 +166,7 @@ class UrgentGrowth:
         return self.phase is not WishPhase.STANDS
 
     def least(self, in_use: int) -> int:
-        """How much there should be at least, where so much is in use."""
+        """The least amount that there should be if `in_use` is in use."""
         match self.phase:
             case WishPhase.STANDS:
                 return self.amount
@@ -185,8 +185,8 @@ NO_WISHES: Final[PerResource[UrgentGrowth | None]] = PerResource(None, None)
 
 @dataclass(frozen=True, slots=True)
 class InformantState:
-    """What is known of the informant. `known_size` is the last size that was announced to it or approved by it, `denied` the
-    downscale that it refused of each resource (tied, of both at once), `wishes` is what the guest cannot wait for.
+    """The informant, as this life of the runner knows it. `known_size` is the last size that was announced to it or approved by it,
+    `denied` the downscale that it refused of each resource (tied, of both at once), `wishes` is the urgent growth of the guest.
 
     `registration` is the ID of this agent there; `resumed_early` notes a `/resume` that came before the answer to
     `/register`.
@@ -208,7 +208,7 @@ class InformantState:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the informant has accepted the registration, whichever agent it uses."""
+        """Whether the informant has accepted the registration, even if it uses another agent."""
         return self.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
 
 
@@ -248,7 +248,7 @@ class BackendState:
 
     Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
     `resizing` are those of resizes, and only a resize that works ends them. `refused` are the latest targets that the VM's node did
-    not take. `judged` is what the last look showed that compared a pod's control groups with its size.
+    not take. `judged` is the result of the last look that compared a pod's control groups with its size.
     """
 
     is_fenced: bool = False
@@ -270,7 +270,7 @@ class BackendState:
 
     @property
     def containers(self) -> ContainersSeen:
-        """What the last look showed of a pod's containers."""
+        """The containers of a pod at the last look."""
         return containers_of(self.observation)
 
     def is_mending_due(self, now_s: float) -> bool:
@@ -289,8 +289,8 @@ class LoadReading:
 
 @dataclass(frozen=True, slots=True)
 class MetricsState:
-    """The exporter, and what the policies made of it. `history` are the readings of the last minute, oldest first; `remembered` is
-    what is kept of those before, and the goals of the down window. `had` is the most that was in use since the last reading."""
+    """The exporter, and the results of the policies. `history` are the readings of the last minute, oldest first; `remembered` has the
+    memory of those before, and the goals of the down window. `had` is the most that was in use since the last reading."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
@@ -310,7 +310,7 @@ class MetricsState:
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuestion:
-    """What policies in processes of their own are asked: a goal for this load."""
+    """A question to policies in processes of their own: a goal for this load."""
 
     load: Load
     sizing: Sizing
@@ -318,8 +318,8 @@ class PolicyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PluginPoliciesState:
-    """The policies in processes of their own. `asked` is what they are asked now, `next` what they are asked after that: always
-    the newest. `answers` came at `answered_s` and count in steps of `step`."""
+    """The policies in processes of their own. `asked` is the present question, `next` the one after it: always the newest.
+    `answers` came at `answered_s` and count in steps of `step`."""
 
     asked: PolicyQuestion | None = None
     next: PolicyQuestion | None = None
@@ -329,7 +329,7 @@ class PluginPoliciesState:
 
     @property
     def fault(self) -> str:
-        """What was wrong with the answers, or why there were none; empty where all is well."""
+        """The fault of the answers, or why there were none; empty if all is well."""
         return "; ".join(each.error for each in self.answers if each.error)
 
     def fresh(self, step: Resources, now_s: float, stale_s: float) -> tuple[PluginAnswer, ...]:
@@ -362,7 +362,7 @@ class RunnerState:
 
     @property
     def unit(self) -> ComputeUnit:
-        """The VM's compute unit now: tied where the VM is, and where the scheduler's last reply took it so."""
+        """The VM's compute unit now: tied if the VM is, or if the scheduler's last reply took it so."""
         return self.vm.unit.tied() if self.scheduler.is_tied else self.vm.unit
 
     def in_use(self) -> Resources:
@@ -392,7 +392,7 @@ class RunnerState:
         return tuple(each for each in self.backend.refused if now_s < each.until_s)
 
     def held_at(self, now_s: float) -> Resources:
-        """What the agent may use now: nothing once the lease has run out."""
+        """The amount that the agent may use now: nothing once the lease has run out."""
         return self.scheduler.held if now_s < self.scheduler.lease_until_s else ZERO
 
     def claim_at(self, now_s: float) -> Resources:

@@ -1,7 +1,7 @@
 """`RunnerCore.step(state, inbox, now_s)`: one turn of a runner. The runner, the simulation and the tests all drive this code.
 
-What has happened is applied, then a plan is made, then each of its actions is recorded as started. All of that is one moment:
-whoever calls `step` performs what was started only after the step is over. Each action ends as exactly one event in a
+The events are applied, then a plan is made, then each of its actions is recorded as started. All of that is one moment:
+the caller of `step` performs the started actions only after the step is over. Each action ends as exactly one event in a
 later inbox.
 """
 
@@ -28,7 +28,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class RunnerStep:
-    """What a step came to. `started` are the actions to perform now, `plan.wake_at_s` is when the next step is due.
+    """The result of a step. `started` are the actions to perform now, `plan.wake_at_s` is when the next step is due.
 
     `transitions` are the events that were applied, in order: those of the inbox, then `started`.
     """
@@ -41,14 +41,14 @@ class RunnerStep:
 
 @dataclass(frozen=True, slots=True)
 class RunnerCore:
-    """What stays the same over the steps of one runner. `new_id` makes the ID of a registration."""
+    """The constant parts of the steps of one runner. `new_id` makes the ID of a registration."""
 
     timing: Timing
     policy: Combined
     new_id: Callable[[], UUID]
 
     def step(self, state: RunnerState, inbox: Iterable[events.Event], now_s: float) -> RunnerStep:
-        """Take what has happened, and decide what to do now.
+        """Apply the events, and decide the next actions.
 
         Once another agent owns the VM, later events mean nothing, and nothing is started.
         """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Waits and periods. Defaults follow the published agent where it has one (reference/neon.md 6.1)."""
+    """Waits and periods. Defaults follow the published agent if it has one (reference/neon.md 6.1)."""
 
     tick_s: float = 15.0
     """A request is sent at least this often: each renews the lease (half of `hold_s`) and carries fresh metrics."""
@@ -15,14 +15,14 @@ class Timing:
     """So long after a scheduler has superseded the lives before this one, their leases are over: as long as its hand-over."""
     request_deadline_s: float = 4.0
     denied_s: float = 2.0
-    """Wait before asking again for what was not fully granted."""
+    """Wait before asking again for an amount that was not fully granted."""
     unsettled_s: float = 0.2
     """Wait before naming the scheduler again, when it still answers that it is unsettled."""
     retry_base_s: float = 0.5
     retry_cap_s: float = 5.0
     """Back-off after failures of any peer."""
     leader_retry_cap_s: float = 2.0
-    """A lower cap where there may be another leader soon, who is to be met within 3 s: nobody answers, or not as the leader."""
+    """A lower cap if there may be another leader soon, who is to be met within 3 s: nobody answers, or not as the leader."""
     metrics_s: float = 5.0
     metrics_stale_s: float = 15.0
     """Without metrics for this long the goal is not lowered any more."""
@@ -42,7 +42,7 @@ class Timing:
     observe_busy_s: float = 0.1
     """How often the VM is looked at while a resize is under way."""
     observe_rest_s: float = 10.0
-    """How often a VM is looked at that has reached its target; what others do to the VM is noticed so late."""
+    """How often a VM is looked at that has reached its target; changes by others are noticed so late."""
     observe_idle_s: float = 10.0
     """How often a VM is looked at whose node has not moved for `stall_s`."""
     stall_s: float = 30.0
@@ -68,7 +68,7 @@ class Timing:
         return self._backoff_s(self.retry_cap_s, failures, chance)
 
     def leader_retry_after_s(self, failures: int, chance: float) -> float:
-        """As `retry_after_s`, where there may be another leader soon."""
+        """As `retry_after_s`, if there may be another leader soon."""
         return self._backoff_s(min(self.retry_cap_s, self.leader_retry_cap_s), failures, chance)
 
     def _backoff_s(self, cap_s: float, failures: int, chance: float) -> float:

@@ -1,10 +1,10 @@
-"""What one VM's annotations say about its scaling: policies, windows, steps and bounds in place of the configured ones.
+"""The annotations of one VM about its scaling: policies, windows, steps and bounds in place of the configured ones.
 
-`parley.dev/config` is JSON with `policies` and `windows`, as in the settings file, and `tied`; `parley.dev/unit` is JSON
-with the steps, `{cpu, memory}`; `parley.dev/bounds` is JSON with `min` and `max`, each `{cpu, memory}`. Of a step, a
-minimum and a maximum either part may be left out. `parley.dev/metrics-plugin` names a plugin. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds`
-are read where ours say nothing (reference/neon.md 6.2). What is wrong is reported and ignored; nothing is raised. Sources leave
-out what is wrong (`checks`), and describe the VM with what was valid before.
+`parley.dev/config` is JSON with `policies` and `windows`, as in the settings file, and `tied`; `parley.dev/unit` is JSON with the steps,
+`{cpu, memory}`; `parley.dev/bounds` is JSON with `min` and `max`, each `{cpu, memory}`. Of a step, a minimum and a maximum either part may
+be left out. `parley.dev/metrics-plugin` names a plugin. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds` are
+read if ours say nothing (reference/neon.md 6.2). Faults are reported and ignored; nothing is raised. Sources leave out wrong parts
+(`checks`), and describe the VM with the parts that were valid before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from protocol.values import Bounds
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the annotations of one VM replace; None where they give no usable value."""
+    """The settings of one VM that its annotations replace; None if they give no usable value."""
 
     policies: Combined | None = None
     windows: tuple[Timed, ...] | None = None
@@ -85,7 +85,7 @@ _NEON_UNUSED: Final = frozenset(
 def read(
     annotations: Mapping[str, object], configured: VmDefaults, registry: PolicyRegistry
 ) -> tuple[Overrides, list[str]]:
-    """What the annotations replace, and every fault as a text that begins with the annotation's name."""
+    """The replaced settings, and every fault as a text that begins with the annotation's name."""
     faults: list[str] = []
     found = _config(annotations, registry, faults)
     slot_bytes = configured.slot_bytes
@@ -107,7 +107,7 @@ def read(
 
 
 def checks(registry: PolicyRegistry, chosen: Sequence[Any]) -> Checks:
-    """What the agent knows beside the readers that it shares with the scheduler; `chosen` are the policies of the settings file."""
+    """The agent's own checks, beside the readers that it shares with the scheduler; `chosen` are the policies of the settings file."""
     return {
         CONFIG: lambda found, faults: _config(found, registry, faults),
         METRICS_PLUGIN: lambda found, faults: _metrics_plugin(found, registry, faults),
@@ -116,7 +116,7 @@ def checks(registry: PolicyRegistry, chosen: Sequence[Any]) -> Checks:
 
 
 def faults_of_vms(data: Mapping[Any, Any], registry: PolicyRegistry) -> list[str]:
-    """What is wrong with the annotations of a raw settings file's VMs. A VM that is wrong by itself is left to that."""
+    """The faults in the annotations of a raw settings file's VMs. An entry that is no valid VM is skipped: other checks tell its faults."""
     faults: list[str] = []
     for index, entry in enumerate(listed(data, "vms")):
         if not isinstance(entry, dict) or not entry.get("annotations"):
@@ -178,7 +178,7 @@ def _neon_config(
 ) -> Combined | None:
     """The configured policies with the published targets in `utilisation`; each value counts by itself.
 
-    What has no effect here is told in `unused`: other releases of the published agent know more.
+    Values without an effect here are told in `unused`: other releases of the published agent know more.
     """
     args: dict[str, float] = {}
     for key, value in mapping(annotations, NEON_CONFIG, faults).items():
@@ -209,7 +209,7 @@ def _neon_config(
 
 
 def _share_faults(value: object, key: str, args: dict[str, float]) -> list[str]:
-    """Adds what the published share sets to `args`; else what is wrong with it."""
+    """Adds the published share to `args`; else returns its faults."""
     try:
         written = check({"share": value}, _NeonShare).share
     except FaultsError as error:

@@ -1,6 +1,6 @@
 """Tells the owners of pods and VirtualMachines about their scaling: in the log, as Events, and on the status page.
 
-What is told, and when, is decided by `agent.core.notices`.
+`agent.core.notices` decides on the texts and the moments.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Faults = Callable[[VmDescription], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of one object. `faults` are those of its annotations as the runner reads them."""
+    """The knowledge of one object. `faults` are those of its annotations as the runner reads them."""
 
     found: Found
     faults: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class _Known:
 
 
 class Announcer:
-    """Looks at what the source has found (`find`), and at its runners."""
+    """Looks at the objects that the source has found (`find`), and at its runners."""
 
     def __init__(
         self,
@@ -73,8 +73,7 @@ class Announcer:
         self._known: dict[str, _Known] = {}
 
     async def run(self, runner_of: Callable[[str], Runner | None], faults_of: Faults) -> None:
-        """Look for ever. `runner_of` finds a runner by its VM's name; `faults_of` says what is wrong with the annotations of a
-        description."""
+        """Look for ever. `runner_of` finds a runner by its VM's name; `faults_of` gives the faults in the annotations of a description."""
         clock = asyncio.get_running_loop().time
         while True:
             found = dict(self._find())
@@ -94,7 +93,7 @@ class Announcer:
         now_s: float,
         changes: Mapping[str, Sequence[AskedSizeChange]] = NO_CHANGES,
     ) -> None:
-        """Tell what is to be told now. `changes` are those of sizes since the last look."""
+        """Tell the notices that are due now. `changes` are those of sizes since the last look."""
         before, self._known = self._known, {}
         for name, each in found.items():
             known = _renewed(before.get(objects.uid(each.manifest)), each, faults_of)
@@ -130,7 +129,7 @@ class Announcer:
     def told_in_status(
         self, conditions: Mapping[str, Condition]
     ) -> Iterator[tuple[Manifest, Topic, str | None]]:
-        """What the conditions of the pods should say whose runner is at work: what was told of each topic; None where it is not so."""
+        """The conditions that pods with a runner at work should have: the text that was told of each topic; None if it is not so."""
         for known in self._known.values():
             spec = known.found.description
             if known.found.scaling is None or spec is None or spec.vm.name not in conditions:
@@ -142,7 +141,7 @@ class Announcer:
                     yield known.found.manifest, topic, text
 
     def warnings(self) -> dict[str, tuple[str, ...]]:
-        """What is ignored in the annotations of each VM that is scaled, and who else is at work on it."""
+        """The ignored parts of the annotations of each scaled VM, and the other controllers at work on it."""
         return {
             known.found.description.vm.name: (*matters.faults, *matters.others)
             for known in self._known.values()
@@ -151,7 +150,7 @@ class Announcer:
         }
 
     def not_scaled(self) -> dict[str, tuple[str, ...]]:
-        """What cannot be scaled although somebody wants it, by namespace and name, and why."""
+        """The objects that cannot be scaled although somebody wants it, by namespace and name, and why."""
         return {
             f"{objects.namespace(each.manifest)}/{objects.name(each.manifest)}": each.obstacles
             for each in self._find().values()

@@ -1,4 +1,4 @@
-"""What informants call: `/agents/{agent_id}/id`, `/resume`, `/suspend`, `/try-upscale`, one port for all VMs.
+"""The pages that informants call: `/agents/{agent_id}/id`, `/resume`, `/suspend`, `/try-upscale`, one port for all VMs.
 
 The ID in the path and the `expectedID` of the body must both be the ID of the registration in force, else 404 as
 from a published agent. Every good answer carries the next number of that registration's sequence.
@@ -20,7 +20,7 @@ from protocol.sequence import SequenceSource
 from protocol.texts import clean
 
 MAX_WHY: Final = 300
-"""What an informant says of a wish is cut there."""
+"""Characters of an informant's reason for a wish; a longer one is cut."""
 
 _Message: TypeAlias = wire.Empty | wire.ResumeAgent | wire.SuspendAgent | wire.MoreResourcesRequest
 

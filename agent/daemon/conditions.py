@@ -1,7 +1,7 @@
-"""Conditions in a pod's own status, where it is denied what it needs or its control groups differ from its size: for `kubectl get`,
+"""Conditions in a pod's own status, if its needs are denied or its control groups differ from its size: for `kubectl get`,
 `kubectl wait` and other controllers.
 
-What stands there is compared with what is so at each look, so that a restart of the agent leaves nothing behind.
+The status is compared with the present state at each look, so that a restart of the agent leaves nothing behind.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ TYPES: Final[Mapping[Topic, str]] = {Topic.DENIED: DENIED, Topic.MISMATCH: CGROU
 
 
 def differs(pod: Manifest, type_: str, told: str | None) -> bool:
-    """Whether the pod's condition says something else than `told`: why it is so, None where it is not."""
+    """Whether the pod's condition differs from `told`: why it is so, None if it is not."""
     stands = objects.condition(pod, type_)
     if told is None:
         return stands is not None and stands.get("status") == "True"
@@ -46,8 +46,8 @@ class Conditions:
         """The pods whose condition was refused, by UID, and until when it is not tried again."""
 
     async def write(self, wanted: Iterable[tuple[Manifest, Topic, str | None]], now_s: float) -> None:
-        """Write those that differ; each is a topic of `TYPES`, with the text or None where it is not so. One that is refused rests for a while; after another fault, all do. Never raises for the API
-        server's sake."""
+        """Write those that differ; each is a topic of `TYPES`, with the text or None if it is not so. One that is refused rests for a
+        while; after another fault, all do. Never raises for the API server's sake."""
         if now_s < self._not_before_s:
             return
         self._refused = {uid: until_s for uid, until_s in self._refused.items() if now_s < until_s}

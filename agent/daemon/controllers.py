@@ -29,7 +29,7 @@ AGAIN_S: Final = 300.0
 
 
 class Controllers:
-    """What else is at work on the pods of `found`, all on one node. `manager` is the field manager of our own resizes."""
+    """Reads the other controllers at work on the pods of `found`, all on one node. `manager` is the field manager of our own resizes."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Controllers:
         """When each namespace is to be read; empty stands for the pods themselves."""
 
     def of(self, found: Found) -> tuple[str, ...]:
-        """What is said of one pod; nothing of a NeonVM."""
+        """The texts about one pod; empty for a NeonVM."""
         if found.scaling is None:
             return ()
         pod = found.manifest
@@ -105,7 +105,7 @@ class Controllers:
     async def _list(
         self, type_: ResourceType, namespace: str | None, query: Mapping[str, str] | None = None
     ) -> tuple[Manifest, ...]:
-        """Objects as the API server has them in memory; none where the type is not installed."""
+        """Objects as the API server has them in memory; none if the type is not installed."""
         try:
             found = await self._api.list(type_, namespace, query={"resourceVersion": "0", **(query or {})})
         except RefusedError as error:

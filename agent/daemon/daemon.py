@@ -56,8 +56,8 @@ MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """What an agent works with: where it learns of its VMs, whom it may ask, what its back end has on Kubernetes, what
-    tells the owners of the VMs, the node in its cluster, and the strategies where any are wanted."""
+    """The parts of an agent: the source of its VMs, the schedulers that it may ask, the tools of its back end on Kubernetes, the announcer
+    for the owners of the VMs, the node in its cluster, and the strategies if any are wanted."""
 
     source: VmSource
     candidates: Candidates
@@ -116,7 +116,7 @@ class Daemon:
         )
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
+        """Serve; 1 if the address is taken. Raises `BackendError` if a VM's state cannot be read."""
         to_informants = HttpClient(max_connections=512)
         options = self._backend_options(to_informants)
         installed = self._extensions.installed(FACTORIES[self._settings.backend](options))
@@ -205,7 +205,7 @@ class Daemon:
         )
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
-        """Start the runners of all VMs, then what runs beside them."""
+        """Start the runners of all VMs, then the tasks beside them."""
         try:
             await fleet.apply(await self._source.changes())
         except VmSourceError as error:
@@ -226,7 +226,7 @@ class Daemon:
         self._supervisor.start("load files", lambda: self._load_files.keep(self._known_loads))
         self._extensions.start(self._supervisor, self._runners)
 
-    # ---------------------------------------------------------------- what is watched
+    # ---------------------------------------------------------------- files and sources that are watched
 
     async def _follow_source(self, fleet: Fleet) -> None:
         faults = FaultLog(self._log, "VMs cannot be read, those known before stay", "VMs can be read again")

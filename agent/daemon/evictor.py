@@ -1,4 +1,4 @@
-"""Evicts pods that are denied what they need for long, where their owner allows it, through the Eviction API, so that budgets hold."""
+"""Evicts pods whose needs are denied for long, if their owner allows it, through the Eviction API, so that budgets hold."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,7 @@ class Evictor:
     async def look(
         self, found: Mapping[str, Found], conditions: Mapping[str, Condition], now_s: float, tell: Tell
     ) -> None:
-        """Note who is denied, and evict one pod where that is due. Never raises for the API server's sake."""
+        """Note which pods are denied, and evict one pod if that is due. Never raises for the API server's sake."""
         self._evictions = self._evictions.seen(tuple(_candidates(found, conditions)), now_s)
         uid = self._evictions.due(now_s)
         if uid is None:
@@ -52,7 +52,7 @@ class Evictor:
 
 
 def fault(found: Found) -> str | None:
-    """Why a pod is not evicted although its owner allows it; None where it would be, or where nobody allows it."""
+    """Why a pod is not evicted although its owner allows it; None if it would be, or if nobody allows it."""
     if found.scaling is None or not found.scaling.may_evict:
         return None
     kinds = [kind for kind, _ in owners(found.manifest)]
@@ -64,7 +64,7 @@ def fault(found: Found) -> str | None:
 
 
 def is_evicted_when_stuck(found: Found) -> bool:
-    """Whether the pod is evicted once it has been denied what it needs for long."""
+    """Whether the pod is evicted once its needs have been denied for long."""
     return found.scaling is not None and found.scaling.may_evict and fault(found) is None
 
 

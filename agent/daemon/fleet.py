@@ -18,7 +18,7 @@ from hosting.logs import Logger
 from hosting.supervisor import Supervisor
 
 SPREAD_S: Final = 2.0
-"""Within this time the runners of a start begin, where there are many."""
+"""The runners of a start begin within this time, if there are many."""
 SPREAD_EACH_S: Final = 0.01
 GOODBYE_S: Final = 1.0
 
@@ -55,9 +55,9 @@ class Fleet:
         return self._runners.get(name)
 
     async def apply(self, changes: Iterable[VmChange]) -> None:
-        """Bring the runners in line with what a source tells.
+        """Bring the runners in line with the changes of a source.
 
-        Raises `BackendError` where a new VM's state cannot be read; the next call tries that VM again.
+        Raises `BackendError` if a new VM's state cannot be read; the next call tries that VM again.
         """
         for change in changes:
             if isinstance(change, VmDescribed):

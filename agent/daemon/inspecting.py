@@ -1,4 +1,4 @@
-"""`parley-agent plugins` and `parley-agent qos`: what a running agent says, for people or scripts."""
+"""`parley-agent plugins` and `parley-agent qos`: the state of a running agent, for people or scripts."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ def show_strategies(url: str, token: str | None, tls: Tls | None, output: str) -
 
 
 def _acts_before(decisions: Sequence[StrategyDecisionShown]) -> Iterator[str]:
-    """The last decision that acted, where another one came after it."""
+    """The last decision that acted, if another one came after it."""
     acts = [each for each in decisions[:-1] if each.action]
     if acts and not decisions[-1].action:
         yield clean(_decided(acts[-1]))
@@ -125,7 +125,7 @@ def _counted(results: Mapping[str, int]) -> str:
 
 
 def _meaning(model: type[Settings], name: str) -> str:
-    """What a field is for. A model that gives a field of its base another default keeps the base's text."""
+    """The meaning of a field. A model that gives a field of its base another default keeps the base's text."""
     declared = (getattr(base, "model_fields", {}).get(name) for base in model.__mro__)
     return next((field.description for field in declared if field and field.description), "")
 
@@ -215,7 +215,7 @@ def _since(seconds: float) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as what is in them."""
+    """Columns as wide as their cells."""
     for line in _lines(head, rows):
         click.echo(line)
 

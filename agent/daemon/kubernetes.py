@@ -1,6 +1,6 @@
-"""What an agent on Kubernetes has beside others: the API server, the feed of its node, and the schedulers behind a Service.
+"""The additional parts of an agent on Kubernetes: the API server, the feed of its node, and the schedulers behind a Service.
 
-Imported only where the settings name Kubernetes: the client library is an extra.
+Imported only if the settings name Kubernetes: the client library is an extra.
 """
 
 import random
@@ -44,13 +44,13 @@ from hosting.logs import Logger
 from hosting.supervisor import Supervisor
 
 USER_AGENT: Final = "parley-agent"
-"""Also the field manager of what the agent writes."""
+"""Also the field manager of the agent's writes."""
 REPORTER: Final = "parley.dev/agent"
-"""Who reports Events."""
+"""The reporter of Events."""
 
 
 class _Watching:
-    """Makes reflectors and runs them, and what else runs beside."""
+    """Makes reflectors and runs them, and other tasks beside."""
 
     def __init__(self, api: KubernetesApi, supervisor: Supervisor, log: Logger, rng: random.Random) -> None:
         self.api = api
@@ -97,7 +97,7 @@ def _nobody(_: object) -> None:
 async def connected(
     settings: AgentSettings, file: VmSource, log: Logger, rng: random.Random
 ) -> AsyncIterator[DaemonParts]:
-    """Connect and watch until the end of the block; `file` is the source where the settings name no other. Raises `CredentialsError`."""
+    """Connect and watch until the end of the block; `file` is the source if the settings name no other. Raises `CredentialsError`."""
     given = settings.kubernetes
     credentials = ApiCredentials(given.kubeconfig, given.context)
     async with KubernetesApi(credentials, user_agent=USER_AGENT) as api:
@@ -114,7 +114,7 @@ async def connected(
 
 
 def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidates) -> DaemonParts:
-    """The feed of the node, and what its back end may use."""
+    """The feed of the node, and the tools of its back end."""
     node = settings.node
     pods = watching.reflector(PODS, fields=f"spec.nodeName={node}")
     stores = Stores(

@@ -1,6 +1,6 @@
-"""What is remembered of each VM's load, in a file for each VM below the state directory, so that a restart shrinks nothing.
+"""The memory of each VM's load, in a file for each VM below the state directory, so that a restart shrinks nothing.
 
-A file is written at most once a minute and at the end, in a thread of its own, and replaced as a whole. What cannot be used is
+A file is written at most once a minute and at the end, in a thread of its own, and replaced as a whole. A file that cannot be used is
 ignored, and named once in the log: the VM then begins without a past.
 """
 
@@ -50,7 +50,7 @@ class LoadFiles:
         self._written: set[str] = set()
 
     def read(self, vm: Vm, how: Remembering) -> Remembered:
-        """What was remembered of `vm`; nothing where there is no file that can be used."""
+        """The memory of `vm`; empty if there is no file that can be used."""
         path = self._directory / _name(vm)
         try:
             with path.open("rb") as file:
@@ -67,13 +67,13 @@ class LoadFiles:
             return NOTHING
 
     async def keep(self, known: Callable[[], Iterable[KnownLoad]]) -> None:
-        """Write what is known, again and again, until cancelled."""
+        """Write the known loads, again and again, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
             await self.save(known())
 
     async def save(self, known: Iterable[KnownLoad]) -> None:
-        """Write what is known of each VM, and remove the files of VMs that are not among them any more."""
+        """Write the known load of each VM, and remove the files of VMs that are not among them any more."""
         now_s, unix_s = self._clocks.now_s(), self._clocks.unix_s()
         wanted = {_name(each.vm): each for each in known}
         try:
@@ -110,5 +110,5 @@ def _is_old(path: Path, unix_s: float) -> bool:
 
 
 def _name(vm: Vm) -> str:
-    """The file's name: names and UIDs may be longer than that, or hold what no file's name may."""
+    """The file's name: names and UIDs may be longer than that, or hold characters that no file's name may."""
     return f"{hashlib.sha256(f'{vm.name} {vm.pod_uid}'.encode()).hexdigest()}.json"

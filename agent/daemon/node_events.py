@@ -1,4 +1,4 @@
-"""What is told of the node and its pods by plugins and strategies: Events where the agent is on Kubernetes, and log lines."""
+"""The news of plugins and strategies about the node and its pods: Events if the agent is on Kubernetes, and log lines."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ STRATEGY_ACTION: Final = "Strategy"
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """The node as the API server shows it, who writes Events about it, and what of the node's pods is to be scaled:
+    """The node as the API server shows it, the writer of Events about it, and the pods of the node that are to be scaled:
     `found` gives None before the first look."""
 
     api: "KubernetesApi"
@@ -34,7 +34,7 @@ class ClusterNode:
 
 
 class NodeEvents:
-    """Made in the daemon's loop. `cluster` is None where there is no API server, or no node in it."""
+    """Made in the daemon's loop. `cluster` is None if there is no API server, or no node in it."""
 
     def __init__(self, cluster: ClusterNode | None, log: Logger) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""Node plugins and strategies of a daemon: each part is there where the settings name it, and loaded only then."""
+"""Node plugins and strategies of a daemon: each part is there if the settings name it, and loaded only then."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from hosting import metrics, server
 from hosting.logs import Logger
 from hosting.supervisor import Supervisor
 
-if TYPE_CHECKING:  # gRPC is an extra, and strategies are loaded only where they are wanted
+if TYPE_CHECKING:  # gRPC is an extra, and strategies are loaded only if they are wanted
     from agent.daemon.node_plugins import NodePlugins
     from agent.daemon.qos import NodeStrategies
 
@@ -35,7 +35,7 @@ class StrategyOptions:
 
 
 class NodeExtensions:
-    """What runs beside the runners of a node. `strategies` is None where no strategy is wanted."""
+    """The parts that run beside the runners of a node. `strategies` is None if no strategy is wanted."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class NodeExtensions:
 
     @property
     def catalogue(self) -> PluginCatalogue | None:
-        """The plugins that runners may ask; None where there are none."""
+        """The plugins that runners may ask; None if there are none."""
         return self._plugins.catalogue if self._plugins is not None else None
 
     def installed(self, built_in: InstalledBackend) -> InstalledBackend:
@@ -68,7 +68,7 @@ class NodeExtensions:
         return replace(built_in, backend=self._plugins.resizer(name, built_in.backend))
 
     def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
-        """What is to be said of VMs by name: those that the built-in back end resizes in the place of a resizer."""
+        """The texts about VMs by name: those that the built-in back end resizes in the place of a resizer."""
         return self._plugins.warnings(runners) if self._plugins is not None else {}
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
@@ -79,7 +79,7 @@ class NodeExtensions:
             self._strategies.start(supervisor, runners)
 
     async def close(self) -> None:
-        """Close what the runners have used to their end."""
+        """Close the parts that the runners have used to their end."""
         if self._plugins is not None:
             await self._plugins.close()
 
@@ -91,7 +91,7 @@ class NodeExtensions:
         )
 
     def families(self) -> Iterator[metrics.AnyFamily]:
-        """The metrics of plugins and strategies, where there are any."""
+        """The metrics of plugins and strategies, if there are any."""
         if self._plugins is not None:
             yield from self._plugins.families()
         if self._strategies is not None:

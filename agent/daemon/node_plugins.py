@@ -23,7 +23,7 @@ from hosting.metrics import Family
 from protocol.texts import clean
 
 Tell = Callable[[bool, str, str, str], None]
-"""Whether it is a warning, the reason and the action as in an Event of Kubernetes, and a text."""
+"""Tells an Event: whether it is a warning, the reason and the action as in an Event of Kubernetes, and a text."""
 
 ACTION: Final = "RegisterPlugin"
 MAX_KNOWN: Final = 1024
@@ -32,7 +32,7 @@ MAX_FAILED: Final = 32_768
 
 
 class PluginEvents:
-    """Follows each socket's states and tells what a person should know. `counts` are registrations by type and result."""
+    """Follows each socket's states and tells the news that a person should know. `counts` are registrations by type and result."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell

@@ -29,7 +29,7 @@ def _absolute(value: Path) -> Path:
 
 
 def plugin_name(value: str) -> str:
-    """The name that a plugin registers under. Raises `ValueError` for what no plugin can be called."""
+    """The name that a plugin registers under. Raises `ValueError` if no plugin can have it."""
     if not is_plugin_name(value):
         raise ValueError(NAME_RULE)
     return value
@@ -43,7 +43,7 @@ class PluginSettings(Settings):
     """Plugins in processes of their own."""
 
     directory: Directory | None = None
-    """Where plugins make their sockets; without it there are no plugins, and gRPC is not loaded."""
+    """The directory in which plugins make their sockets; without it there are no plugins, and gRPC is not loaded."""
     metrics: PluginName | None = None
     """The plugin that tells the load of every VM, instead of the VM's exporter."""
     resizer: PluginName | None = None
@@ -51,7 +51,7 @@ class PluginSettings(Settings):
     deadline: Annotated[float, Field(gt=0, le=4)] = 1.0
     """Seconds that one call may take: less than the 5 s of a call to the back end."""
     max_calls: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Calls to one plugin at the same time; what is more is turned away."""
+    """Calls to one plugin at the same time; further calls are turned away."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -88,7 +88,7 @@ class QemuSettings(Settings):
     eject_deadline: Annotated[float, Field(ge=1, le=600)] = 10.0
     """After so long a DIMM that the guest does not give up is told as such."""
     usable_deadline: Annotated[float, Field(ge=1, le=600)] = 5.0
-    """After so long what is plugged in and not used by the guest is told as such."""
+    """Seconds after which plugged resources that the guest does not use are reported."""
     silence: Annotated[float, Field(ge=0.5, le=60)] = 3.0
     """For so long the last answer of an informant counts; after that all plugged vCPUs do."""
 
@@ -105,7 +105,7 @@ class QosSettings(Settings):
     recommend_only: list[str] = Field(default_factory=list)
     """Strategies that only say what they would do."""
     cgroup_root: Directory = Path("/sys/fs/cgroup")
-    """Where the host's control groups are mounted."""
+    """The directory where the host's control groups are mounted."""
     interval: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     """How often the node is measured, in seconds: at most the shortest window of a strategy that is on."""
     args: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -116,7 +116,7 @@ class QosSettings(Settings):
         """Every gate and strategy is known, each takes its args, and no window is shorter than the interval."""
         gates, args = found.get("feature_gates", {}), found.get("args", {})
         named, interval_s = found.get("recommend_only", []), found.get("interval", 1.0)
-        # The file is read again and again; plugins are asked anew only where something of this has changed.
+        # The file is read again and again; plugins are asked anew only if something of this has changed.
         shown = tuple((name, on if isinstance(on, bool) else str(on)) for name, on in gates.items())
         written = json.dumps(args, default=str) if args else ""
         for fault in _faults(shown, written, tuple(named), interval_s):

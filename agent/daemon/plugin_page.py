@@ -1,4 +1,4 @@
-"""What the agent shows of its node plugins: `/v1/plugins`, and the metric families. Loads no gRPC."""
+"""The agent's pages of its node plugins: `/v1/plugins`, and the metric families. Loads no gRPC."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ PAGE: Final = Operation(
 
 
 def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
-    """The whole of `/v1/plugins`. `directory` is None where the settings name none.
+    """The whole of `/v1/plugins`. `directory` is None if the settings name none.
 
     Of very many sockets those that are in use come first, and then by path; of the others only the number in each state is told.
     """
@@ -58,7 +58,7 @@ def _plugin(status: PluginStatus) -> NodePluginShown:
 
 
 def families(statuses: Sequence[PluginStatus], changes: Counter[tuple[str, str]]) -> Iterator[Family]:
-    """The metrics of plugins. `changes` counts registrations by the plugin's type and what became of them."""
+    """The metrics of plugins. `changes` counts registrations by the plugin's type and the outcome."""
     counts: Counter[tuple[str, str]] = Counter()
     for each in statuses:
         counts[each.plugin_type, each.state.value] += 1

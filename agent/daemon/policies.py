@@ -65,7 +65,7 @@ class UtilisationArgs(Settings):
     memory_target: Target | None = 940_000
     """`null`: memory does not count."""
     load_target: LoadTarget = 900_000
-    """The load average for each CPU, where CPU time is not known."""
+    """The load average for each CPU, if CPU time is unknown."""
     memory_margin: Annotated[int, Memory] = 32 * 2**20
     cpu_stable_zone: Width = 80_000
     cpu_mixed_zone: Width = 80_000
@@ -144,7 +144,7 @@ class PolicyRegistry(FactoryRegistry[Factory]):
     """Factories of policies."""
 
     def __init__(self, *, has_plugins: bool = False) -> None:
-        """With plugins, `plugin:NAME` is a policy whatever the name is: the plugin may register at any time."""
+        """With plugins, `plugin:NAME` is a policy with any name: the plugin may register at any time."""
         rule = "a name is made of a-z, 0-9, dot and hyphen, at most 63"
         super().__init__("policy", _NAME.fullmatch, rule)
         self.has_plugins = has_plugins
@@ -182,7 +182,7 @@ def _of(model: type[UtilisationArgs | LoadAverageArgs | PressureArgs]) -> Factor
 def standard(
     entries: Iterable[metadata.EntryPoint] | None = None, *, has_plugins: bool = False
 ) -> PolicyRegistry:
-    """Our policies and those of installed distributions, and with plugins those too. Raises `RegistryError` where two use
+    """Our policies and those of installed distributions, and with plugins those too. Raises `RegistryError` if two use
     one name."""
     found = PolicyRegistry(has_plugins=has_plugins)
     found.register("utilisation", _of(UtilisationArgs))
@@ -230,7 +230,7 @@ def build(data: object, registry: PolicyRegistry, path: str = "policies") -> Com
 
 
 def faults_of(data: object, registry: PolicyRegistry, path: str = "policies") -> list[str]:
-    """What is wrong with a configuration's list, for `Settings.cross_faults`."""
+    """The faults of a configuration's list, for `Settings.cross_faults`."""
     try:
         build(data, registry, path)
     except FaultsError as error:
@@ -240,7 +240,7 @@ def faults_of(data: object, registry: PolicyRegistry, path: str = "policies") ->
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A policy of another distribution: other policies go on whatever it raises or returns."""
+    """A policy of another distribution: its errors and wrong results do not stop other policies."""
 
     name: str
     policy: Policy
@@ -251,16 +251,16 @@ class Guarded:
         return getattr(self.policy, "is_tied", False) is True
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """The result of the policy for each resource, where that is a valid one."""
+        """The result of the policy for each resource, if that is a valid one."""
         try:
             return checked(self.name, self.policy.goal(load, sizing))
-        except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
+        except Exception as error:  # noqa: BLE001 - an error of an outside policy is its word, not our fault
             failed = ResourceGoal(None, f"policy {self.name} failed: {_text(error)}")
             return Goal(failed, failed)
 
 
 def checked(name: str, result: object) -> Goal:
-    """What an outside policy returned, for each resource where that is a valid goal; else None and the reason."""
+    """The result of an outside policy, for each resource if that is a valid goal; else None and the reason."""
     if not isinstance(result, Goal):
         nothing = _no_goal(name, result)
         return Goal(nothing, nothing)
@@ -282,7 +282,7 @@ def _no_goal(name: str, result: object) -> ResourceGoal:
 
 
 def _parts(units: int, parts: object) -> tuple[GoalPart, ...]:
-    """Its parts, where the first of them is the goal: else they explain nothing."""
+    """Its parts, if the first of them is the goal: else they explain nothing."""
     listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
     if not listed or not all(isinstance(part, GoalPart) for part in listed) or listed[0].units != units:
         return ()

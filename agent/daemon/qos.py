@@ -1,4 +1,4 @@
-"""Strategies in the daemon: their manager, and what they are given (states, metrics, cgroups, evictions, Events).
+"""Strategies in the daemon: their manager, and their tools (states, metrics, cgroups, evictions, Events).
 
 Their gates follow a file; the states of VMs follow the runners."""
 
@@ -74,7 +74,7 @@ class GatesFile:
             await asyncio.sleep(CHECK_S)
 
     async def look(self) -> None:
-        """Take up what has changed. The first look takes the gates as they were at the start."""
+        """Take up changes. The first look takes the gates as they were at the start."""
         try:
             found = await self._file.refresh()
             if found is not None and found != self._switched:
@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Read(Generic[T]):
-    """Objects of a store as values; what has not changed is not read again."""
+    """Objects of a store as values; an object that has not changed is not read again."""
 
     read: Callable[[Manifest], T]
     faults: FaultLog
@@ -154,7 +154,7 @@ class StatesFeed:
             await asyncio.sleep(FEED_S)
 
     async def publish(self) -> None:
-        """Publish what is known now."""
+        """Publish the present states."""
         if self._cluster is None:
             here = machine()
             self._states.publish_node(NodeState(self._node, here, here))
@@ -237,7 +237,7 @@ class NodeStrategies:
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
-        """Run as children of the daemon. What strategies have changed is put back when the manager ends."""
+        """Run as children of the daemon. The changes of strategies are put back when the manager ends."""
         feed = StatesFeed(self._states, self._node, self._cluster, runners, self._log)
         supervisor.start("states of strategies", feed.run)
         supervisor.start("collectors of strategies", self._collectors.run)

@@ -1,4 +1,4 @@
-"""What the agent shows of its strategies: `/v1/qos`, and the metric families."""
+"""The agent's pages of its strategies: `/v1/qos`, and the metric families."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -17,7 +17,7 @@ from protocol.agent_pages import (
     StrategyShown,
 )
 
-if TYPE_CHECKING:  # strategies are loaded only where they are wanted
+if TYPE_CHECKING:  # strategies are loaded only if they are wanted
     from agent.node.qos.callbacks import CallbackStatus
     from agent.node.qos.collectors import CollectorFigures
     from agent.node.qos.core.decisions import DecisionRecord

@@ -60,7 +60,7 @@ def _lacking(goal: Goal) -> list[str]:
 
 
 class MetricsFromPlugin:
-    """The load of one VM as a metrics plugin tells it; where the plugin fails, as the VM's exporter does. Implements
+    """The load of one VM as a metrics plugin tells it; if the plugin fails, as the VM's exporter does. Implements
     `ExporterPeer`."""
 
     def __init__(self, source: MetricsSource, name: str, exporter: ExporterPeer, deadline_s: float) -> None:
@@ -90,9 +90,9 @@ PLUGIN_SLACK_S: Final = 0.5
 
 
 def vm_of(spec: VmDescription, own: annotations.Overrides, policy: Combined, *, is_tied: bool) -> Vm:
-    """The VM of `spec` with what its annotations say (`own`).
+    """The VM of `spec` with the values of its annotations (`own`).
 
-    Its resources are tied where the policy knows one number of units only; else as the annotations say, or the source, or the
+    Its resources are tied if the policy knows one number of units only; else as the annotations say, or the source, or the
     settings (`is_tied`).
     """
     words = (own.is_tied, spec.is_tied, is_tied)
@@ -103,7 +103,7 @@ def vm_of(spec: VmDescription, own: annotations.Overrides, policy: Combined, *, 
 
 @dataclass(frozen=True, slots=True)
 class RunnerFactory:
-    """What all runners of a daemon share. `callback_address` is where informants are told to call, as HOST:PORT."""
+    """The parts that all runners of a daemon share. `callback_address` is the address that informants are told to call, as HOST:PORT."""
 
     settings: AgentSettings
     backend: VmBackend
@@ -116,10 +116,10 @@ class RunnerFactory:
     load_files: LoadFiles
     context: RunnerContext
     catalogue: PluginCatalogue | None = None
-    """None where the settings name no directory of plugins."""
+    """None if the settings name no directory of plugins."""
 
     def make(self, spec: VmDescription) -> Runner:
-        """The runner of `spec`, not started. What is wrong with annotations is logged, and ignored."""
+        """The runner of `spec`, not started. Faults of annotations are logged, and the faulty parts ignored."""
         own, faults = self._own(spec)
         for fault in faults:
             self.context.log.warning("annotation ignored", vm=spec.vm.name, error=fault)
@@ -132,7 +132,7 @@ class RunnerFactory:
         return Runner(vm, peers, self.context, policy, self.settings.timing(), schedule, known)
 
     def faults(self, spec: VmDescription) -> list[str]:
-        """What is wrong with the annotations of `spec`, and ignored."""
+        """The faults in the annotations of `spec`; the faulty parts are ignored."""
         return self._own(spec)[1]
 
     def vm(self, spec: VmDescription) -> Vm:
@@ -141,7 +141,7 @@ class RunnerFactory:
         return vm_of(spec, own, self._policy(own), is_tied=self.settings.tied)
 
     def _own(self, spec: VmDescription) -> tuple[annotations.Overrides, list[str]]:
-        """What the annotations say, and what is wrong with them."""
+        """The values of the annotations, and their faults."""
         vm = spec.vm
         defaults = annotations.VmDefaults(
             vm.bounds,
@@ -177,7 +177,7 @@ class RunnerFactory:
         )
 
     def _exporter(self, host: str, path: str, plugin: str | None) -> ExporterPeer:
-        """Who tells the load; `plugin` is what the VM's annotation names."""
+        """The source of the load; `plugin` is the one that the VM's annotation names."""
         settings, rng = self.settings, self.context.rng
         link = ExporterLink(
             self.to_exporters, host, settings.metrics_prefix, METRICS_DEADLINE_S, rng, path=path

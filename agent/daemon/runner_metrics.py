@@ -63,7 +63,7 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
 
 
 def _containers(runners: list[Runner]) -> Iterator[Family]:
-    """What the last looks at pods showed of their containers."""
+    """The metrics of containers, from the last looks at pods."""
     looks = [(runner.vm.name, runner.state.backend.containers) for runner in runners]
     judged = [(runner.vm.name, runner.state.backend.judged) for runner in runners]
     yield Family(
@@ -92,7 +92,7 @@ def _containers(runners: list[Runner]) -> Iterator[Family]:
 def families(
     runners: list[Runner], restarts: int, tasks: int = 0, calls: tuple[int, int] = (0, 0)
 ) -> Iterator[Family]:
-    """Counts and sizes of the runners, and what the daemon counts of itself."""
+    """Counts and sizes of the runners, and the daemon's counts of itself."""
 
     def counter(name: str, text: str, label: str, read: Any) -> Family:
         samples = tuple(

@@ -1,6 +1,6 @@
 """The agent's ports: a plain one for informants and for this machine, and one with TLS for people on other machines.
 
-Published informants call back over plain HTTP, so that port stays plain whatever is configured.
+Published informants call back over plain HTTP, so that port stays plain in every configuration.
 """
 
 import importlib.metadata
@@ -32,9 +32,9 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How the agent is reached: where it listens, what informants are told to call, and who may see `/v1/vms`.
+    """The addresses of the agent: its own, the one that informants are told to call, and the rule for callers of `/v1/vms`.
 
-    `tls_port` is the port with `tls`; None where there is none.
+    `tls_port` is the port with `tls`; None if there is none.
     """
 
     host: str
@@ -84,7 +84,7 @@ class AgentServer:
         return port, f"https://{endpoint(settings.host, tls_port)}"
 
     def _warn_of_token(self) -> None:
-        """Warn once of a token that travels unprotected, and again where there was none in between: it may come while the agent runs."""
+        """Warn once of a token that travels unprotected, and again if there was none in between: it may come while the agent runs."""
         settings = self._settings
         is_bare = self._protected is None and settings.token.value is not None and not is_own(settings.host)
         if is_bare and not self._is_warned:
@@ -123,7 +123,7 @@ class AgentServer:
         return replace(route, handler=guarded)
 
     def _plain_refusal(self, request: Request) -> Reply | None:
-        """Why a private page is refused at the plain port; None where the page is served."""
+        """Why a private page is refused at the plain port; None if the page is served."""
         if not is_loopback(request.peer):
             if self._settings.token.value is None:
                 return self._to_this_machine_only()
@@ -133,7 +133,7 @@ class AgentServer:
         return self._refusal(request)
 
     def _refusal(self, request: Request) -> Reply | None:
-        """Why a private page is refused to a caller who may reach this port; None where the page is served."""
+        """Why a private page is refused to a caller who may reach this port; None if the page is served."""
         token = self._settings.token.value
         if token is None:
             return None if is_loopback(request.peer) else self._to_this_machine_only()

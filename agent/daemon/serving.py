@@ -1,4 +1,4 @@
-"""Serves as the agent of a node: the settings, the lock, what the settings name, and the daemon until the end."""
+"""Serves as the agent of a node: the settings, the lock, the parts that the settings name, and the daemon until the end."""
 
 import asyncio
 import importlib.util
@@ -36,7 +36,7 @@ NO_EXTRA: Final = "plugins.directory needs the extra `plugins`: .venv/bin/pip in
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What the command line says beside the settings file."""
+    """The values of the command line beside the settings file."""
 
     config: Path
     host: str
@@ -75,7 +75,7 @@ async def _main(
 
 @asynccontextmanager
 async def _parts(settings: AgentSettings, config: Path, log: logs.Logger) -> AsyncIterator[DaemonParts]:
-    """What the settings name. Raises `KubernetesError` where the API server's credentials cannot be used."""
+    """The parts that the settings name. Raises `KubernetesError` if the API server's credentials cannot be used."""
     file = FileSource(config, settings, log)
     if not settings.is_on_kubernetes:
         yield DaemonParts(file, Candidates(lambda: settings.schedulers))
@@ -95,7 +95,7 @@ def _raise_file_limit() -> None:
 
 
 def _strategies(settings: AgentSettings, given: CommandLine) -> StrategyOptions | None:
-    """The strategies of settings and command line; None where neither names any. Raises `FaultsError`."""
+    """The strategies of settings and command line; None if neither names any. Raises `FaultsError`."""
     if settings.qos is None and not given.extension_plugins:
         return None
     config = (settings.qos or QosSettings()).config(given.extension_plugins)
@@ -103,12 +103,12 @@ def _strategies(settings: AgentSettings, given: CommandLine) -> StrategyOptions 
 
 
 def _has_extra() -> bool:
-    """Whether what node plugins need is installed. Nothing is imported."""
+    """Whether the libraries of node plugins are installed. Nothing is imported."""
     return all(importlib.util.find_spec(name) is not None for name in ("grpc", "asyncinotify"))
 
 
 def run(given: CommandLine) -> int:
-    """Serve until a signal; the exit code. What is wrong is told on standard error."""
+    """Serve until a signal; the exit code. Faults are told on standard error."""
     _raise_file_limit()
     try:
         settings = load(given.config, AgentSettings)

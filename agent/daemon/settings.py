@@ -25,7 +25,8 @@ BLOCK_BYTES: Final = 128 * 2**20
 
 
 def guest_faults(data: Mapping[Any, Any]) -> list[str]:
-    """What is wrong with the VMs of a raw settings file as far as its back end goes. A VM that is wrong by itself is left to that."""
+    """The faults of a raw settings file's VMs that concern its back end. The amounts of an entry that is no valid VM are not
+    checked here: other checks tell its faults."""
     is_qemu = data.get("backend") == "qemu"
     faults: list[str] = []
     sockets: set[str] = set()
@@ -36,7 +37,7 @@ def guest_faults(data: Mapping[Any, Any]) -> list[str]:
         if is_qemu and entry.get("qmp") is None:
             faults.append(f"{where}.qmp: is needed by the back end qemu: the socket of the guest's QMP")
         if entry.get("qmp") is not None:
-            # Who comes second would command the other VM's guest as soon as the first one lets its connection go.
+            # The second VM would command the first one's guest as soon as the first one lets its connection go.
             if str(entry["qmp"]) in sockets:
                 faults.append(f"{where}.qmp: {entry['qmp']!r} is used more than once")
             sockets.add(str(entry["qmp"]))
@@ -73,7 +74,7 @@ def _memory(amount: int) -> str:
 
 
 NODE_VARIABLE: Final = "NODE_NAME"
-"""The environment variable that names the node where the file leaves it out: a DaemonSet has one file for all its nodes."""
+"""The environment variable that names the node if the file leaves it out: a DaemonSet has one file for all its nodes."""
 
 
 def _scheduler_url(value: str) -> str:
@@ -119,7 +120,7 @@ class Periods(Settings):
 
 
 class TlsSettings(Settings):
-    """Files in PEM, read again when they change, and the port where people on other machines are served with them."""
+    """Files in PEM, read again when they change, and the port that serves people on other machines with them."""
 
     ca: File | None = None
     """The authorities trusted for https:// schedulers; by default those of the system."""
@@ -127,7 +128,7 @@ class TlsSettings(Settings):
     """The agent's certificate with its chain: shown at `port`, and to schedulers that ask for a certificate."""
     key: File | None = None
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Where `/v1/vms`, `/metrics` and the health pages are served with TLS, beside the plain port that informants call."""
+    """The port of `/v1/vms`, `/metrics` and the health pages with TLS, beside the plain port that informants call."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -149,7 +150,7 @@ class TlsSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Where the scheduler is: a URL, or a Service of Kubernetes whose ready endpoints are asked."""
+    """The address of the scheduler: a URL, or a Service of Kubernetes whose ready endpoints are asked."""
 
     url: SchedulerUrl | None = None
     service: Annotated[str, AfterValidator(_service)] | None = None
@@ -173,7 +174,7 @@ class KubernetesSettings(Settings):
     informant: InformantUrl = "http://127.0.0.1:10302"
     """The node informant, for pods without an informant of their own."""
     evict_after: Annotated[float, Field(ge=30, le=86_400)] = 600.0
-    """How long a pod that allows it must have been denied what it needs before it is evicted."""
+    """Seconds for which a pod's needs must have been denied before it is evicted, if it allows that."""
 
 
 class AgentSettings(VmList):
@@ -184,41 +185,41 @@ class AgentSettings(VmList):
     """Which VMs there are: those of this file, or pods and VirtualMachines of the node."""
     scheduler: Annotated[SchedulerSettings, BeforeValidator(_scheduler)]
     other_schedulers: Annotated[list[SchedulerUrl], Field(max_length=8)] = Field(default_factory=list)
-    """Asked in turn where `scheduler` does not answer or does not lead."""
+    """Asked in turn if `scheduler` does not answer or does not lead."""
     state_directory: File
     advertise: AdvertiseSetting | None = None
-    """Where informants call back: an address or a network interface, with a port where that differs; else `--host`."""
+    """The address that informants call: an address or a network interface, with a port if that differs; else `--host`."""
     tls: TlsSettings = TlsSettings()
     metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
     policies: list[Any] = Field(default_factory=lambda: list(policies.DEFAULT))
-    """What turns load into a goal: names, or `{name, args}`; the highest goal wins."""
+    """The policies that turn load into a goal: names, or `{name, args}`; the highest goal wins."""
     windows: list[Any] = Field(default_factory=list)
     """Floors and ceilings by the time of day, for every VM without windows of its own."""
     tied: bool = False
-    """Whether VMs have one number of units for CPU and memory, where nothing else is said of a VM."""
+    """Whether VMs have one number of units for CPU and memory, if nothing else is said of a VM."""
     periods: Periods = Periods()
     backend: Annotated[str, AfterValidator(_backend)] = "simulated"
-    """What resizes the VMs: a name of `agent.backends.factories`."""
+    """The back end that resizes the VMs: a name of `agent.backends.factories`."""
     resize_delay: Annotated[float, Field(ge=0, le=60)] = 0.2
     """Seconds that a simulated VM takes to reach its target."""
     faults: Faults = Faults()
-    """What goes wrong with simulated VMs; nothing by default."""
+    """The faults of simulated VMs; none by default."""
     kubernetes: KubernetesSettings = KubernetesSettings()
     qemu: QemuSettings = QemuSettings()
     plugins: PluginSettings = PluginSettings()
     qos: QosSettings | None = None
-    """Strategies on the node; none where it is left out, and the command line names none."""
+    """Strategies on the node; none if it is left out, and the command line names none."""
 
     @model_validator(mode="before")
     @classmethod
     def _with_node(cls, data: object) -> object:
-        """The environment names the node where the file does not."""
+        """The environment names the node if the file does not."""
         named = os.environ.get(NODE_VARIABLE)
         return {"node": named, **data} if named and isinstance(data, dict) else data
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """What is of Kubernetes belongs together."""
+        """The settings of Kubernetes belong together."""
         source, backend, vms = found.get("source"), found.get("backend"), found.get("vms")
         if source == "kubernetes" and vms:
             yield "vms", "must be left out where the source is kubernetes"
@@ -238,7 +239,7 @@ class AgentSettings(VmList):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Policies and windows that cannot be used, VMs that the back end cannot have, and what is wrong with the VMs together."""
+        """Policies and windows that cannot be used, VMs that the back end cannot have, and the faults of the VMs together."""
         if not isinstance(data, dict):
             return []
         faults: list[str] = []

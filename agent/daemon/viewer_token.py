@@ -47,7 +47,7 @@ class ViewerToken:
         self._value = self._read()
 
     async def refresh(self) -> None:
-        """Read the file again, where that is due. Raises `TokenFileError`: then what was read before stays in force."""
+        """Read the file again, if that is due. Raises `TokenFileError`: then the token that was read before stays in force."""
         now_s = asyncio.get_running_loop().time()
         if self._path is None or now_s < self._look_at_s:
             return

@@ -70,8 +70,8 @@ ONE: Final = Operation(
 
 @dataclass(frozen=True, slots=True)
 class VmNotes:
-    """What is known beside the runners, by VM: warnings about those that are scaled, why others are not, and their machines, if the back end
-    knows of any."""
+    """The knowledge beside the runners, by VM: warnings about those that are scaled, why others are not, and their machines, if the back
+    end knows of any."""
 
     warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     not_scaled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def vms_page(node: str, daemon: str, runners: list[Runner], notes: VmNotes = NO_
 
 
 def vm_page(runner: Runner, notes: VmNotes = NO_NOTES, *, now_s: float | None = None) -> bytes:
-    """One VM in full. `now_s` is the runner's clock, that of this process where it is left out."""
+    """One VM in full. `now_s` is the runner's clock, that of this process if it is left out."""
     now_s = time.monotonic() if now_s is None else now_s
     state, planned = runner.state, runner.last_plan
     journal = (
@@ -168,7 +168,7 @@ def binding_reason(runner: Runner, now_s: float) -> Reason | None:
 
 
 def _faults(state: RunnerState) -> list[tuple[str, str]]:
-    """What went wrong with each counterpart and was not made good since."""
+    """The standing fault of each counterpart: one that was not made good since."""
     seen = state.backend.observation
     found = (
         ("scheduler", state.scheduler.fault),
@@ -452,7 +452,7 @@ def _known(vcpu_milli: int | None, memory_bytes: int | None) -> dict[str, str]:
 
 
 def _left(until_s: float, now_s: float) -> float:
-    """Seconds from `now_s` to `until_s`, 0 where that is past."""
+    """Seconds from `now_s` to `until_s`, 0 if that is past."""
     return round(max(until_s - now_s, 0.0), 1)
 
 
@@ -465,5 +465,5 @@ def _versions(supported: tuple[int, int] | None) -> str | None:
 
 
 def _shown(fault: str) -> str | None:
-    """A text of a peer for people; None where there is none."""
+    """A text of a peer for people; None if there is none."""
     return without_ids(fault) if fault else None

@@ -1,7 +1,7 @@
 """Time windows as configured: cron expressions and time zones, read by `cronsim` and `zoneinfo`.
 
-An expression has the five fields of cron. Where the clock is set forward, moments in the gap come at its end; where the
-clock is set back, a fixed time counts once, the first time, as with cron.
+An expression has the five fields of cron. If the clock is set forward, moments in the gap come at its end; if the clock is set back, a
+fixed time counts once, the first time, as with cron.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ def _limit(entry: UnitsEntry | None) -> UnitLimit:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A window, when it opens and closes, and where."""
+    """A window, when it opens and closes, and in which time zone."""
 
     window: Window
     opens: str
@@ -150,7 +150,7 @@ def following(expression: str, zone: ZoneInfo, at_s: float) -> float | None:
 
 
 class Schedule:
-    """The windows of one VM. Remembers what holds until the next change, so that asking costs nothing."""
+    """The windows of one VM. Remembers the limits until the next change, so that asking costs nothing."""
 
     def __init__(self, windows: Sequence[Timed]) -> None:
         self._windows = tuple(windows)
@@ -158,7 +158,7 @@ class Schedule:
         self._from_s = self._until_s = 0.0
 
     def at(self, now_s: float) -> WindowLimits:
-        """What holds at `now_s`, in seconds since the epoch (the wall clock, which may be set back)."""
+        """The limits at `now_s`, in seconds since the epoch (the wall clock, which may be set back)."""
         if self._windows and not self._from_s <= now_s < self._until_s:
             self._limits = limits((timed.window, timed.edges(now_s)) for timed in self._windows)
             found = (timed.next_s(now_s) for timed in self._windows)
@@ -167,13 +167,13 @@ class Schedule:
         return self._limits
 
     def next_s(self, now_s: float) -> float | None:
-        """When that changes next, at the latest; None where it never does."""
+        """When that changes next, at the latest; None if it never does."""
         self.at(now_s)
         return self._until_s if self._windows else None
 
 
 def read(data: object, path: str = "windows") -> tuple[tuple[Timed, ...], list[str]]:
-    """The windows of a configuration's list that can be used, and what is wrong with the others."""
+    """The windows of a configuration's list that can be used, and the faults of the others."""
     if not isinstance(data, list | tuple):
         return (), [f"{path}: must be a list of windows"]
     if len(data) > MAX_WINDOWS:
@@ -199,7 +199,7 @@ def read(data: object, path: str = "windows") -> tuple[tuple[Timed, ...], list[s
 
 
 def faults_of(data: object, path: str = "windows") -> list[str]:
-    """What is wrong with a configuration's list, for `Settings.cross_faults`."""
+    """The faults of a configuration's list, for `Settings.cross_faults`."""
     return read(data, path)[1]
 
 

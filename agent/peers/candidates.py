@@ -21,13 +21,13 @@ class Candidates:
         self._epoch = 0
 
     def current(self) -> str | None:
-        """The scheduler to ask; None where there is none."""
+        """The scheduler to ask; None if there is none."""
         if self._current is None or self._current not in (*self._listed(), self._named):
             self._current = next(iter(self._listed()), None)
         return self._current
 
     def answered(self, url: str, epoch: int | None) -> bool:
-        """A scheduler granted under this epoch; None where it sent none. Whether it may be asked again: else another is next."""
+        """A scheduler granted under this epoch; None if it sent none. Returns whether it may be asked again: else another is next."""
         if epoch is not None and epoch < self._epoch:
             self.failed(url)
             return False
@@ -49,7 +49,7 @@ class Candidates:
 
 
 def _url(address: str, like: str) -> str | None:
-    """The URL of an address that a scheduler names, which may leave out the scheme; None where it is no address."""
+    """The URL of an address that a scheduler names, which may leave out the scheme; None if it is no address."""
     scheme, _, _ = like.partition("://")
     found = address if "://" in address else f"{scheme}://{address}"
     found = f"{found.rstrip('/')}/"

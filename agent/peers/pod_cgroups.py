@@ -1,4 +1,4 @@
-"""What a pod's node informant tells of its control groups."""
+"""Reads a pod's control groups from its node informant."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ DEADLINE_S: Final = 1.0
 
 
 async def read(client: HttpClient, url: str) -> PodCgroups | None:
-    """The control groups of the pod whose informant is at `url`; None where it does not tell them."""
+    """The control groups of the pod whose informant is at `url`; None if it does not tell them."""
     outcome = await client.call("GET", f"{url.rstrip('/')}/cgroups", deadline_s=DEADLINE_S)
     if not isinstance(outcome, Answered) or outcome.status != 200:
         return None

@@ -1,7 +1,7 @@
 """The link to the scheduler: a `PermitRequest` becomes bytes, the answer becomes one event. One link for all runners.
 
 Growth travels at once and alone, because it may have to wait for a pool and must not hold up others. Renewals and decreases are
-never made to wait by the scheduler, so where it takes batches they are collected for a moment and travel together.
+never made to wait by the scheduler, so if it takes batches they are collected for a moment and travel together.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class _Item(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A request with its bytes; makes the event of what became of it."""
+    """A request with its bytes; makes the event of its outcome."""
 
     vm: Vm
     ask: PermitRequest
@@ -116,7 +116,7 @@ _Collected: TypeAlias = tuple[SentRequest, "asyncio.Future[Event]"]
 
 
 class SchedulerLink:
-    """Asks schedulers for permits: the current one of `candidates`, and another where that does not answer or does not lead."""
+    """Asks schedulers for permits: the current one of `candidates`, and another if that does not answer or does not lead."""
 
     def __init__(
         self, client: HttpClient, candidates: Candidates, deadline_s: float, rng: random.Random
@@ -126,7 +126,7 @@ class SchedulerLink:
         self._deadline_s = deadline_s
         self._rng = rng
         self._batch = 0
-        """How many requests the scheduler takes in a batch that answered last; 0 where it offers none."""
+        """How many requests the scheduler takes in a batch that answered last; 0 if it offers none."""
         self._collected: list[_Collected] = []
         self._sending: set[asyncio.Task[None]] = set()
         self.batches = 0
@@ -134,7 +134,7 @@ class SchedulerLink:
 
     @property
     def url(self) -> str | None:
-        """The scheduler that is asked now; None where none is known."""
+        """The scheduler that is asked now; None if none is known."""
         return self._candidates.current()
 
     async def ask(self, vm: Vm, ask: PermitRequest) -> Event:
@@ -264,7 +264,7 @@ class SchedulerLink:
 
 
 def _answers(outcome: Outcome, count: int) -> list[_Item] | str:
-    """The answers of a batch, or what is wrong with it."""
+    """The answers of a batch, or its fault."""
     if not isinstance(outcome, Answered):
         return outcome.message
     if outcome.status != 200:

@@ -1,6 +1,6 @@
 """A runner's events for people and tools: the kind, and plain fields in JSON. Pure.
 
-Left out are the ID of a registration, and what means nothing outside the process: random numbers, and moments of its clock.
+Left out are the ID of a registration, and values that mean nothing outside the process: random numbers, and moments of its clock.
 """
 
 import dataclasses

@@ -26,7 +26,7 @@ from protocol.values import Resources
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The peers of one runner. `policies` is None where no policy is in a process of its own."""
+    """The peers of one runner. `policies` is None if no policy is in a process of its own."""
 
     backend: VmBackend
     scheduler: SchedulerPeer
@@ -94,7 +94,7 @@ class Performer:
                 assert_never(action)
 
     async def _is_fenced(self, vm: Vm, target: Resources) -> bool:
-        """Whether this life may command the VM: the target that stands is repeated, which changes nothing. Raises `FencedOffError`."""
+        """Whether this life may command the VM: the present target is repeated, which changes nothing. Raises `FencedOffError`."""
         assert self._fencing is not None
         not_after_s = time.monotonic() + self._timing.backend_deadline_s
         try:

@@ -1,9 +1,9 @@
-"""One VM's runner: hands what has happened to the core, and performs what the core has started.
+"""One VM's runner: hands events to the core, and performs the actions that the core has started.
 
 `RunnerCore.step` decides and records in one moment, and nothing is awaited in it; each action that it starts becomes
 one task, which
 ends as one event in the inbox. That is the whole concurrency story. A violated invariant ends the runner; its supervisor
-restarts it, and what it remembers is dumped first.
+restarts it, and its memory is dumped first.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Windows(Protocol):
     """Time windows of one VM, by the time of day in seconds since the epoch."""
 
     def at(self, at_s: float) -> WindowLimits:
-        """What holds then."""
+        """The limits at that moment."""
 
     def next_s(self, at_s: float) -> float | None:
         """When that changes; None for never."""
@@ -65,7 +65,7 @@ class Windows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
-    """What all runners of a process share. `clock` gives monotonic seconds, that of the event loop."""
+    """The parts that all runners of a process share. `clock` gives monotonic seconds, that of the event loop."""
 
     held_log: HeldLog
     log: Logger
@@ -91,7 +91,7 @@ class Runner:
         windows: Windows | None = None,
         remembered: Remembered = NOTHING,
     ) -> None:
-        """`remembered` is what an earlier process knew of the VM's load."""
+        """`remembered` is the memory of the VM's load from an earlier process."""
         self.vm = vm
         self.stats = RunnerStats()
         self.last_plan: Plan | None = None
@@ -131,7 +131,7 @@ class Runner:
         return condition(self.state, self.last_plan, now_s, self.timing)
 
     def journal(self, now_s: float) -> list[tuple[float, events.Event]]:
-        """What happened last, each with how many seconds ago, the latest last."""
+        """The last events, each with how many seconds ago, the latest last."""
         return [(now_s - at_s, event) for at_s, event in self._journal]
 
     def take_size_changes(self) -> list[AskedSizeChange]:
@@ -179,7 +179,7 @@ class Runner:
                     metrics=MetricsState(remembered=before.metrics.remembered),
                     rivalry=before.rivalry,
                 )
-                while not self._inbox.empty():  # what happened to an earlier life, its faults included
+                while not self._inbox.empty():  # events of an earlier life, its faults included
                     self._inbox.get_nowait()
                 await self._live()
                 await self._step_back()
@@ -210,7 +210,7 @@ class Runner:
             await self._wait(min(self.last_plan.wake_at_s - now_s, windows_s))
 
     def _step(self, now_s: float) -> float:
-        """Take one step and begin to perform what it started; in how many seconds the time windows change."""
+        """Take one step and begin to perform the started actions; in how many seconds the time windows change."""
         inbox, windows_s = self._take_inbox()
         self._share_epoch()
         try:
@@ -243,7 +243,7 @@ class Runner:
         return windows_s
 
     def _take_inbox(self) -> tuple[list[events.Event], float]:
-        """What has happened since the last step, and in how many seconds the time windows change.
+        """The events since the last step, and in how many seconds the time windows change.
 
         Raises the exception of a failed task.
         """

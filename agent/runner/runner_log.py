@@ -1,4 +1,4 @@
-"""What a runner writes down: log lines for people, and changes of what its life may use for the observer."""
+"""The log of a runner: lines for people, and for the observer the changes of the amount that its life may use."""
 
 from uuid import UUID
 
@@ -13,14 +13,14 @@ from protocol.values import ZERO, Resources
 
 
 class HeldJournal:
-    """Writes down what the present life of one VM's runner may use, whenever that changes."""
+    """Writes down the amount that the present life of one VM's runner may use, whenever that changes."""
 
     def __init__(self, log: HeldLog) -> None:
         self._log = log
         self._written: tuple[UUID, Resources] | None = None
 
     def note(self, state: RunnerState, now_s: float) -> None:
-        """Write the amount that is held now, where it changed. An earlier life holds nothing from then on."""
+        """Write the amount that is held now, if it changed. An earlier life holds nothing from then on."""
         name, life, held = state.vm.name, state.life.agent_id, state.held_at(now_s)
         before = self._written
         if before == (life, held):
@@ -33,7 +33,7 @@ class HeldJournal:
 
 
 class RunnerLog:
-    """Logs what a person would want to know of one runner. Every line of a decision has the same keys."""
+    """Logs the news of one runner that a person would want to know. Every line of a decision has the same keys."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -121,7 +121,7 @@ class RunnerLog:
         retry_after_s: float | None = None,
         could_not: bool = False,
     ) -> None:
-        """One line of a decision; what does not apply is null."""
+        """One line of a decision; keys that do not apply are null."""
         look = state.backend.observation
         write = self._log.warning if could_not else self._log.info
         write(
@@ -166,7 +166,7 @@ def _binding(reasons: tuple[Reason, ...], state: RunnerState) -> list[Reason]:
 
 
 def _asked_for_less(amount: Resources, before: RunnerState) -> str | None:
-    """The resources that were to shrink, where that is known."""
+    """The resources that were to shrink, if that is known."""
     known = before.informant.known_size
     if known is None:
         return None

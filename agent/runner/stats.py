@@ -1,4 +1,4 @@
-"""What a runner counts and measures of itself."""
+"""The counts and measurements of a runner about itself."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class RunnerStats:
     """Counts of one runner over all its lives, for status and metrics."""
 
     ticks: int = 0
-    """Ticks of the runner's clock: what happens "within two ticks" can be counted."""
+    """Ticks of the runner's clock: "within two ticks" can be measured."""
     permits: int = 0
     resizes: int = 0
     restarts: int = 0
@@ -69,7 +69,7 @@ _RESOURCES: Final = ("cpu", "memory")
 
 @dataclass(slots=True)
 class GrowthTimer:
-    """Measures growth of each resource from what asked for it to the size. A resource has a moment only while its growth is
+    """Measures growth of each resource from its cause to the size. A resource has a moment only while its growth is
     measured from there; resources that grow together, as those of a tied VM do, are measured once."""
 
     latencies: Latencies
@@ -77,7 +77,7 @@ class GrowthTimer:
     try_upscale_s: dict[str, float] = field(default_factory=dict)
     permit_s: dict[str, float] = field(default_factory=dict)
     size: Resources = ZERO
-    """What the VM should reach."""
+    """The size that the VM should reach."""
 
     def note(self, happened: Transition, now_s: float) -> None:
         event, before, after = happened.event, happened.before, happened.after
@@ -117,7 +117,7 @@ class GrowthTimer:
 
 
 def _together(names: list[str], state: RunnerState) -> list[str]:
-    """`names`, or both resources where one of a tied VM is named."""
+    """`names`, or both resources if one of a tied VM is named."""
     return names if state.unit.is_apart or not names else list(_RESOURCES)
 
 
@@ -137,7 +137,7 @@ def _refused(event: events.PermitGranted, before: RunnerState, after: RunnerStat
 
 
 def _end(moments: dict[str, float], names: list[str], durations: Durations, now_s: float) -> None:
-    """What began with these resources has ended; beginnings at one moment are one growth."""
+    """The growth that began with these resources has ended; beginnings at one moment are one growth."""
     began_s = {moments.pop(name) for name in names if name in moments}
     for since_s in began_s:
         durations.observe(now_s - since_s)

@@ -8,7 +8,7 @@ from agent.core.ports import VmChange, VmDescribed, VmDescription, VmRemoved
 def changes_between(
     before: Mapping[str, VmDescription], now: Mapping[str, VmDescription]
 ) -> Iterator[VmChange]:
-    """What turns the VMs of `before` into those of `now`, by their names. A VM made anew ends first."""
+    """The changes that turn the VMs of `before` into those of `now`, by their names. A VM made anew ends first."""
     for name, spec in before.items():
         if name not in now or now[name].vm.pod_uid != spec.vm.pod_uid:
             yield VmRemoved(name)

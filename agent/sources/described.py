@@ -1,4 +1,4 @@
-"""What objects of Kubernetes say of the VMs of a node: computes only.
+"""Describes the VMs of a node by objects of Kubernetes: computes only.
 
 A pod is described by its own labels and annotations and the ScalingPolicy that selects it (`hosting.kubernetes.scaling`), a NeonVM by its
 VirtualMachine (`hosting.kubernetes.virtual_machines`) and the pod that it runs in.
@@ -46,9 +46,9 @@ Pods: TypeAlias = Mapping[tuple[str, str], Manifest]
 class Found:
     """A VM of this node that somebody wants scaled, by its object: a pod, or a VirtualMachine. `scaling` is None for the latter.
 
-    `description` is None while it cannot be scaled: before it runs, where its informant has no address yet, or because of
-    `obstacles`, which do not pass by themselves. `faults` are what is ignored in its annotations. Both are texts for a person. `valid`
-    is what of its annotations counts, for the next look.
+    `description` is None while it cannot be scaled: before it runs, if its informant has no address yet, or because of `obstacles`, which
+    do not pass by themselves. `faults` name the ignored parts of its annotations. Both are texts for a person. `valid` has the annotations
+    that count, for the next look.
     """
 
     manifest: Manifest
@@ -65,7 +65,7 @@ Fixed: TypeAlias = Callable[[Manifest, Scaling], Mapping[ResourceName, str]]
 
 @dataclass(frozen=True, slots=True)
 class AgentChecks:
-    """What the agent alone knows of the annotations of pods, and of VirtualMachines."""
+    """The agent's own checks of the annotations of pods, and of VirtualMachines."""
 
     of_pods: Checks = field(default_factory=dict)
     of_machines: Checks = field(default_factory=dict)
@@ -73,7 +73,7 @@ class AgentChecks:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the descriptions of a node's pods rest on. `room` is the node's allocatable, the maximum of a pod that names none;
+    """The facts that the descriptions of a node's pods rest on. `room` is the node's allocatable, the maximum of a pod that names none;
     `informant` the URL of the node's informant."""
 
     room: Resources
@@ -84,7 +84,7 @@ class NodeFacts:
 
 
 def room_of(node: Manifest) -> Resources:
-    """What the node has for pods. Raises `ValueError` where it does not say."""
+    """The amount that the node has for pods. Raises `ValueError` if it does not say."""
     try:
         found = objects.amounts((node.get("status") or {}).get("allocatable"))
     except QuantityError as error:
@@ -95,8 +95,8 @@ def room_of(node: Manifest) -> Resources:
 
 
 def describe(pod: Manifest, facts: NodeFacts, last: Valid | None = None) -> Found | None:
-    """The pod as it is scaled; None where nobody asks for it, and where it ends. A NeonVM's pod is none of its own. `last` is what was
-    valid of its annotations before."""
+    """The pod as it is scaled; None if nobody asks for it, and if it ends. A NeonVM's pod is none of its own. `last` has the valid
+    annotations of the look before."""
     if _is_ending(pod) or machine_of(pod) is not None:
         return None
     scaling = scaling_of(pod, facts.policies, facts.room, last, facts.checks)
@@ -131,7 +131,7 @@ def describe(pod: Manifest, facts: NodeFacts, last: Valid | None = None) -> Foun
 
 
 def _bounds(pod: Manifest, bounds: Bounds, fixed: Collection[str]) -> Bounds:
-    """The bounds, with what stands of each resource that is fixed."""
+    """The bounds; those of a resource that is fixed are its present amount."""
     stands = pods.target(pod)
 
     def kept(amount: Resources) -> Resources:
@@ -150,8 +150,8 @@ def _unknown(names_: Collection[str]) -> tuple[str, ...]:
 def describe_machine(
     manifest: Manifest, node: str, pods_of_node: Pods, last: Valid | None = None, checks: Checks = _NO_CHECKS
 ) -> Found | None:
-    """The VirtualMachine as it is scaled; None where nobody asks for it, and where it ends or is on another node. `last` is what was
-    valid of its annotations before."""
+    """The VirtualMachine as it is scaled; None if nobody asks for it, and if it ends or is on another node. `last` has the valid
+    annotations of the look before."""
     try:
         machine = VirtualMachine.read(manifest, last, checks)
     except UnreadableVmError as error:

@@ -110,9 +110,9 @@ M = TypeVar("M", bound=VmList)
 
 
 class FileSource(Generic[M]):
-    """The VMs of the file at `path`. `first` is what the file said when the agent started; the first call returns that.
+    """The VMs of the file at `path`. `first` is the content of the file when the agent started; the first call returns that.
 
-    Other settings of the file hold from the next start on: the log says so where they change.
+    Other settings of the file hold from the next start on: the log says so if they change.
     """
 
     def __init__(self, path: Path, first: M, log: Logger) -> None:
@@ -142,7 +142,7 @@ class FileSource(Generic[M]):
                 return news
 
     def _news(self, read: M) -> tuple[VmChange, ...]:
-        """What `read` changes, told from now on. Nothing is awaited between this and the return."""
+        """The changes by `read`, told from now on. Nothing is awaited between this and the return."""
         before, now = self._told or {}, {spec.vm.name: spec for spec in (entry.spec() for entry in read.vms)}
         self._told = now
         return tuple(changes_between(before, now))

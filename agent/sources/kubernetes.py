@@ -1,6 +1,6 @@
 """VMs as the API server shows them: the pods and VirtualMachines of this node that somebody wants scaled.
 
-The reflectors keep the objects up to date and are run by whoever makes this source; here their stores are read.
+The reflectors keep the objects up to date and are run by the maker of this source, which reads their stores.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ class Store(Protocol):
 
     @property
     def fault(self) -> str:
-        """Why the objects may be out of date; empty where they are not."""
+        """Why the objects may be out of date; empty if they are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What is watched: the node's pods, the node itself, every ScalingPolicy, and every VirtualMachine where there are any."""
+    """The watched objects: the node's pods, the node itself, every ScalingPolicy, and every VirtualMachine if there are any."""
 
     pods: Store
     node: Store
@@ -57,7 +57,7 @@ class Stores:
     machines: Store | None = None
 
     def by_name(self) -> Iterator[tuple[str, Store]]:
-        """Each with what it holds."""
+        """Each store with the name of its objects."""
         yield "pods", self.pods
         yield "node", self.node
         yield "ScalingPolicies", self.policies
@@ -66,8 +66,8 @@ class Stores:
 
 
 class KubernetesSource:
-    """The VMs of `node`. `informant` is the URL of its informant; `fixed` says what of a pod may not be changed, `checks` what the agent
-    alone knows of annotations. `note_change` is to be called whenever a store has changed."""
+    """The VMs of `node`. `informant` is the URL of its informant; `fixed` names the resources of a pod that may not be changed, `checks`
+    are the agent's own checks of annotations. `note_change` is to be called whenever a store has changed."""
 
     def __init__(
         self, node: str, stores: Stores, informant: str, fixed: Fixed, checks: AgentChecks | None = None
@@ -95,7 +95,7 @@ class KubernetesSource:
         return self._told is not None
 
     def found(self) -> Mapping[str, Found]:
-        """What is to be scaled, by `namespace/name` of its pod, or of the VirtualMachine that has none here. As of the last look."""
+        """The objects to be scaled, by `namespace/name` of the pod, or of the VirtualMachine that has none here. As of the last look."""
         return self._found
 
     async def changes(self) -> tuple[VmChange, ...]:
@@ -130,7 +130,7 @@ class KubernetesSource:
         self._changed.clear()
 
     def _news(self) -> tuple[VmChange, ...]:
-        """What the stores change, told from now on. Nothing is awaited between this and the return. Raises `VmSourceError`."""
+        """The changes by the stores, told from now on. Nothing is awaited between this and the return. Raises `VmSourceError`."""
         self._check()
         facts = self._read_facts()
         last = {objects.uid(each.manifest): each.valid for each in self._found.values()}
@@ -141,7 +141,7 @@ class KubernetesSource:
         return tuple(changes_between(before, now))
 
     def _check(self) -> None:
-        """Raises `VmSourceError` where the stores may have been out of date for a while."""
+        """Raises `VmSourceError` if the stores may have been out of date for a while."""
         faults = [f"{name}: {store.fault}" for name, store in self._stores.by_name() if store.fault]
         now_s = asyncio.get_running_loop().time()
         if not faults:

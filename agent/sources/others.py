@@ -1,4 +1,4 @@
-"""Other controllers at work on a pod that is scaled: what they do is said, and stays theirs. Computes only."""
+"""Other controllers at work on a pod that is scaled: their work is reported, and stays theirs. Computes only."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ BOUNDED: Final = frozenset(
         *(f"{kind}.{each}" for kind in ("requests", "limits") for each in objects.RESOURCE_NAMES),
     }
 )
-"""The entries of a ResourceQuota that bound what a pod may grow to."""
+"""The entries of a ResourceQuota that bound the growth of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class OfNamespace:
 
 
 def others_of(pod: Manifest, bounds: Bounds, found: OfNamespace) -> tuple[str, ...]:
-    """What else is at work on the pod, as texts for a person."""
+    """The other objects that bound or change the pod, as texts for a person."""
     return (
         *_autoscalers(pod, found.autoscalers),
         *_quotas(found.quotas),
@@ -39,7 +39,7 @@ def others_of(pod: Manifest, bounds: Bounds, found: OfNamespace) -> tuple[str, .
 
 
 def editors_of(pod: Manifest, ours: str) -> tuple[str, ...]:
-    """Who else has resized the pod, as texts. `ours` is the field manager of our own resizes.
+    """The field managers, other than `ours`, that have resized the pod, as texts. `ours` is the field manager of our own resizes.
 
     Source: managedFields of an object's metadata, which name the subresource and the manager of each field's last change.
     """
@@ -84,7 +84,7 @@ def _quotas(quotas: Iterable[Manifest]) -> Iterator[str]:
 
 
 def _ranges(bounds: Bounds, ranges: Iterable[Manifest]) -> Iterator[str]:
-    """Those that forbid a part of what the pod's bounds allow."""
+    """The ranges that forbid a part of the pod's bounds."""
     most = dict(zip(objects.RESOURCE_NAMES, (bounds.max.vcpu_milli, bounds.max.memory_bytes), strict=True))
     least = dict(zip(objects.RESOURCE_NAMES, (bounds.min.vcpu_milli, bounds.min.memory_bytes), strict=True))
     for each in ranges:

@@ -12,7 +12,7 @@ _UNLIMITED: Final = 2**60
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The memory of a group: all that is in use, and what of it the kernel could not drop."""
+    """The memory of a group: all that is in use, and the part that the kernel could not drop."""
 
     current_bytes: int
     needed_bytes: int
@@ -20,7 +20,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class LimitReading:
-    """The limits of a group and how often they held its tasks back; None where there is no limit.
+    """The limits of a group and how often they held its tasks back; None if there is no limit.
 
     `throttled` of `periods` had tasks waiting because the CPU limit was used up, for `throttled_s` in all. `hits` counts how often
     the memory limit was reached, `kills` the tasks killed for lack of memory.
@@ -43,29 +43,29 @@ class GroupFiles(Protocol):
     """Whether `memory.events` of the group counts what happens in the groups inside, too."""
 
     def busy_s(self) -> float:
-        """The CPU time that the group has used. Raises `OSError` where the group is gone, or does not tell."""
+        """The CPU time that the group has used. Raises `OSError` if the group is gone, or does not tell."""
         ...
 
     def limits(self) -> LimitReading:
-        """The limits of the group, with its counters. Raises `OSError` where the group is gone."""
+        """The limits of the group, with its counters. Raises `OSError` if the group is gone."""
         ...
 
     def throttling(self) -> tuple[int, int]:
-        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) where there never was a limit."""
+        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) if there never was a limit."""
         ...
 
     def memory(self) -> MemoryUse:
-        """The memory in use. Raises `OSError` where the group is gone."""
+        """The memory in use. Raises `OSError` if the group is gone."""
         ...
 
     def pressure_s(self) -> dict[str, float]:
-        """The time spent waiting in seconds, as `stalls` names it; empty where the kernel does not tell."""
+        """The time spent waiting in seconds, as `stalls` names it; empty if the kernel does not tell."""
         ...
 
     def counters(self) -> tuple[int, int]:
         """The open files that change when the CPU limit holds tasks back, and when the memory limit is reached.
 
-        Below zero where there is no such file.
+        Below zero if there is no such file.
         """
         ...
 
@@ -75,7 +75,7 @@ class GroupFiles(Protocol):
 
 
 class _Files:
-    """What both versions have in common: the files of each hierarchy, which may be the same directory."""
+    """The parts that both versions share: the files of each hierarchy, which may be the same directory."""
 
     def __init__(self, group: PodGroup) -> None:
         self._cpu = KeptFiles(group.cpu)

@@ -18,7 +18,7 @@ class KeptFiles:
         self._open: dict[str, int] = {}
 
     def read(self, name: str) -> bytes:
-        """What the file says now; nothing where there was no such file, or none that may be read, when it was asked for first.
+        """The present content of the file; nothing if the first attempt to open it found no file, or none that may be read.
 
         Raises `OSError` once the cgroup of an open file is gone.
         """
@@ -26,7 +26,7 @@ class KeptFiles:
         return b"" if file == _ABSENT else os.pread(file, _MOST_BYTES, 0)
 
     def descriptor(self, name: str) -> int:
-        """The open file; below zero where there is none. It belongs to this object. Raises `OSError` as `read` does."""
+        """The open file; below zero if there is none. It belongs to this object. Raises `OSError` as `read` does."""
         file = self._open.get(name)
         if file is None:
             try:
@@ -56,7 +56,7 @@ def number(text: bytes) -> int | None:
 
 
 def value(text: bytes, name: bytes) -> int:
-    """The number beside a name in a file of names and numbers; 0 where there is none. `name` ends with a space."""
+    """The number beside a name in a file of names and numbers; 0 if there is none. `name` ends with a space."""
     at = 0 if text.startswith(name) else text.find(b"\n" + name) + 1
     if at == 0 and not text.startswith(name):
         return 0

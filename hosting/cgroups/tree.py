@@ -55,7 +55,8 @@ class PodGroup:
             return False
 
     def listing(self) -> tuple[int, int]:
-        """What differs once a group inside was made or has gone, unless another one has taken its place. Raises `OSError` where the group is gone.
+        """A value that changes when a group inside is made or goes, unless another one takes its place. Raises `OSError` if the group is
+        gone.
 
         The kernel counts the groups inside as links. Files elsewhere have the time of the change, too.
         """
@@ -82,11 +83,11 @@ class CgroupTree:
         return next((self.root / name for name in names if (self.root / name).is_dir()), self.root / names[0])
 
     def hierarchy(self, controller: str) -> Path:
-        """Where the groups of a controller (`cpu`, `cpuacct`, `cpuset`, `memory`) are mounted; `root` itself in cgroup v2."""
+        """The mount point of a controller's groups (`cpu`, `cpuacct`, `cpuset`, `memory`); `root` itself in cgroup v2."""
         return self._hierarchies[controller]
 
     def find(self, uid: str) -> PodGroup | None:
-        """The group of the pod with that UID; None where there is none, and for a text that is no UID."""
+        """The group of the pod with that UID; None if there is none, and for a text that is no UID."""
         if _UID.fullmatch(uid) is None:
             return None
         found = self._find(uid)
@@ -125,7 +126,7 @@ class CgroupTree:
         return tuple(path.as_posix() for path in found if (top / path).is_dir())
 
     def inside(self, group: str, controller: str) -> tuple[str, ...]:
-        """The paths of all groups inside one, outer ones first; none where the group is gone."""
+        """The paths of all groups inside one, outer ones first; none if the group is gone."""
         top, found, level = self._hierarchies[controller], list[str](), [group]
         while level:
             level = [f"{each}/{name}" for each in level for name in sorted(_directories(top / each))]
@@ -149,7 +150,7 @@ class CgroupTree:
 
 
 def _names(tree: str, uid: str) -> Iterator[str]:
-    """Where a pod may be in a kubelet's tree of that name, by QoS class."""
+    """The groups that a pod may have in a kubelet's tree of that name, by QoS class."""
     if not tree.endswith(".slice"):
         yield from (f"{qos}/pod{uid}" if qos else f"pod{uid}" for qos in _QOS)
         return

@@ -2,7 +2,7 @@
 
 `parley.dev/unit` holds the steps, `{cpu, memory}`; `parley.dev/bounds` holds `min` and `max`, each `{cpu, memory}`. Of a
 step, a minimum and a maximum either part may be left out. `autoscaling.neon.tech/bounds` is the published form for NeonVM objects
-(reference/neon.md 6.2). What is wrong becomes a fault, a text that begins with the annotation's name, and is ignored.
+(reference/neon.md 6.2). A wrong part is ignored, and becomes a fault, a text that begins with the annotation's name.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def bounds(annotations: Mapping[str, object], base: Bounds, faults: list[str]) -
 
 
 def tied(config: Mapping[str, Any], faults: list[str]) -> bool | None:
-    """What the JSON of `parley.dev/config` says of it; the rest of that annotation is the agent's alone."""
+    """The member `tied` of `parley.dev/config`; None if it is absent or wrong. The rest of that annotation is the agent's alone."""
     if "tied" not in config:
         return None
     try:
@@ -183,5 +183,5 @@ def _refuse(text: str) -> Any:
 
 
 def short(value: object) -> str:
-    """What was written, on one line and cut, for a message."""
+    """The written value, on one line and cut, for a message."""
     return clean(str(value), 60)

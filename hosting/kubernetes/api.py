@@ -76,7 +76,7 @@ class KubernetesApi:
     async def get(
         self, type_: ResourceType, namespace: str | None, name: str, *, deadline_s: float = CALL_DEADLINE_S
     ) -> Manifest:
-        """One object, consistent. Raises `RefusedError` (404 where there is none), `UnreachableError`."""
+        """One object, consistent. Raises `RefusedError` (404 if there is none), `UnreachableError`."""
         return await self.call("GET", type_.path(namespace, name), deadline_s=deadline_s)
 
     async def list(
@@ -112,7 +112,7 @@ class KubernetesApi:
         *,
         deadline_s: float = CALL_DEADLINE_S,
     ) -> Manifest:
-        """Put an object in place of what has its resourceVersion; 409 where that has changed."""
+        """Replace the object, which must still have the resourceVersion of `body`; 409 if it has changed."""
         path = type_.path(namespace, body["metadata"]["name"])
         return await self.call("PUT", path, body=body, deadline_s=deadline_s)
 
@@ -187,7 +187,7 @@ class KubernetesApi:
     ) -> Proxied:
         """Get a page of a program in a pod: `path` is that of the pod's subresource `proxy`, with the page's own path behind it.
 
-        The answer of the program is returned whatever its status. Raises `RefusedError` where the API server itself answered, for instance
+        The answer of the program is returned with any status. Raises `RefusedError` if the API server itself answered, for instance
         because nobody listens at the pod's port, and `UnreachableError`. `headers` reach the program, but for `Authorization`, which is
         for the API server alone.
         """
@@ -208,7 +208,7 @@ class KubernetesApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a watch. Raises `RefusedError` for its status, `UnreachableError`.
 
-        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too. Where nothing comes for
+        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too. If nothing comes for
         `silence_s`, the lines end as if the server had ended them: nothing may have happened, and the next call shows whether
         the server can be reached.
         """

@@ -31,12 +31,12 @@ READ_AGAIN_AFTER_S: Final = 5.0
 """Credentials are not read more often, however often the server refuses them."""
 _CANNOT: Final = "the credentials for Kubernetes cannot be used"
 _UNUSABLE: Final = (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
-"""What the library raises for a kubeconfig that is missing, no YAML, or YAML of another shape."""
+"""The errors of the library for a kubeconfig that is missing, no YAML, or YAML of another shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCredentials:
-    """Where the credentials are: a kubeconfig with a context of it, or, without one, the pod's service account.
+    """The source of the credentials: a kubeconfig with a context of it, or, without one, the pod's service account.
 
     `others` are further kubeconfigs, merged as kubectl does: the first word counts, and of several a missing one is left out.
     """
@@ -53,7 +53,7 @@ class ApiCredentials:
 
 @dataclass(frozen=True, slots=True)
 class KubeContext:
-    """A context of a kubeconfig. `server` is the address of its API server; `namespace` is empty where the context names none."""
+    """A context of a kubeconfig. `server` is the address of its API server; `namespace` is empty if the context names none."""
 
     name: str
     server: str
@@ -97,7 +97,7 @@ class Answer(Protocol):
 
 
 class BegunContent:
-    """A body whose beginning was read before; what follows comes from where it came."""
+    """A body whose beginning was read before; the rest comes from the same source."""
 
     def __init__(self, begun: bytes, rest: Content) -> None:
         self.begun = begun
@@ -113,7 +113,6 @@ class BegunContent:
             yield chunk
 
     def at_eof(self) -> bool:
-        """Whether nothing follows."""
         return self._rest.at_eof()
 
 
@@ -172,7 +171,7 @@ class LibraryConnection:
     async def open(self, call: ApiCall, *, silence_s: float | None = None) -> Answer:
         """Send a request and wait for its status. `silence_s` limits how long the body may be silent.
 
-        Where the server or we refuse the other's credentials, these are read again, and the call is repeated once: it had no effect.
+        If the server or we refuse the other's credentials, these are read again, and the call is repeated once: it had no effect.
         A program behind the server that refuses something else has its say.
         """
         client = self._client
@@ -193,7 +192,7 @@ class LibraryConnection:
         return await _open(self._client, call, silence_s)
 
     async def _read_again(self, refused: ApiClient) -> bool:
-        """Whether there are other connections now than those of `refused`."""
+        """Whether the connections differ now from those of `refused`."""
         async with self._reading:
             if self._client is not refused:
                 return True
@@ -254,7 +253,7 @@ def context_of(credentials: ApiCredentials) -> KubeContext:
 
 
 def _existing(credentials: ApiCredentials) -> str:
-    """The kubeconfigs that exist, as the library wants them. Raises `ConfigException` where there is none: the library takes a file that is
+    """The kubeconfigs that exist, as the library wants them. Raises `ConfigException` if there is none: the library takes a file that is
     missing for an empty one."""
     found = [str(path) for path in credentials.files if path.is_file()]
     if not found:

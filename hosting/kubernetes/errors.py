@@ -11,7 +11,7 @@ _MAX_RETRY_AFTER_S: Final = 2**31 - 1
 _SECONDS: Final = re.compile("[0-9]{1,10}")
 MAX_REASON: Final = 128
 MAX_MESSAGE: Final = 2000
-"""Characters of a message that are kept: admission webhooks of others write there whatever they like."""
+"""Characters of a message that are kept: admission webhooks of others write any text there."""
 
 
 class KubernetesError(Exception):
@@ -27,7 +27,7 @@ class CredentialsError(KubernetesError):
 
 
 class RefusedError(KubernetesError):
-    """The API server answered with an error. `reason` is the machine's word, such as `Conflict`; empty where there is none. `causes` are
+    """The API server answered with an error. `reason` is the machine's word, such as `Conflict`; empty if there is none. `causes` are
     the machine's words for what is behind, such as `DisruptionBudget`."""
 
     def __init__(
@@ -72,7 +72,7 @@ class RefusedError(KubernetesError):
 
 
 def is_status(text: bytes) -> bool:
-    """Whether an error's body is a Status object: the API server's own word, and not that of a program behind its proxy."""
+    """Whether an error's body is a Status object, which is the API server's own word, and not that of a program behind its proxy."""
     found = _object_in(text)
     return found is not None and (found.get("kind"), found.get("apiVersion")) == ("Status", "v1")
 
@@ -88,7 +88,7 @@ def refusal(status: int, text: bytes, retry_after: str | None = None) -> Refused
 
 
 def _object_in(text: bytes) -> dict[str, Any] | None:
-    """The JSON object that a body is; None where it is anything else, or nested deeper than can be read."""
+    """The JSON object that a body is; None if it is anything else, or nested deeper than can be read."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):

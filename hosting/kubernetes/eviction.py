@@ -1,4 +1,4 @@
-"""The Eviction API: pods go only where their disruption budgets allow it. Source: policy/v1, Eviction."""
+"""The Eviction API: pods go only if their disruption budgets allow it. Source: policy/v1, Eviction."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the client library is an extra
 async def evict(
     api: "KubernetesApi", namespace: str, name: str, uid: str, *, deadline_s: float = 5.0
 ) -> bool:
-    """Evict the pod that has this UID. False where there is no such pod any more, even if another has its name. Raises
+    """Evict the pod that has this UID. False if there is no such pod any more, even if another has its name. Raises
     `KubernetesError`: `RefusedError.is_budget` for a disruption budget's no.
 
     The pod is read first: the API server tries an eviction with the wrong UID again and again, for 10 s, and may count it against the

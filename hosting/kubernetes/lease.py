@@ -31,7 +31,7 @@ class LeaseElector:
     """One process's part in the election for a Lease. `identity` is this process's own: a restart needs another one.
 
     `address` is told to others as that of the leader. `clock` is monotonic; `date` is written for people, and gives the first
-    epoch where there is no Lease.
+    epoch if there is no Lease.
     """
 
     def __init__(  # noqa: PLR0913 - the Lease, this process, and its surroundings
@@ -58,11 +58,11 @@ class LeaseElector:
         self._faults = FaultLog(self._log, "the Lease cannot be used", "the Lease can be used again")
         self._leadership: Leadership | None = None
         self.fault = ""
-        """Why the Lease cannot be read or written; empty where it can."""
+        """Why the Lease cannot be read or written; empty if it can."""
 
     @property
     def leader(self) -> str | None:
-        """The address of who holds the Lease, as it was seen last; None where that is not known."""
+        """The address of the Lease's holder, as it was seen last; None if that is unknown."""
         record = self._election.record
         return (record.address or None) if record is not None else None
 
@@ -101,7 +101,7 @@ class LeaseElector:
             self.fault = str(error)
             self._faults.failed(error)
         finally:
-            if not is_over:  # cancelled, too: nobody knows what becomes of the call
+            if not is_over:  # cancelled, too: the outcome of the call is unknown
                 self._election.failed(self._clock())
 
     async def _look(self) -> None:
@@ -115,7 +115,7 @@ class LeaseElector:
             self._election.looked(LeaseRecord.read(manifest, self._election.times), self._clock())
 
     async def write(self, write: WriteLease) -> None:
-        """Write the Lease for the election. Raises `KubernetesError` where nobody knows whether it was written."""
+        """Write the Lease for the election. Raises `KubernetesError` if it is unknown whether the Lease was written."""
         times, date = self._election.times, objects.micro_time_written(self._date())
         body = manifest_of(write, self._namespace, self._name, times, self._address, date)
         call = self._api.create if write.over is None else self._api.replace
@@ -185,7 +185,7 @@ class Leadership:
     async def _renew(self) -> None:
         try:
             await self._elector.renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody renews now
+        except Exception as error:  # noqa: BLE001 - after any error nobody renews
             self._log.error("renewal of the Lease failed", error=repr(error), exc_info=error)
         finally:
             self._election.lose()

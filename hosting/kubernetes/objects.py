@@ -1,4 +1,4 @@
-"""What every object of the API has, and how amounts and selectors are written there."""
+"""The common parts of all objects of the API, and the way that amounts and selectors are written there."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -31,22 +31,22 @@ def version(manifest: Manifest) -> str:
 
 
 def created(manifest: Manifest) -> str:
-    """When it was made, in seconds; texts in the order of time. Empty where it does not tell."""
+    """When it was made, in seconds; texts in the order of time. Empty if it does not tell."""
     return str(manifest["metadata"].get("creationTimestamp") or "")
 
 
 def labels(manifest: Manifest) -> Mapping[str, str]:
-    """Its labels; empty where it has none."""
+    """Its labels; empty if it has none."""
     return manifest["metadata"].get("labels") or {}
 
 
 def annotations(manifest: Manifest) -> Mapping[str, str]:
-    """Its annotations; empty where it has none."""
+    """Its annotations; empty if it has none."""
     return manifest["metadata"].get("annotations") or {}
 
 
 def owner(manifest: Manifest, type_: ResourceType) -> str | None:
-    """The name of its owner of a type, whatever version of that is named; None where it has none."""
+    """The name of its owner of a type, in any version of that type; None if it has none."""
     for each in manifest["metadata"].get("ownerReferences") or ():
         group = str(each.get("apiVersion")).rpartition("/")[0]
         if (group, each.get("kind")) == (type_.group, type_.kind):
@@ -55,7 +55,7 @@ def owner(manifest: Manifest, type_: ResourceType) -> str | None:
 
 
 def condition(manifest: Manifest, type_: str) -> Manifest | None:
-    """The condition of that type in its status; None where there is none."""
+    """The condition of that type in its status; None if there is none."""
     found = (manifest.get("status") or {}).get("conditions") or ()
     return next((each for each in found if each.get("type") == type_), None)
 
@@ -77,7 +77,7 @@ def amount(written: object, resource: ResourceName) -> int:
 
 
 def amounts(written: object) -> dict[ResourceName, int]:
-    """The CPU and memory of a `requests` or `limits`; what it leaves open is left out. Raises `QuantityError`."""
+    """The CPU and memory of a `requests` or `limits`; resources that it leaves open are left out. Raises `QuantityError`."""
     found: Mapping[str, Any] = written if isinstance(written, Mapping) else {}
     return {each: amount(found[each], each) for each in RESOURCE_NAMES if each in found}
 

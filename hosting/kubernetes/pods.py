@@ -1,9 +1,9 @@
-"""How large a pod is: what its spec asks for, what its node has allocated, what is in force.
+"""The size of a pod: the amounts in its spec, those that its node has allocated, and those in force.
 
 A pod's size, as agent and scheduler count it, is the sum of the *requests* of its containers, with sidecars and overhead:
-that is what the node's room is spent on. Source: reference/kubernetes.md 4.2.
+they take up the node's room. Source: reference/kubernetes.md 4.2.
 
-A resize is done when the node has allocated what the spec asks for and all of that is in force, limits included: only then are size
+A resize is done when the node has allocated the amounts of the spec and all of them are in force, limits included: only then are size
 and target equal. A memory limit that the node cannot lower shows in `actual_limits` alone.
 """
 
@@ -25,9 +25,9 @@ ERROR: Final = "Error"
 
 @dataclass(frozen=True, slots=True)
 class ContainerSize:
-    """A container or sidecar, its amounts by resource; what it leaves open is left out.
+    """A container or sidecar, its amounts by resource; those that it leaves open are left out.
 
-    `allocated` are the requests that the node reserves, `actual` those in force; None where the node has not told. `restarts` are
+    `allocated` are the requests that the node reserves, `actual` those in force; None if the node has not told. `restarts` are
     the resources whose change restarts the container.
     """
 
@@ -41,12 +41,12 @@ class ContainerSize:
     restarts: frozenset[ResourceName]
 
     def size(self) -> Resources:
-        """What the node has given the container and may not have taken back yet."""
+        """The amounts that the node has given the container and may not have taken back yet."""
         return Resources(self._given("cpu"), self._given("memory"))
 
     def _given(self, resource: ResourceName) -> int:
-        """While one word of the node is above the spec, the largest of them; else the smallest, so that only what is done
-        equals the spec."""
+        """While one word of the node is above the spec, the largest of them; else the smallest, so that only a resize that is done equals
+        the spec."""
         wanted = self.requests.get(resource, 0)
         told = list(self._told(resource, wanted))
         if not told or not wanted:
@@ -54,7 +54,7 @@ class ContainerSize:
         return max(told) if max(told) > wanted else min(told)
 
     def _told(self, resource: ResourceName, wanted: int) -> Iterator[int]:
-        """What the node says of a resource, as requests; a limit in force counts in the ratio of the spec."""
+        """The node's figures of a resource, as requests; a limit in force counts in the ratio of the spec."""
         if self.allocated is not None:
             yield self.allocated.get(resource, 0)
         if self.actual is not None:
@@ -66,7 +66,7 @@ class ContainerSize:
             yield -(-wanted * shown // limit) if shown > limit else wanted * shown // limit
 
     def applied(self) -> Resources:
-        """What kube-scheduler counts beside the spec: the larger of allocated and actual requests; the spec, where the node has
+        """The amount that kube-scheduler counts beside the spec: the larger of allocated and actual requests; the spec, if the node has
         told neither."""
         told = [found for found in (self.allocated, self.actual) if found is not None]
         if not told:
@@ -75,7 +75,7 @@ class ContainerSize:
 
 
 def resources(found: Mapping[ResourceName, int]) -> Resources:
-    """An amount with nothing for what is left open."""
+    """An amount with zero for resources that are left open."""
     return Resources(found.get("cpu", 0), found.get("memory", 0))
 
 
@@ -116,7 +116,7 @@ def _container(spec: Manifest, status: Manifest, *, is_sidecar: bool) -> Contain
 
 
 def container_statuses(pod: Manifest) -> Iterator[tuple[str, Manifest]]:
-    """What the node tells of each container that is no init container, by name."""
+    """The node's status of each container that is no init container, by name."""
     for each in (pod.get("status") or {}).get("containerStatuses") or ():
         yield str(each.get("name")), each
 
@@ -130,12 +130,12 @@ def container_states(pod: Manifest) -> tuple[str, ...]:
 
 
 def target(pod: Manifest) -> Resources:
-    """What the spec asks for. Raises `QuantityError`."""
+    """The amount that the spec asks for. Raises `QuantityError`."""
     return sum((resources(each.requests) for each in containers(pod)), _overhead(pod))
 
 
 def size(pod: Manifest) -> Resources:
-    """What the node has given the pod and may not have taken back yet. Raises `QuantityError`."""
+    """The amount that the node has given the pod and may not have taken back yet. Raises `QuantityError`."""
     return sum((each.size() for each in containers(pod)), _overhead(pod))
 
 
@@ -150,7 +150,7 @@ def is_known_to_node(pod: Manifest) -> bool:
 
 
 def refusal(pod: Manifest) -> str | None:
-    """Why the node does not carry out the present spec, for a person; None where it does, or has not said. A refusal of an earlier
+    """Why the node does not carry out the present spec, for a person; None if it does, or has not said. A refusal of an earlier
     spec does not count."""
     for type_, reasons in ((PENDING, {DEFERRED, INFEASIBLE}), (IN_PROGRESS, {ERROR})):
         found = condition(pod, type_)
@@ -164,8 +164,8 @@ def refusal(pod: Manifest) -> str | None:
 
 
 def holds(pod: Manifest) -> Resources:
-    """What kube-scheduler counts for a pod: containers and sidecars, or the largest init container with the sidecars before it;
-    the largest of spec, allocated and actual, without the spec where a resize is infeasible. Raises `QuantityError`."""
+    """The amount that kube-scheduler counts for a pod: containers and sidecars, or the largest init container with the sidecars before it;
+    the largest of spec, allocated and actual, without the spec if a resize is infeasible. Raises `QuantityError`."""
     if is_terminal(pod):
         return ZERO
     spec = pod["spec"]
@@ -202,7 +202,7 @@ def limits(pod: Manifest) -> dict[ResourceName, int]:
 def _while_starting(
     pod: Manifest, key: Literal["requests", "limits"]
 ) -> Iterator[Mapping[ResourceName, int]]:
-    """What the pod asks for while each init container runs, the sidecars before it included."""
+    """The amounts that the pod asks for while each init container runs, the sidecars before it included."""
     sidecars: dict[ResourceName, int] = {}
     for each in pod["spec"].get("initContainers") or ():
         size = _container(each, {}, is_sidecar=True)

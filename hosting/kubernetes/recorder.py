@@ -23,7 +23,7 @@ TRIES: Final = 3
 MAX_NAMES: Final = 2_000
 """Events whose count may still rise; the oldest are forgotten first."""
 MAX_NOTE_BYTES: Final = 1024
-"""What the API takes."""
+"""The longest note that the API takes."""
 _BACKOFF: Final = Backoff(base_s=1.0, cap_s=10.0)
 
 

@@ -1,6 +1,7 @@
-"""Keeps the objects of one type up to date: a list, then a watch, and again a list where the watch cannot go on.
+"""Keeps the objects of one type up to date: a list, then a watch, and again a list if the watch cannot go on.
 
-What is known, with its versions and moments, is `hosting.kubernetes.core.known`. Rules of list and watch: reference/kubernetes.md 5.2.
+The knowledge of the objects, with versions and moments, is `hosting.kubernetes.core.known`. Rules of list and watch:
+reference/kubernetes.md 5.2.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ OnChange: TypeAlias = Callable[[tuple[Change, ...]], object]
 PAGE: Final = 500
 """Objects in one answer to a list: reading them does not keep the event loop for long."""
 AT_ONCE_S: Final = 1.0
-"""A watch that ends sooner and has shown nothing is a fault, whatever its end looks like."""
+"""A watch that ends sooner and has shown nothing is a fault, even if its end looks normal."""
 LOOK_S: Final = 30.0
 """After so long to twice that a type that is missing is looked for again."""
 PATIENCE_CAP_S: Final = 60.0
@@ -69,7 +70,7 @@ class WatchHealth:
 
 
 class _GarbageError(UnreachableError):
-    """The server shows what is no event or no list."""
+    """The server's answer is neither an event nor a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Reflector:
     that `is_optional` may be missing, because its CRD is not installed: that is no fault, and the type is found once it is there.
     """
 
-    def __init__(  # noqa: PLR0913 - what is watched, and how
+    def __init__(  # noqa: PLR0913 - the watched objects, and the way to watch them
         self,
         api: KubernetesApi,
         type_: ResourceType,
@@ -144,7 +145,7 @@ class Reflector:
         self.known: Final = KnownObjects()
         self.health: Final = WatchHealth()
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ knowledge
 
     def objects(self) -> Mapping[Key, Manifest]:
         """All objects by namespace and name: a view that changes with them. The manifests are not to be changed."""
@@ -152,7 +153,7 @@ class Reflector:
 
     @property
     def fault(self) -> str:
-        """Why the objects may be out of date; empty where they are not, and while the type is missing."""
+        """Why the objects may be out of date; empty if they are not, and while the type is missing."""
         return "" if self._is_missing else self.health.fault
 
     @property
@@ -187,7 +188,7 @@ class Reflector:
                     await self._list_all()
 
     async def mark(self) -> None:
-        """A consistent list of hardly anything: what the watch shows from its version on is no older than this call.
+        """A consistent list of hardly anything: all that the watch shows from its version on is no older than this call.
 
         Raises `KubernetesError`.
         """
@@ -196,7 +197,7 @@ class Reflector:
         self.known.mark(_version(listed), sent_s)
 
     async def list_one(self, namespace: str, name: str) -> None:
-        """See how one object is now. A list by name and not a read: its answer has a version even where nothing is there.
+        """See how one object is now. This is a list by name and not a read: its answer has a version even if no object is there.
 
         Raises `KubernetesError`.
         """
@@ -233,7 +234,7 @@ class Reflector:
         return items, version
 
     def _tidy(self, manifest: Any) -> None:
-        """Say of what type it is, which lists leave out, and drop who wrote which field: a third of an object, and read by nobody."""
+        """Add the type, which lists leave out, and drop the managers of fields: a third of an object, and read by nobody."""
         if isinstance(manifest, dict) and isinstance(metadata := manifest.get("metadata"), dict):
             manifest.setdefault("apiVersion", self._type.api_version)
             manifest.setdefault("kind", self._type.kind)
@@ -269,7 +270,7 @@ class Reflector:
     # ------------------------------------------------------------ the watch
 
     async def run(self) -> None:
-        """List and watch for ever. Started again, it goes on from what is known."""
+        """List and watch for ever. Started again, it goes on from its knowledge."""
         failures, has_expired = 0, False
         while True:
             ended = await self._round()
@@ -294,7 +295,7 @@ class Reflector:
             await asyncio.sleep(max(delay_s, ended.patience_s * (1 + 0.2 * self._rng.random())))
 
     async def _round(self) -> _Ended:
-        """A list where one is needed, and a watch until its end."""
+        """A list if one is needed, and a watch until its end."""
         began_s, position, error = self._clock(), self.known.position, None
         try:
             if self._must_list:

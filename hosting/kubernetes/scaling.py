@@ -26,7 +26,7 @@ DEFAULT_STEP: Final = DEFAULT_MIN
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """A ScalingPolicy object: which pods of its namespace it selects, and what it says of them, as annotations."""
+    """A ScalingPolicy object: the pods of its namespace that it selects, and the annotations that it gives them."""
 
     namespace: str
     name: str
@@ -38,7 +38,7 @@ class ScalingPolicy:
 
     @classmethod
     def read(cls, manifest: Manifest) -> "ScalingPolicy":
-        """What the API server's validation lets through can be read; what readers of annotations dislike becomes a fault there."""
+        """Read an object that the API server's validation has let through; annotations that are wrong become faults when they are read."""
         spec: Mapping[str, Any] = manifest.get("spec") or {}
         config = {key: spec[key] for key in ("policies", "windows", "tied") if key in spec}
         found = {
@@ -63,7 +63,7 @@ class ScalingPolicy:
         )
 
     def selects(self, pod: Manifest) -> bool:
-        """Whether the pod is one of those that it speaks of."""
+        """Whether the policy applies to the pod."""
         return objects.namespace(pod) == self.namespace and objects.selects(
             self.selector, objects.labels(pod)
         )
@@ -79,7 +79,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How one pod is scaled. `annotations` are the effective ones; `shares` is empty where none are declared. `informant_port` is that of
+    """How one pod is scaled. `annotations` are the effective ones; `shares` is empty if none are declared. `informant_port` is that of
     an informant inside the pod. `faults` are texts for a person; those in `obstacles` keep the pod from being scaled. `unknown` and
     `valid` are as in `Settled`: while any is unknown, the pod keeps its size."""
 
@@ -106,9 +106,9 @@ def scaling_of(
     last: Valid | None = None,
     more: Checks = MappingProxyType({}),
 ) -> Scaling | None:
-    """How `pod` is scaled; None where nobody asks for it. `most` is the maximum of a pod that names none: its node's room.
+    """How `pod` is scaled; None if nobody asks for it. `most` is the maximum of a pod that names none: its node's room.
 
-    `last` is what was valid of its annotations before. `more` are checks beside, or in place of, those that all readers have.
+    `last` has the valid annotations of the look before. `more` are checks beside, or in place of, those that all readers have.
     """
     matching = _matching(pod, policies)
     policy = matching[0] if matching else None
@@ -165,7 +165,7 @@ def _matching(pod: Manifest, policies: Sequence[ScalingPolicy]) -> list[ScalingP
 
 
 def _checks(pod: Manifest, base: Bounds) -> dict[str, Check]:
-    """What agent and scheduler read. The agent reads the rest of `parley.dev/config`, and tells its faults."""
+    """The checks of agent and scheduler. The agent reads the rest of `parley.dev/config`, and tells its faults."""
     return {
         names.BOUNDS: lambda found, faults: annotations.bounds(found, base, faults),
         names.UNIT: lambda found, faults: annotations.step(found, DEFAULT_STEP, faults),

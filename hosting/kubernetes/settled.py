@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Check: TypeAlias = Callable[[Mapping[str, str], list[str]], object]
-"""Reads one annotation, and appends what is wrong with it as texts for a person."""
+"""Reads one annotation, and appends its faults as texts for a person."""
 Checks: TypeAlias = Mapping[str, Check]
 """By the annotation's name."""
 Valid: TypeAlias = Mapping[str, str]
@@ -19,7 +19,7 @@ Valid: TypeAlias = Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class Settled:
     """The annotations that count. `faults` are texts for a person. `unknown` are the names of those with faults of which no text is known that
-    is valid now: the object keeps its size until they are mended. `valid` is for the next look; None where nothing was known before."""
+    is valid now: the object keeps its size until they are mended. `valid` is for the next look; None if nothing was known before."""
 
     annotations: Mapping[str, str]
     valid: Valid | None
@@ -30,8 +30,8 @@ class Settled:
 def settle(
     found: Mapping[str, str], checks: Checks, last: Valid | None, narrow: Collection[str] = ()
 ) -> Settled:
-    """`last` is what was valid before, None where nothing is known. `narrow` are the annotations without which less is allowed:
-    those are never unknown."""
+    """`last` has the annotations that were valid before, None if they are unknown. `narrow` are the annotations without which less is
+    allowed: those are never unknown."""
     kept, faults, unknown = dict(found), list[str](), list[str]()
     for name, check in checks.items():
         if not (wrong := _wrong(name, found, check)):
@@ -45,7 +45,7 @@ def settle(
         if name not in narrow and (last is None or before is not None):
             unknown.append(name)
     valid = {name: kept[name] for name in checks if name in kept}
-    if last is not None:  # what was valid once may be so again
+    if last is not None:  # a value that was valid once may be so again
         valid |= {name: last[name] for name in unknown}
     elif unknown:
         return Settled(kept, None, tuple(faults), tuple(unknown))

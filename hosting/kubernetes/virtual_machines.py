@@ -1,4 +1,4 @@
-"""What a VirtualMachine object of NeonVM says: its bounds, its size and target, where it runs, whether it is scaled and may move.
+"""The content of a VirtualMachine object of NeonVM: its bounds, its size and target, its node, whether it is scaled and may move.
 
 Agent and scheduler read these objects alike. CPUs are read as whole numbers, as v0.1.13 wrote them, and as quantities such as
 "250m", as later releases write them; memory is in whole slots of `memorySlotSize`. Source: reference/neon.md 2.5, 6.2.
@@ -29,8 +29,8 @@ Migrating: TypeAlias = Literal["auto", "always", "never"]
 
 
 class UnreadableVmError(ValueError):
-    """A VirtualMachine cannot be scaled, because fields are missing or wrong. `faults` are texts for a person. `holds` is what it keeps
-    of its node all the same; None where that cannot be told."""
+    """A VirtualMachine cannot be scaled, because fields are missing or wrong. `faults` are texts for a person. `holds` is the amount of its
+    node that it keeps all the same; None if that cannot be told."""
 
     def __init__(self, faults: tuple[str, ...], holds: Resources | None) -> None:
         super().__init__("; ".join(faults))
@@ -42,10 +42,10 @@ class UnreadableVmError(ValueError):
 class VirtualMachine:
     """A VirtualMachine.
 
-    `pod_name` is the runner pod that the VM is in now; empty before there is one. So is `node`. `size` is what the VM has,
-    None until its status tells; `target` is what its spec asks for, which may lie outside the bounds. `bounds` are the
-    effective ones: those of the annotations, within those of the spec (`limits`). `step` are the steps of growth, None where
-    the VM names none of its own. `faults` are texts about what is ignored. `unknown` and `valid` are as in `Settled`: while any is
+    `pod_name` is the runner pod that the VM is in now; empty before there is one. So is `node`. `size` is the amount that the VM has,
+    None until its status tells; `target` is the amount that its spec asks for, which may lie outside the bounds. `bounds` are the
+    effective ones: those of the annotations, within those of the spec (`limits`). `step` are the steps of growth, None if
+    the VM names none of its own. `faults` are texts about ignored parts. `unknown` and `valid` are as in `Settled`: while any is
     unknown, the VM keeps its size.
     """
 
@@ -80,7 +80,7 @@ class VirtualMachine:
 
     @property
     def holds(self) -> Resources:
-        """What the VM keeps of its node: the larger of size and target.
+        """The amount of its node that the VM keeps: the larger of size and target.
 
         While the VM migrates, the pod that it moves to keeps the same of the other node.
         """
@@ -90,9 +90,9 @@ class VirtualMachine:
     def read(
         cls, manifest: Manifest, last: Valid | None = None, more: Checks = MappingProxyType({})
     ) -> "VirtualMachine":
-        """Raises `UnreadableVmError` with every fault, where the size, the bounds or the target cannot be known.
+        """Raises `UnreadableVmError` with every fault, if the size, the bounds or the target cannot be known.
 
-        `last` is what was valid of its annotations before. `more` are checks beside those that all readers have.
+        `last` has the valid annotations of the look before. `more` are checks beside those that all readers have.
         """
         guest, status = _mapping(_mapping(manifest, "spec"), "guest"), _mapping(manifest, "status")
         wrong: list[str] = []
@@ -142,7 +142,7 @@ class VirtualMachine:
 
 
 def _checks(limits: Bounds, slot_bytes: int) -> dict[str, Check]:
-    """What agent and scheduler read. That bounds are made narrower is no fault of theirs."""
+    """The checks of agent and scheduler. That bounds are made narrower is no fault of theirs."""
 
     def neon_bounds(found: Mapping[str, str], faults: list[str]) -> None:
         if annotations.bounds(found, limits, []) is None:  # else they are not read
@@ -159,10 +159,10 @@ def _checks(limits: Bounds, slot_bytes: int) -> dict[str, Check]:
 def bounds_of(
     found: Mapping[str, object], limits: Bounds, slot_bytes: int, faults: list[str]
 ) -> Bounds | None:
-    """The bounds that a VM's annotations give it; None where they say nothing usable.
+    """The bounds that a VM's annotations give it; None if they say nothing usable.
 
-    Our annotation goes before the published one. Neither leads beyond `limits`, which the API server enforces, and what is no
-    whole number of slots is made narrower.
+    Our annotation goes before the published one. Neither leads beyond `limits`, which the API server enforces. Bounds that are no whole
+    number of slots are made narrower.
     """
     said = annotations.bounds(found, limits, faults)
     if said is None:
@@ -184,7 +184,7 @@ def bounds_of(
 def step_of(
     found: Mapping[str, object], base: Resources, slot_bytes: int, faults: list[str]
 ) -> Resources | None:
-    """The steps of growth that a VM's annotations give it, in whole slots; None where they say nothing usable."""
+    """The steps of growth that a VM's annotations give it, in whole slots; None if they say nothing usable."""
     said = annotations.step(found, base, faults)
     if said is not None and said.memory_bytes % slot_bytes:
         faults.append(f"{names.UNIT}: memory: must be a multiple of the memory slot, {slot_bytes} bytes")
@@ -201,12 +201,12 @@ def machine_of(pod: Manifest) -> str | None:
 
 
 def as_cpus(vcpu_milli: int) -> int | str:
-    """CPUs as a VirtualMachine says them: a number where they are whole, which all releases read, else a quantity."""
+    """CPUs as a VirtualMachine says them: a number if they are whole, which all releases read, else a quantity."""
     return vcpu_milli // 1000 if vcpu_milli % 1000 == 0 else f"{vcpu_milli}m"
 
 
 def _size(status: Mapping[str, Any], wrong: list[str]) -> Resources | None:
-    """What the status tells; None where it leaves one of both open, as before the VM runs."""
+    """The size in the status; None if it leaves CPU or memory open, as before the VM runs."""
     if status.get("cpus") is None or status.get("memorySize") is None:
         return None
     return Resources(
@@ -215,7 +215,7 @@ def _size(status: Mapping[str, Any], wrong: list[str]) -> Resources | None:
 
 
 def _holds(guest: Mapping[str, Any], status: Mapping[str, Any]) -> Resources | None:
-    """The larger of size and target, as far as they are said; None where the size is not, or where either is wrong."""
+    """The larger of size and target, as far as they are given; None if the size is missing, or if either is wrong."""
     wrong: list[str] = []
     size, cpu, memory = _size(status, wrong), 0, 0
     cpus, slots = _mapping(guest, "cpus"), _mapping(guest, "memorySlots")

@@ -1,7 +1,7 @@
-"""`apply(state, event, now_s)`: the guest's size and limits after something happened. What to do next is for `plan` to say.
+"""`apply(state, event, now_s)`: the guest's size and limits after something happened. `plan` decides the next step.
 
 A request goes from READING to AGREED and DECIDED. A downscale that takes memory is LOWERING in between, and READING once or twice
-more. Where it does not come about, it is DECIDED at once.
+more. If it does not come about, it is DECIDED at once.
 """
 
 from dataclasses import replace
@@ -72,11 +72,11 @@ def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
             assert_never(event)
 
 
-# ---------------------------------------------------------------- what is seen of the guest
+# ---------------------------------------------------------------- looks at the guest
 
 
 def _found(state: GuestState, event: events.GroupFound) -> GuestState:
-    """An earlier life's approval holds, and what that life left frozen thaws."""
+    """An earlier life's approval holds, and a workload that it left frozen thaws."""
     found, guard = event.reading, state.guard
     if Control.FREEZE not in event.controls:
         guard = replace(guard, settings=replace(guard.settings, freeze_s=0.0))
@@ -92,7 +92,7 @@ def _found(state: GuestState, event: events.GroupFound) -> GuestState:
 
 
 def _sampled(state: GuestState, event: events.GuestSampled, now_s: float) -> GuestState:
-    """What is short now. A limit that is being lowered is hit without anybody being short."""
+    """The shortages of the moment. A limit that is being lowered is hit without anybody being short."""
     reading, hits_before = event.reading, state.detector.hits
     guard = state.guard.seen(reading, now_s)
     limit = guard.nominal(guard.size) if reading.cgroup is not None else None
@@ -119,7 +119,7 @@ def _sampled(state: GuestState, event: events.GuestSampled, now_s: float) -> Gue
 def _taken_from_files(state: GuestState, reading: Reading) -> GuestState:
     """A group may have been made anew with its workload, or somebody has changed a limit.
 
-    Whoever freezes the workload while this program runs has a reason; only its own freezes does it end.
+    Another program that freezes the workload while this one runs has a reason; this program ends only its own freezes.
     """
     group = reading.cgroup
     if group is None:
@@ -163,7 +163,7 @@ def _answered(state: GuestState, answer: events.AnswerRequest) -> GuestState:
 def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) -> GuestState:
     """The guest was read for the request that is being decided.
 
-    An upscale has happened, whatever is known of the guest; a downscale that takes memory needs to know.
+    An upscale has happened, even if the guest is unknown; a downscale that takes memory needs to know.
     """
     pending = state.pending
     assert pending is not None
@@ -194,7 +194,7 @@ def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) 
 
 
 def _without_memory(state: GuestState, pending: RequestInProgress, now_s: float) -> GuestState:
-    """A downscale that takes CPUs alone: neither what memory is in use, nor a limit that is still falling, refuses it."""
+    """A downscale that takes CPUs alone: neither the memory in use nor a limit that is still falling refuses it."""
     size = pending.request.size
     early = state.guard.holds(size, now_s)
     if early:
@@ -204,7 +204,7 @@ def _without_memory(state: GuestState, pending: RequestInProgress, now_s: float)
 
 
 def _judged(state: GuestState, pending: RequestInProgress, reading: Reading, now_s: float) -> GuestState:
-    """A downscale that fits by this reading goes on to lower memory.high, where there is something to lower."""
+    """A downscale that fits by this reading goes on to lower memory.high, if there is something to lower."""
     size, before = pending.request.size, state.guard
     early = before.holds(size, now_s)
     result = before.judge(size, reading)
@@ -241,9 +241,9 @@ def _taken_back(
 
 
 def _write_ended(state: GuestState, event: events.WriteEnded) -> GuestState:
-    """What failed is tried again with the next event from outside. The downscale that waited for this write goes on.
+    """A write that failed is tried again with the next event from outside. The downscale that waited for this write goes on.
 
-    Of a group that is gone nothing was taken.
+    Nothing was taken from a group that is gone.
     """
     write, written, under_way, pending = event.write, state.written, state.under_way, state.pending
     if write.is_slow:

@@ -1,4 +1,4 @@
-"""What happened in a pod's containers, added up over containers that come and go.
+"""The totals of events in a pod's containers, over containers that come and go.
 
 A container that ends takes its cgroup and its counters along, and a restarted container begins at 0. The totals of a pod never
 fall. cgroup v1 loses the last kill of a container in this way: the group is removed before anybody can read it. So a container
@@ -22,7 +22,7 @@ _PAGE_BYTES: Final = 2**16
 
 @dataclass(frozen=True, slots=True)
 class ContainerReading:
-    """One cgroup that may have limits of its own, a container's or the whole pod's; None where there is no limit.
+    """One cgroup that may have limits of its own, a container's or the whole pod's; None if there is no limit.
 
     `throttled` of `periods` had tasks waiting because the CPU limit was used up, for `throttled_s` in all. `hits` counts how often
     the memory limit was reached, `kills` the tasks killed for lack of memory. `used_bytes` is without reclaimable page cache.
@@ -47,7 +47,7 @@ class ContainerReading:
 @dataclass(frozen=True, slots=True)
 class Behind:
     """Which resources the pod's own group allows less of than it should: than its containers' groups allow together, or than the size
-    that was announced. A kubelet writes the pod's group first where limits grow, and last where they shrink: so this is no moment
+    that was announced. A kubelet writes the pod's group first if limits grow, and last if they shrink: so this is no moment
     on the way, the pod's group was left as it was."""
 
     cpu: bool = False

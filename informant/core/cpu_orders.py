@@ -1,7 +1,7 @@
-"""Which CPUs of the guest to switch, one after the other, and whose order stands.
+"""The choice of the CPUs of the guest to switch, one after the other, and of the order that stands.
 
-An order says how many CPUs should be online. CPUs come online from the lowest number up, and go offline from the highest number down;
-CPU 0 always stays. An order is carried out once, over the CPUs that are present then: what is plugged in later, or switched by somebody
+An order says how many CPUs should be online. CPUs come online from the lowest number up, and go offline from the highest number down; CPU 0
+always stays. An order is carried out once, over the CPUs that are present then: a CPU that is plugged in later, or switched by somebody
 else, needs another order.
 """
 
@@ -29,9 +29,9 @@ class GuestCpus:
 @dataclass(frozen=True, slots=True)
 class CpuOrders:
     """The highest `generation` that was taken, the highest `sequence_number` of it, and the newest order: so many CPUs are `wanted`, None
-    where nothing is left to do.
+    if nothing is left to do.
 
-    Each CPU is `tried` once for each order. So an order ends, whatever the kernel refuses.
+    Each CPU is `tried` once for each order. So an order ends, even if the kernel refuses switches.
     """
 
     generation: int = 0
@@ -44,7 +44,7 @@ class CpuOrders:
         return (order.generation, order.sequence_number) < (self.generation, self.sequence_number)
 
     def taken(self, order: MachineOrder) -> "CpuOrders":
-        """The orders with a new one, which replaces what stood before. The new order must not be outdated.
+        """The orders with a new one, which replaces the one before. The new order must not be outdated.
 
         An order without a number replaces nothing of its own generation.
         """
@@ -54,7 +54,7 @@ class CpuOrders:
         return CpuOrders(order.generation, order.online_cpus, sequence_number=order.sequence_number)
 
     def next_switch(self, cpus: GuestCpus) -> CpuSwitch | None:
-        """What to do next towards the order that stands; None where nothing is left that can be done."""
+        """The next switch towards the order that stands; None if nothing is left that can be done."""
         if self.wanted is None:
             return None
         missing = self.wanted - len(cpus.online)

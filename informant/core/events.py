@@ -1,4 +1,4 @@
-"""What happens to the guest's size and limits (past tense), and what its shell is to do (imperative).
+"""Events of the guest's size and limits (past tense), and actions for its shell (imperative).
 
 Each action ends as one event at once: `Done`, unless another one is named here. A `Write` ends as `WriteEnded`; a slow one as
 `WriteBegun`, and as `WriteEnded` later.
@@ -16,7 +16,7 @@ from protocol.wire import DownscaleResult, MoreResources
 
 @dataclass(frozen=True, slots=True)
 class GroupFound:
-    """The program has started and found the workload's group. `size` and `hidden_bytes` are what an earlier life kept."""
+    """The program has started and found the workload's group. `size` and `hidden_bytes` were kept by an earlier life."""
 
     reading: CgroupReading
     controls: frozenset[Control]
@@ -34,7 +34,7 @@ class GuestSampled:
 
 @dataclass(frozen=True, slots=True)
 class SizeRequested:
-    """`PUT /downscale`, or `PUT /upscale` where `is_upscale`. Each request has a `number` of its own."""
+    """`PUT /downscale`, or `PUT /upscale` if `is_upscale`. Each request has a `number` of its own."""
 
     number: int
     size: Resources
@@ -80,7 +80,7 @@ class AdoptSize:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Answer a request. `error` names a fault that kept the limits from following; empty where there was none."""
+    """Answer a request. `error` names a fault that kept the limits from following; empty if there was none."""
 
     request: SizeRequested
     result: DownscaleResult
@@ -89,7 +89,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportShortage:
-    """Wish for more of what is short."""
+    """Wish for more of the resources that are short."""
 
     shortage: Shortage
 
@@ -108,14 +108,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class WriteBegun:
-    """A slow write is under way: the value counts from here on, only to free what lies above it takes its time."""
+    """A slow write is under way: the value counts from here on, only freeing the memory above it takes time."""
 
     write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class WriteEnded:
-    """A control file was written, or `error` says why not. `is_gone` where the group was removed: an ended workload needs no limit."""
+    """A control file was written, or `error` says why not. `is_gone` is true if the group was removed: an ended workload needs no limit."""
 
     write: Write
     error: str = ""
@@ -124,7 +124,7 @@ class WriteEnded:
 
 @dataclass(frozen=True, slots=True)
 class GuestRead:
-    """The guest was read for a request; None and the `error` where that was not possible."""
+    """The guest was read for a request; `reading` is None, with the `error`, if that was not possible."""
 
     reading: Reading | None
     error: str = ""

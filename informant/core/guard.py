@@ -1,15 +1,15 @@
-"""The workload's limits: how much memory its cgroup may use at a size of the VM, and what happens when the workload hits that limit.
+"""The workload's limits: how much memory its cgroup may use at a size of the VM, and the reaction when the workload hits that limit.
 
 A size is the last one that the agent approved or announced, and never more than the machine shows: memory may be announced before
 it arrives. A reserve is kept from the size for the kernel and the informant. memory.high lies at the size less that reserve, memory.max half-way
-above. Both lie lower where others in the guest use more than the reserve, so that a workload meets its own limit before the
+above. Both lie lower if others in the guest use more than the reserve, so that a workload meets its own limit before the
 machine's: the global OOM killer chooses among all programs, and the informant would hear of that too late.
 
 The kernel throttles a group that hits memory.high, nearly to a stop. So the wish goes out at once, and the group is frozen for
 a moment: the workload would run on into its limit, and more memory often comes within milliseconds. Then the limit is relieved step by step,
 up to memory.max at most, until more memory has arrived or the workload is calm again. The freeze ends as soon as more
 memory is announced; relief stays until the memory arrives. A published informant always freezes for its whole time, throttles
-without end, and forgets what it approved. Source: reference/neon.md 4.2, 4.3.
+without end, and forgets its approvals. Source: reference/neon.md 4.2, 4.3.
 """
 
 import math
@@ -28,7 +28,7 @@ _PAGE_BYTES: Final = 2**16
 """Limits are whole pages of any kernel: the kernel would round other values down, and say something else than was written."""
 _OTHERS_STEP_BYTES: Final = 4 * MIB
 _OTHERS_SLACK_BYTES: Final = 16 * MIB
-"""What others use is rounded up, and falls by so much at least: else every look would move the limits a little."""
+"""The use of others is rounded up, and falls by so much at least: else every look would move the limits a little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class GuardSettings:
     """How the limits are kept. `reserve_bytes` is kept from the workload, at most a quarter of the memory; `spare` stays free of a downscale.
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
-    `relief_bytes` every `relief_every_s`, and falls back after `calm_s` without a hit. What a wish brought stays for `hold_s`: an
+    `relief_bytes` every `relief_every_s`, and falls back after `calm_s` without a hit. The gain of a wish stays for `hold_s`: an
     agent that goes by averages would take it back at once. For a downscale the kernel may take `reclaim_s` to free memory;
-    where that takes page cache, the workload is watched for `trial_s`. A guest that `is_machine` hides a part of its size (its kernel,
+    if that takes page cache, the workload is watched for `trial_s`. A guest that `is_machine` hides a part of its size (its kernel,
     its page tables); a pod hides nothing. A kill for lack of memory keeps the guest from shrinking below the size of that moment for
     `killed_hold_s`: a container that was restarted is small at first, and would be killed again.
     """
@@ -67,10 +67,10 @@ def _whole(amount: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The size that was agreed on, and what happened since. `size` is None before the first.
+    """The size that was agreed on, and the events since. `size` is None before the first.
 
     `hidden_bytes` is the part of the size that the machine never shows (its kernel, its page tables): the guest cannot live in
-    it. `others_bytes` is in use outside the workload's group, None where that is not known. `is_over` once the program ends.
+    it. `others_bytes` is in use outside the workload's group, None if that is not known. `is_over` once the program ends.
     """
 
     settings: GuardSettings = GuardSettings()
@@ -94,7 +94,7 @@ class Guard:
     # ------------------------------------------------------------ limits
 
     def limits(self) -> GroupLimits:
-        """What should be written now."""
+        """The limits that should be written now."""
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
             return GroupLimits(frozen=self.is_frozen)
@@ -122,7 +122,7 @@ class Guard:
         return self.total_bytes if size is None else min(self._shown(size.memory_bytes), self.total_bytes)
 
     def _shown(self, memory_bytes: int) -> int:
-        """What the machine will show of a size."""
+        """The part of a size that the machine will show."""
         return max(0, memory_bytes - self.hidden_bytes)
 
     def _reserve(self, base: int) -> int:
@@ -134,7 +134,7 @@ class Guard:
             return None
         return max(_LEAST_QUOTA_US, self.size.vcpu_milli * PERIOD_US // 1000)
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def seen(self, reading: Reading, now_s: float) -> "Guard":
         """A reading: the machine may have grown, and a workload that is calm gets its own limit back."""
@@ -231,9 +231,9 @@ class Guard:
         return self.frozen_s + self.settings.freeze_s if self.is_frozen else None
 
     def grown(self, size: Resources) -> tuple["Guard", MoreResources]:
-        """The VM has, or is about to have, this size: a freeze ends. Which resources are more than before?
+        """The VM has, or is about to have, this size: a freeze ends. Returns the resources that are more than before.
 
-        Relief ends where the limit has risen as far: more CPUs, or memory that is yet to come, take nothing away.
+        Relief ends if the limit has risen as far: more CPUs, or memory that is yet to come, take nothing away.
         """
         old = self.size
         if old is None:  # the machine shows a little less than its size
@@ -246,7 +246,7 @@ class Guard:
         return replace(after, relief_bytes=self._relief_within(after)), grown
 
     def met(self, resources: MoreResources, now_s: float) -> "Guard":
-        """Wishes for these resources were met. What came after a kill belongs to the floor."""
+        """Wishes for these resources were met. Growth that came after a kill belongs to the floor."""
         until_s = now_s + self.settings.hold_s
         floor = self.floor_bytes
         if resources.memory and self.size is not None and now_s < self.floor_until_s:
@@ -259,7 +259,7 @@ class Guard:
         )
 
     def ended(self) -> "Guard":
-        """Nobody relieves a throttle or ends a freeze from now on: there is neither. What protects the others stays."""
+        """Nobody relieves a throttle or ends a freeze from now on: there is neither. The protection of the others stays."""
         return replace(self, is_frozen=False, is_over=True)
 
     # ------------------------------------------------------------ downscales
@@ -284,7 +284,7 @@ class Guard:
         return ""
 
     def takes_cpu_alone(self, size: Resources) -> bool:
-        """Whether a smaller size takes fewer CPUs than what was agreed on, and no memory: nothing of memory is looked at then."""
+        """Whether a smaller size takes fewer CPUs than the agreed one, and no memory: then nothing of memory is looked at."""
         agreed = self.size
         return (
             agreed is not None
@@ -293,12 +293,12 @@ class Guard:
         )
 
     def judge(self, size: Resources, reading: Reading) -> DownscaleResult:
-        """Whether the guest can live in `size`: the memory in use and a margin must fit, in the VM and in the group's limit.
+        """The verdict whether the guest can live in `size`: the memory in use and a margin must fit, in the VM and in the group's limit.
 
         A size that takes no memory always fits.
         """
         now, total = self._measured(reading), reading.memory_total_bytes
-        # What was agreed on may not have been taken yet; it is looked at again, then.
+        # The agreed size may not have been taken yet; it is looked at again, then.
         if size.memory_bytes >= max(self.size.memory_bytes if self.size else 0, total + now.hidden_bytes):
             return DownscaleResult(ok=True, status="no memory is taken")
         shown = max(0, size.memory_bytes - now.hidden_bytes)
@@ -322,7 +322,7 @@ class Guard:
         return DownscaleResult(ok=True, status="what is in use fits")
 
     def _judge_limit(self, size: Resources, pod: PodReading) -> DownscaleResult:
-        """Whether the kubelet would lower the pod's limit so far: it compares with all that is in use, page cache included.
+        """The verdict whether the kubelet would lower the pod's limit so far: it compares with all that is in use, page cache included.
 
         The limit keeps its ratio to the size. Source: kubelet 1.35, validateMemoryResizeAction.
         """

@@ -22,8 +22,8 @@ class Control(enum.StrEnum):
 class Write:
     """Write a control file; None is "max". A memory limit that `falls` takes memory.
 
-    A write that `is_slow` returns only when the kernel has freed what it can. Writes of memory.high are slow whenever more memory than the
-    new value is in use, even where the limit rises.
+    A write that `is_slow` returns only when the kernel has freed as much as it can. Writes of memory.high are slow whenever more memory
+    than the new value is in use, even if the limit rises.
     """
 
     control: Control
@@ -39,7 +39,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What the group's control files say, or should say; None for "max". `cpu_quota_us` is of each 100 ms."""
+    """The values that the group's control files have, or should have; None for "max". `cpu_quota_us` is of each 100 ms."""
 
     high_bytes: int | None = None
     max_bytes: int | None = None
@@ -47,7 +47,7 @@ class GroupLimits:
     frozen: bool = False
 
     def after(self, write: Write) -> "GroupLimits":
-        """What the files say once this is written."""
+        """The values of the files once this is written."""
         match write.control:
             case Control.MEMORY_HIGH:
                 return replace(self, high_bytes=write.value)

@@ -19,7 +19,7 @@ class DampedLoad:
     averages: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def after(self, now_s: float, wanted_s: float) -> "DampedLoad":
-        """The averages at `now_s`; the same ones where no time has passed."""
+        """The averages at `now_s`; the same ones if no time has passed."""
         span_s = now_s - self.at_s
         if span_s <= 0:
             return self

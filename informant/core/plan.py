@@ -1,4 +1,4 @@
-"""`plan(state, now_s)`: what to do now for the guest's size and limits, and when to look again. Recomputed after every event.
+"""`plan(state, now_s)`: the actions for the guest's size and limits now, and the moment of the next look. Recomputed after every event.
 
 Limits first, in the order that hurts nobody; then the request that is being decided goes one step on. So a limit has fallen before
 a downscale is approved, and has risen before an upscale is answered.
@@ -13,7 +13,7 @@ from informant.core.state import GuestState, RequestInProgress, RequestPhase
 
 @dataclass(frozen=True, slots=True)
 class GuestPlan:
-    """Actions to perform now, in this order, and the moment of the next event `TimePassed`, None where nothing is due."""
+    """Actions to perform now, in this order, and the moment of the next event `TimePassed`, None if nothing is due."""
 
     actions: tuple[GuestAction, ...]
     wake_at_s: float | None

@@ -1,4 +1,4 @@
-"""What the limits of a pod and of its containers hold back: the reasons why more of a resource would help at once.
+"""The reasons, by the limits of a pod and of its containers, why more of a resource would help at once.
 
 The kernel stops the tasks of a group whose CPU limit is used up until the next period. A group is short of CPU when that happened in
 a share of the periods. Memory is short when a limit is reached, or nearly, with memory that cannot be dropped, or when
@@ -40,7 +40,8 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why CPU and memory cannot wait, empty where they can; `after` is what is known from then on. `is_hit` says that a memory limit was reached.
+    """Why CPU and memory cannot wait, empty if they can; `after` is the knowledge from then on. `is_hit` says that a memory limit was
+    reached.
 
     `is_elsewhere` says that tasks wait because of a CPU limit that does not follow the pod's size: then waiting is no reason.
     """
@@ -54,7 +55,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class PodLimits:
-    """What earlier readings of a pod's groups have told."""
+    """The knowledge from earlier readings of a pod's groups."""
 
     throttled: _Points = ()
     quotas: Following = Following()
@@ -71,7 +72,7 @@ class PodLimits:
         coming_bytes: int,
         at: Thresholds,
     ) -> Held:
-        """What is held back by this reading. `kills` are those of the pod's whole life.
+        """The resources that are held back by this reading. `kills` are those of the pod's whole life.
 
         Throttling before `cpu_from_s`, when CPU grew last, says nothing of the present; `coming_bytes` of memory were announced.
         """

@@ -16,7 +16,7 @@ _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class CgroupReading:
-    """A reading of the workload's cgroup; None where a file is missing, and for a limit that is "max".
+    """A reading of the workload's cgroup; None if a file is missing, and for a limit that is "max".
 
     `needed_bytes` is the memory that the kernel could not drop: memory.current without page cache and reclaimable slab, however
     recently they were used, as MemAvailable counts the whole machine. `events` counts since the group was made (`high`, `max`, `oom`, `oom_kill`);
@@ -35,10 +35,11 @@ class CgroupReading:
 
 @dataclass(frozen=True, slots=True)
 class PodReading:
-    """What a pod's cgroup tells beside what a machine does. `limit_bytes` is None where the pod's memory has no limit.
+    """The figures of a pod's cgroup beside those that a machine has. `limit_bytes` is None if the pod's memory has no limit.
 
     `current_bytes` includes page cache. `hits` and `throttled_s` are totals over the pod and its containers. `groups` are the cgroups that
-    have limits: the pod itself (named `POD`), and its containers. `behind` says what the pod's own group was left behind in.
+    have limits: the pod itself (named `POD`), and its containers. `behind` names the resources in which the pod's own group was left
+    behind.
     """
 
     limit_bytes: int | None = None
@@ -56,10 +57,10 @@ class PodReading:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A reading of the guest at one moment: of a machine, or of a pod where `pod` is given.
+    """A reading of the guest at one moment: of a machine, or of a pod if `pod` is given.
 
-    `pressure_s` maps names such as `cpu_waiting` to total seconds. A pod has as many `cpus` as its limit allows, and the node's where there
-    is none.
+    `pressure_s` maps names such as `cpu_waiting` to total seconds. A pod has as many `cpus` as its limit allows, and as many as the node if
+    it has no limit.
     """
 
     load1: float
@@ -78,8 +79,8 @@ class Reading:
 def page(reading: Reading, own: Mapping[str, float] = _NO_FIGURES, *, for_agent: bool = False) -> bytes:
     """The metrics page, with every metric of the guest under both prefixes, because published agents ask for either.
 
-    `own` are the informant's own metrics, by full name (with labels). `for_agent` leaves out what no agent reads: agents ask for
-    the page of every VM of a node every few seconds.
+    `own` are the informant's own metrics, by full name (with labels). `for_agent` leaves out the metrics that no agent reads: agents ask
+    for the page of every VM of a node every few seconds.
     """
     lines = [line for line in _lines(reading) if not for_agent or not line.startswith(_NOT_FOR_AGENTS)]
     told = [f"{prefix}{line}\n" for prefix in PREFIXES for line in lines]

@@ -40,7 +40,7 @@ class SessionPhase(enum.Enum):
 
 
 class SessionEvent(enum.Enum):
-    """What happened to one agent."""
+    """An event of one agent."""
 
     CHECKED = "checked"
     RESUME_SENT = "resume-sent"
@@ -79,10 +79,10 @@ TABLE: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One agent: where it listens, the version agreed on, how far it is, and the order of its answers.
+    """One agent: its address, the version agreed on, how far it is, and the order of its answers.
 
-    `failures` are calls in a row without a good answer. `delivered` is what the agent knows to be wished for, None where that
-    is not known. So many deliveries in a row were `undelivered`; the next one waits until `quiet_until_s`. The next `/suspend` or
+    `failures` are calls in a row without a good answer. `delivered` names the wishes that the agent knows, None if they are unknown.
+    So many deliveries in a row were `undelivered`; the next one waits until `quiet_until_s`. The next `/suspend` or
     `/resume` waits until `ask_from_s`.
     """
 
@@ -119,7 +119,7 @@ SessionAction: TypeAlias = Suspend | Resume
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """All agents, in the order in which they asked to register. What happens to a registration that is over changes nothing.
+    """All agents, in the order in which they asked to register. An event of a registration that is over changes nothing.
 
     `has_lost_wishes` says that an agent has gone that may believe in a wish: any agent that registers later may be that one.
     """
@@ -132,7 +132,7 @@ class Sessions:
         return next((session for session in self.all if session.agent_id == agent_id), None)
 
     def known(self, serial: int) -> Session | None:
-        """The registration of that number; None where it is over, whether or not its agent came anew."""
+        """The registration of that number; None if it is over, whether or not its agent came anew."""
         return next((session for session in self.all if session.serial == serial), None)
 
     def current(self) -> Session | None:
@@ -148,11 +148,11 @@ class Sessions:
         return replace(self, all=(*self.all, session))
 
     def is_full(self) -> bool:
-        """Whether the table is full. A VM has one or two agents; more are a peer gone wrong."""
+        """A VM has one or two agents; more are a peer gone wrong."""
         return len(self.all) >= MAX_SESSIONS
 
     def step(self, serial: int, event: SessionEvent) -> "Sessions":
-        """The table after `event` of one agent; the same table where the event has no meaning."""
+        """The table after `event` of one agent; the same table if the event has no meaning."""
         session = self.known(serial)
         if session is None or (session.phase, event) not in TABLE:
             return self
@@ -186,11 +186,11 @@ class Sessions:
         return self._changed(serial, lambda old: replace(old, delivered=None))
 
     def delivered(self, serial: int, resources: MoreResources) -> "Sessions":
-        """The table after an agent took note of what is wished for."""
+        """The table after an agent took note of the wishes."""
         return self._changed(serial, lambda old: replace(old, delivered=resources, undelivered=0))
 
     def undelivered(self, serial: int, quiet_until_s: float) -> "Sessions":
-        """The table after a delivery without a good answer: the agent may or may not know what is wished for.
+        """The table after a delivery without a good answer: the agent may or may not know the wishes.
 
         That alone drops nobody: a guest that starves is late itself, and its health checks decide.
         """

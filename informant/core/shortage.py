@@ -1,9 +1,9 @@
-"""What is short: from readings, the reason why each resource cannot wait.
+"""Detects shortages: from readings, the reason why each resource cannot wait.
 
-Memory is short when the workload's group hits its limit (memory.events) with memory that cannot be dropped, when little is left
-of that limit or of the machine's memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks
-wait for a CPU, or every CPU is busy, over a configured time. Load averages do not count: they lag by a minute, and more
-CPUs do not lower them for a busy loop. Of a pod, what its limits hold back is looked at first (`pod_limits`). Source: reference/real-vm.md section 5.
+Memory is short when the workload's group hits its limit (memory.events) with memory that cannot be dropped, when little is left of that
+limit or of the machine's memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks wait for a CPU, or
+every CPU is busy, over a configured time. Load averages do not count: they lag by a minute, and more CPUs do not lower them for a busy
+loop. Of a pod, the resources that its limits hold back are looked at first (`pod_limits`). Source: reference/real-vm.md section 5.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _Span: TypeAlias = tuple[_Point, _Point, float]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The reason why each resource is short, empty where there is none. `is_hit` says that the workload runs into its limit."""
+    """The reason why each resource is short, empty if there is none. `is_hit` says that the workload runs into its limit."""
 
     cpu: str = ""
     memory: str = ""
@@ -72,7 +72,7 @@ class ShortageDetector:
     def see(
         self, reading: Reading, limit_bytes: int | None, now_s: float, coming_bytes: int = 0
     ) -> tuple["ShortageDetector", Shortage]:
-        """What is short by this reading. `limit_bytes` is the limit that the workload's group should keep.
+        """The shortages in this reading. `limit_bytes` is the limit that the workload's group should keep.
 
         `coming_bytes` were announced and have not arrived. For a while they count as present, and waiting meanwhile says nothing
         of later; a hit of the limit is a hit all the same.
@@ -83,7 +83,7 @@ class ShortageDetector:
         keep_s = max(self.thresholds.cpu_over_s, self.thresholds.memory_over_s)
         older = [known for known in self.points if known.at_s < point.at_s]
         if len(older) > 1 and older[-1].at_s - older[-2].at_s < keep_s / (_MOST_POINTS // 2):
-            older.pop()  # a flood of readings must not push out what lies `keep_s` back
+            older.pop()  # a flood of readings must not push out the reading from `keep_s` ago
         first = max((at for at, known in enumerate(older) if known.at_s <= now_s - keep_s), default=0)
         points = (*older[first:], point)[-_MOST_POINTS:]
         cpu_from_s = self.cpu_from_s if reading.cpus == self.cpus else now_s
@@ -94,7 +94,7 @@ class ShortageDetector:
                 reading.pod, reading.oom_kills, now_s, self.cpu_from_s, coming, self.thresholds
             )
             cpu = held.cpu if held.cpu or held.is_elsewhere else self._cpu(points, reading.cpus, cpu_from_s)
-            # What a shortage of the whole node costs a pod, a larger pod cannot cure.
+            # A larger pod cannot cure a shortage of the whole node.
             memory = held.memory or (stalled if reading.pod.is_full else "")
             after = replace(after, pod=held.after, hits=reading.pod.hits)
             return after, Shortage(cpu, memory, held.is_hit)
@@ -107,7 +107,7 @@ class ShortageDetector:
         return after, Shortage(self._cpu(points, reading.cpus, cpu_from_s), memory, bool(hit))
 
     def strain(self, before: Reading, after: Reading, over_s: float) -> str:
-        """Why a workload cannot do without the page cache that was taken between two readings; empty where it can."""
+        """Why a workload cannot do without the page cache that was taken between two readings; empty if it can."""
         first, last = _point(before, 0.0), _point(after, over_s)
         waiting = _waited(first, last, "memory_waiting") if over_s > 0 else None
         if waiting is None or waiting < self.thresholds.memory_waiting_share:
@@ -199,7 +199,7 @@ def _span(points: tuple[_Point, ...], over_s: float, from_s: float) -> _Span | N
 
 
 def _waited(first: _Point, last: _Point, name: str) -> float | None:
-    """The share of the time spent waiting: in the workload's group where both points have that, else in the machine.
+    """The share of the time spent waiting: in the workload's group if both points have that, else in the machine.
 
     Totals of the group and of the machine are never compared with each other.
     """

@@ -22,7 +22,7 @@ class RequestPhase(enum.Enum):
     READING = "reading"
     """The guest is to be read: at first, when the kernel has freed memory, and at the end of a trial without page cache."""
     LOWERING = "lowering"
-    """memory.high is lowered, and the kernel frees what lies above."""
+    """memory.high is lowered, and the kernel frees the memory above."""
     AGREED = "agreed"
     """All limits follow, and the size is to be adopted."""
     DECIDED = "decided"
@@ -31,11 +31,11 @@ class RequestPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestInProgress:
-    """The request that is being decided, and what its answer will say (`result`, `error`).
+    """The request that is being decided, and its answer to be (`result`, `error`).
 
     The guest is read, or the kernel has time, until `due_s`. `before` is the guard to which a downscale goes back, known once the
-    smaller size fits by a reading. `lowered` is the slow write that a downscale waits for, and `used_bytes` what the group used
-    before. The trial began at `trial_s` with the reading `trial`. `grown` is what an upscale brings.
+    smaller size fits by a reading. `lowered` is the slow write that a downscale waits for, and `used_bytes` the group's use before.
+    The trial began at `trial_s` with the reading `trial`. `grown` has the resources that an upscale brings.
     """
 
     request: SizeRequested
@@ -64,7 +64,7 @@ class RequestInProgress:
 
 @dataclass(frozen=True, slots=True)
 class GuestStats:
-    """What has happened since the start, for metrics."""
+    """Counts since the start, for metrics."""
 
     hits: int = 0
     freezes: int = 0
@@ -75,9 +75,9 @@ class GuestStats:
 
 @dataclass(frozen=True, slots=True)
 class GuestState:
-    """The guard and the shortage detector, what the group's files say, and the requests of agents.
+    """The guard and the shortage detector, the values of the group's files, and the requests of agents.
 
-    `controls` are the files that can be written, none where there is no group; `written` is what they say. Slow writes `under_way`
+    `controls` are the files that can be written, none if there is no group; `written` has their values. Slow writes `under_way`
     are kept by whether the limit falls, with the memory.high that was there before. Writes that were `refused` are tried
     again with the next event from outside. `shortage` is still to be reported, and `waiting` are requests behind the
     one that is `pending`: the server's bound on connections bounds them.
@@ -102,7 +102,7 @@ class GuestState:
         return self.pending is not None and self.pending.is_lowering
 
     def writes(self) -> Iterator[Write]:
-        """The writes that are due, in order; none before the machine is known, or where nothing can be written.
+        """The writes that are due, in order; none before the machine is known, or if nothing can be written.
 
         Of either direction one slow write is under way at a time, and memory.max falls when memory.high has.
         """
@@ -123,5 +123,5 @@ class GuestState:
         return is_open or write.is_slow or write.control is Control.FREEZE
 
     def fault(self) -> str:
-        """Why the last of the due writes that failed could not be done; empty without any, or where the group is gone."""
+        """Why the last of the due writes that failed could not be done; empty without any, or if the group is gone."""
         return next((each.error for each in reversed(list(self.refused.values())) if not each.is_gone), "")

@@ -1,4 +1,4 @@
-"""From where on a resource is short, and how much memory should be left."""
+"""The points from which on a resource is short, and the memory that should be left."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +23,7 @@ class Spare:
         return max(self.left_bytes, int(self.left_share * of_bytes))
 
     def free_bytes(self, of_bytes: int) -> int:
-        """How much of so much memory must stay free where some is given away, so that it is no shortage at once."""
+        """How much of so much memory must stay free if some is given away, so that it is no shortage at once."""
         return self.margin_bytes + self.least_bytes(of_bytes)
 
 
@@ -35,7 +35,7 @@ class Thresholds:
     """The limits beyond which a resource is short. Shares are of the time, or of the memory; a share above 1 is never reached.
 
     `*_over_s` is the time over which waiting is measured. Throttled periods are a share of all periods, busy or idle, because a moment of
-    activity that meets its limit once is no shortage. A hit of the group's limit is a shortage where less than
+    activity that meets its limit once is no shortage. A hit of the group's limit is a shortage if less than
     `spare.free_bytes` is left: otherwise the limit is full of page cache, which the kernel drops. Memory that was announced
     counts as present for `arrival_s`.
     """

@@ -1,10 +1,9 @@
 """Wishes: more of a resource that is asked of the agent, because the guest cannot wait for the agent's next look.
 
-A wish begins when a resource is seen short. Wishes are delivered to the agent in use by `/try-upscale`, and again every `expires_s`
-while the shortage lasts. A wish ends as soon as more arrives, or when the resource was not seen short for `calm_s`, whether or not there
-was an agent to hear of it: an agent that registers later must not grow a VM for a workload that has ended. What was delivered last is
-kept with the agent's session, so that the agent also learns when nothing is wished for any more: a published agent keeps a
-wish standing until it does.
+A wish begins when a resource is seen short. Wishes are delivered to the agent in use by `/try-upscale`, and again every `expires_s` while
+the shortage lasts. A wish ends as soon as more arrives, or when the resource was not seen short for `calm_s`, whether or not there was an
+agent to hear of it: an agent that registers later must not grow a VM for a workload that has ended. The last delivery is kept with the
+agent's session, so that the agent also learns when nothing is wished for any more: a published agent keeps a wish standing until it does.
 
 A published informant asks once and swallows every later need until it is granted. Source: reference/neon.md 4.2.
 """
@@ -27,7 +26,7 @@ class WishTiming:
 class Wish:
     """More of one resource is wished for.
 
-    `delivered_to` is the serial of the session that knows, 0 where a delivery is due; `last_delivered_to` that of the last session
+    `delivered_to` is the serial of the session that knows, 0 if a delivery is due; `last_delivered_to` that of the last session
     that was told. The wish began at `since_s`. `needed_s` is when the resource was last seen short or, if that is later, when
     an agent first heard of the wish; `until_s` is when the next delivery is due.
     """
@@ -41,7 +40,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class TryUpscale:
-    """`POST /try-upscale`: deliver to this agent what is wished for at `at_s`; that may be nothing."""
+    """`POST /try-upscale`: deliver to this agent the wishes at `at_s`; there may be none."""
 
     session: Session
     resources: MoreResources
@@ -114,7 +113,7 @@ class Wishes:
         return min(ends, default=None)
 
     def next_call(self, sessions: Sessions, now_s: float) -> TryUpscale | None:
-        """What to deliver to the agent in use now; None while that agent knows, cannot understand it, or is left in peace."""
+        """The next delivery to the agent in use; None while that agent knows, cannot understand it, or is left in peace."""
         current = sessions.current()
         if current is None or not current.version.has_try_upscale() or now_s < current.quiet_until_s:
             return None

@@ -34,7 +34,7 @@ class Approvals:
         self._boot_id = boot_id
 
     def load(self) -> Agreed | None:
-        """What was kept; None where there is none of this life of the guest, or none that can be read."""
+        """The size that was kept; None if there is none of this life of the guest, or none that can be read."""
         try:
             with self._file.open("rb") as file:
                 found = json.loads(file.read(_MOST_BYTES))
@@ -46,9 +46,9 @@ class Approvals:
         return agreed if is_ours and size.is_positive() else None
 
     def keep(self, agreed: Agreed) -> None:
-        """Keep what was agreed on; when this returns, the file system has it.
+        """Keep the agreed size; when this returns, the file system has it.
 
-        Raises `OSError`, and forgets an earlier size where that is possible: no limit is better than an old one.
+        Raises `OSError`, and forgets an earlier size if that is possible: no limit is better than an old one.
         """
         try:
             self._write(agreed)

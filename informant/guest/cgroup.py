@@ -26,7 +26,7 @@ class Cgroup(Protocol):
     path: Path
 
     def read(self) -> CgroupReading:
-        """The values of the files now; None or empty where a file is missing or cannot be read."""
+        """The values of the files now; None or empty if a file is missing or cannot be read."""
         ...
 
     def write(self, control: Control, text: str) -> None:
@@ -48,7 +48,7 @@ class CgroupError(Exception):
 def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
     """The group of that name: an absolute path, or a name below the mount of cgroup v2.
 
-    Raises `CgroupError` where there is no such group, or where this program lives in that group and would freeze with it.
+    Raises `CgroupError` if there is no such group, or if this program lives in that group and would freeze with it.
     """
     path, mount = Path(name), root(mounts)
     if not path.is_absolute():
@@ -76,7 +76,7 @@ def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
 
 
 def root(mounts: Path = MOUNTS) -> Path | None:
-    """The mount of cgroup v2; None where there is none."""
+    """The mount of cgroup v2; None if there is none."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -85,7 +85,7 @@ def root(mounts: Path = MOUNTS) -> Path | None:
 
 
 def own_name(own: Path = OWN) -> str | None:
-    """Our own group below where cgroup v2 is mounted: empty for the root, None where we live in none."""
+    """Our own group below the mount point of cgroup v2: empty for the root, None if we live in none."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -140,7 +140,7 @@ class FileCgroup:
         return found
 
     def _events(self) -> dict[str, int]:
-        """The counts of events; those of limits (`high`, `max`) without the groups below, where the kernel tells them apart."""
+        """The counts of events; those of limits (`high`, `max`) without the groups below, if the kernel tells them apart."""
         own = _pairs(self._text("memory.events.local"))
         return _pairs(self._text("memory.events")) | {
             name: own[name] for name in ("high", "max") if name in own
@@ -160,7 +160,7 @@ def _number(text: str) -> int | None:
 
 
 def _quota(text: str) -> int | None:
-    """What cpu.max allows of each 100 ms, whatever its period."""
+    """The CPU time of cpu.max for each 100 ms, with a period of any length."""
     quota, _, period = text.partition(" ")
     allowed, period_us = _number(quota), _number(period) or PERIOD_US
     return None if allowed is None else allowed * PERIOD_US // period_us

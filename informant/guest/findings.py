@@ -1,4 +1,4 @@
-"""What the informant can and cannot do in a guest, with reasons for people."""
+"""The abilities of the informant in a guest, with reasons for people."""
 
 from dataclasses import dataclass
 
@@ -13,5 +13,5 @@ class Finding:
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says of an error, as part of a sentence."""
+    """The system's text for an error, as part of a sentence."""
     return (error.strerror or str(error)).lower()

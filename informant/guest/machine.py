@@ -1,4 +1,4 @@
-"""Where readings come from: this machine's /proc and control groups, or a seeded synthetic workload."""
+"""The sources of readings: this machine's /proc and control groups, or a seeded synthetic workload."""
 
 import os
 import time
@@ -35,7 +35,7 @@ class MachineFiles:
         self._memory = system / "memory"
 
     def cpus(self) -> GuestCpus:
-        """The CPUs now. Raises `OSError` or `ValueError` where the kernel does not tell."""
+        """The CPUs now. Raises `OSError` or `ValueError` if the kernel does not tell."""
         online = _numbers((self._cpus / "online").read_text())
         present = _numbers((self._cpus / "present").read_text())
         if not online & present:
@@ -43,7 +43,7 @@ class MachineFiles:
         return GuestCpus(present, online & present)
 
     def memory(self) -> MemoryBlocks:
-        """The memory now. Raises `OSError` or `ValueError` where the kernel does not tell: not every kernel has memory blocks."""
+        """The memory now. Raises `OSError` or `ValueError` if the kernel does not tell: not every kernel has memory blocks."""
         block_bytes = int((self._memory / "block_size_bytes").read_text(), 16)
         blocks = self._memory.glob("memory[0-9]*")
         return MemoryBlocks(block_bytes, block_bytes * sum(map(_is_online, blocks)))
@@ -51,7 +51,7 @@ class MachineFiles:
     def switch(self, switch: CpuSwitch) -> None:
         """Switch a CPU. It takes as long as the kernel takes: 0.04 to 0.3 s in an idle guest under emulation.
 
-        Raises `FileNotFoundError` where the CPU has gone or is not quite there, and `OSError` where the kernel refuses.
+        Raises `FileNotFoundError` if the CPU has gone or is not quite there, and `OSError` if the kernel refuses.
         """
         file = os.open(self._switch_of(switch.number), os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -60,9 +60,9 @@ class MachineFiles:
             os.close(file)
 
     def lacks(self) -> str:
-        """Why CPUs cannot be switched here; empty where they can. A CPU that was plugged a moment ago may have no file yet.
+        """Why CPUs cannot be switched here; empty if they can. A CPU that was plugged a moment ago may have no file yet.
 
-        Raises `OSError` or `ValueError` where the kernel does not tell which CPUs there are.
+        Raises `OSError` or `ValueError` if the kernel does not tell which CPUs there are.
         """
         if not (self._cpus / "hotplug").is_dir():
             return f"{self._cpus / 'hotplug'} is not there: the kernel switches no CPUs"
@@ -75,7 +75,7 @@ class MachineFiles:
 
 
 def findings(files: MachineFiles) -> tuple[Finding, ...]:
-    """Whether the machine can be shown and switched."""
+    """The findings that say whether the machine can be shown and switched."""
     try:
         lacks, cpus, memory = files.lacks(), files.cpus(), files.memory()
     except (OSError, ValueError) as error:
@@ -108,7 +108,7 @@ class GuestSource(Protocol):
     """Reads the guest. `resized` names the size that the agent announced."""
 
     def read(self) -> Reading:
-        """The reading now. Raises `OSError` or `ValueError` where the machine cannot be read."""
+        """The reading now. Raises `OSError` or `ValueError` if the machine cannot be read."""
         ...
 
     def resized(self, size: Resources) -> None:
@@ -163,7 +163,7 @@ class ProcSource:
 class WorkloadSource:
     """A guest that follows a synthetic workload, inside the size that its agent announced.
 
-    Time is the machine's monotonic clock, so that a restarted informant goes on where the curve is by now.
+    Time is the machine's monotonic clock, so that a restarted informant goes on with the present point of the curve.
     """
 
     def __init__(self, workload: Workload, size: Resources) -> None:

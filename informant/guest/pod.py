@@ -22,7 +22,7 @@ MEMINFO: Final = Path("/proc/meminfo")
 
 
 def node_bytes(meminfo: Path = MEMINFO) -> int:
-    """The node's memory: what a pod without any limit and of unknown size may use. Raises `OSError` or `ValueError`."""
+    """The node's memory: the most that a pod without any limit and of unknown size may use. Raises `OSError` or `ValueError`."""
     for line in meminfo.read_text().splitlines():
         name, _, rest = line.partition(":")
         if name == "MemTotal":
@@ -54,7 +54,7 @@ class CounterWatch:
             self._memory = {file: self._memory.get(file, b"") for file in memory}
 
     def changed(self) -> MoreResources:
-        """What has changed since this was called last; what is new counts from its first reading on."""
+        """The resources whose counters have changed since the last call; a new group counts from its first reading on."""
         is_throttled = is_hit = False
         try:
             for file, before in self._cpu.items():
@@ -67,7 +67,7 @@ class CounterWatch:
                 if now != before:
                     self._memory[file] = now
                     is_hit |= before != b""
-        except OSError:  # a group is gone: the next reading says which, and what was lost with it
+        except OSError:  # a group is gone: the next reading says which, and which counts were lost with it
             return MoreResources(cpu=False, memory=True)
         return MoreResources(cpu=is_throttled, memory=is_hit) if is_throttled or is_hit else _NOTHING
 
@@ -88,7 +88,7 @@ class PodSource:
         self._watch = CounterWatch()
         self._size, self._size_bytes = ZERO, node_memory_bytes
         self.behind = Behind()
-        """What the pod's own group was left behind in, by the last reading."""
+        """The resources in which the pod's own group was left behind, by the last reading."""
         self._clock = clock
         self._containers = Containers(self._files.tells_kills)
         self._load: DampedLoad | None = None
@@ -101,7 +101,7 @@ class PodSource:
         self._size, self._size_bytes = size, size.memory_bytes
 
     def read(self) -> Reading:
-        """The pod now. Raises `OSError` where its group is gone."""
+        """The pod now. Raises `OSError` if its group is gone."""
         use, busy_s = self._files.memory(), self._files.busy_s()
         pod = _reading(self._files.limits(), use.needed_bytes)
         self._containers = self._containers.seen(pod, self._read_containers(pod))
@@ -131,7 +131,7 @@ class PodSource:
         )
 
     def cgroups(self) -> PodCgroups:
-        """The groups as they are now, of containers those with processes. Raises `OSError` where the pod's group is gone."""
+        """The groups as they are now, of containers those with processes. Raises `OSError` if the pod's group is gone."""
         reading = self.read().pod
         assert reading is not None, "a reading of a pod"
         found = {
@@ -142,7 +142,7 @@ class PodSource:
         return PodCgroups(_allowance(reading.groups[POD]), found, reading.behind.names())
 
     def _read_containers(self, pod: ContainerReading) -> dict[str, ContainerReading]:
-        """A reading of each container that is there. Where its memory limit is the pod's, so is what it uses."""
+        """A reading of each container that is there. If its memory limit is the pod's, so is its use."""
         listing = self._group.listing()
         if listing != self._listing:
             self._list()

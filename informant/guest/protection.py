@@ -22,7 +22,7 @@ _HEAVIEST: Final = 10_000
 def protect(own_group: Path | None, proc: Path = PROC_SELF, *, only_us: bool = False) -> tuple[Finding, ...]:
     """Try every measure. `own_group` is the cgroup v2 of this program, None without one of its own.
 
-    `only_us` leaves alone what concerns others in that group, too.
+    `only_us` leaves out measures that concern others in that group, too.
     """
     return (_score(proc), _priority(), _weight(own_group, only_us=only_us), _lock())
 

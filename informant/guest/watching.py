@@ -31,7 +31,7 @@ class EventSource(Protocol):
 
     @property
     def told(self) -> str:
-        """What was asked of the kernel, where that is more than to hear of changes."""
+        """The request to the kernel, if it is more than to hear of changes; else empty."""
         ...
 
     async def changed(self) -> None:
@@ -68,7 +68,7 @@ class _Readable:
 
 
 class InotifySource(_Readable):
-    """Hears every change of a file. Raises `OSError` where instances or watches have run out."""
+    """Hears every change of a file. Raises `OSError` if instances or watches have run out."""
 
     name: SourceName = "inotify"
     told = ""
@@ -174,7 +174,7 @@ class PollingSource:
 class LastingSource:
     """Listens to a path across replacements of its file: a cgroup is removed with its workload, and made anew with the next one.
 
-    `open_` opens the source and says what is lacking. Its first `OSError` is raised; a later one means that the file is still missing.
+    `open_` opens the source and names what is lacking. Its first `OSError` is raised; a later one means that the file is still missing.
     """
 
     def __init__(
@@ -192,7 +192,6 @@ class LastingSource:
 
     @property
     def told(self) -> str:
-        """What was asked of the kernel."""
         return self._source.told
 
     async def changed(self) -> None:
@@ -241,7 +240,7 @@ def listen(path: Path, allowed: tuple[SourceName, ...] = SOURCES) -> tuple[Event
 
 
 def pressure(path: Path, waiting_share: float, over_s: float) -> PollSource:
-    """Hears when tasks wait for a resource for a share of the time. Raises `OSError` where the kernel refuses.
+    """Hears when tasks wait for a resource for a share of the time. Raises `OSError` if the kernel refuses.
 
     Without CAP_SYS_RESOURCE the kernel takes only windows that are multiples of 2 s; so does this, then.
     """

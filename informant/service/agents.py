@@ -71,11 +71,11 @@ class AgentSet:
         self._log = log
         self._deadlines = deadlines
         self._health_every_s = health.every
-        # Whoever registers may believe in a wish of an earlier life of ours.
+        # An agent that registers may believe in a wish of an earlier life of ours.
         self._sessions = Sessions(tolerance=health.tolerance, has_lost_wishes=True)
         self._wishes = wishes
         self._why = ""
-        """What was short when something was wished for last, for people."""
+        """The last shortage that led to a wish, for people."""
         self._rng = rng
         self._changed = asyncio.Event()
         self._serial = 0
@@ -84,7 +84,7 @@ class AgentSet:
         self.metrics_port = 0
 
     def children(self) -> dict[str, Child]:
-        """What runs for the agents, by name."""
+        """The tasks of the agents, by name."""
         return {"select": self.select, "health": self.check_health}
 
     @property
@@ -100,7 +100,7 @@ class AgentSet:
     def wished(self) -> MoreResources:
         return self._wishes.resources()
 
-    # ------------------------------------------------------------ what agents ask
+    # ------------------------------------------------------------ requests of agents
 
     async def register(self, request: Request) -> Reply | HangUp:
         """`POST /register`. Source: reference/neon.md 1.4, 1.6."""
@@ -151,7 +151,7 @@ class AgentSet:
         self._log.info("agent unregistered", agent=_short(desc.agent_id), was_active=was_active)
         return Reply(200, codec.encode(wire.UnregisterAgent(was_active)))
 
-    # ------------------------------------------------------------ what the guest wishes for
+    # ------------------------------------------------------------ wishes of the guest
 
     def wish(self, resources: MoreResources, why: str = "") -> bool:
         """Wish for more of these resources, which are short now, and why; whether that is news."""
@@ -172,7 +172,7 @@ class AgentSet:
             self._changed.set()
         return before.resources().and_(resources)
 
-    # ------------------------------------------------------------ what is asked of agents
+    # ------------------------------------------------------------ calls to agents
 
     async def select(self) -> None:
         """Bring the newest agent into use, and deliver wishes to it, for ever."""

@@ -31,11 +31,11 @@ from protocol.machine import GuestMachine, MachineOrder
 SWITCH_S: Final = 10.0
 """How long the kernel may take for one CPU; 1.8 s were seen in a guest whose only CPU was busy. Then the order is given up."""
 ANSWER_S: Final = 3.0
-"""An order is answered after so long at most; what is left of it goes on."""
+"""An order is answered after so long at most; the rest of it goes on."""
 
 
 class MachineControl:
-    """Carries out the newest order. Whoever has ordered need not wait for it: the order stands without its caller."""
+    """Carries out the newest order. The caller who ordered need not wait for it: the order stands without its caller."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MachineControl:
         switch_s: float = SWITCH_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`files` is None where the guest has no machine of its own: a synthetic load, a pod."""
+        """`files` is None if the guest has no machine of its own: a synthetic load, a pod."""
         self._files = files
         self._log = log
         self._switch_s, self._answer_s = switch_s, answer_s
@@ -92,7 +92,7 @@ class MachineControl:
             self._ordered.clear()
 
     def _next(self) -> CpuSwitch | None:
-        """The next switch of the order that stands; the order has ended where there is none."""
+        """The next switch of the order that stands; the order has ended if there is none."""
         if self._files is None or self._orders.wanted is None:
             return None
         try:
@@ -110,7 +110,7 @@ class MachineControl:
         try:
             await self._kernel.run(partial(self._files.switch, switch), self._switch_s)
         except FileNotFoundError:
-            pass  # it is being plugged in or out: whoever ordered it sees that it is not online
+            pass  # it is being plugged in or out: the caller who ordered it sees that it is not online
         except TimeoutError:
             self._faults.failed(f"the kernel takes longer than {self._switch_s:g} s", cpu, cpu=switch.number)
             if self._orders is orders:  # no newer one has come
@@ -126,7 +126,7 @@ class MachineControl:
         return self._coming if self._kernel.is_busy else frozenset()
 
     def _shown(self, status: int, unshown: int = 501) -> Reply:
-        """The machine now, with that status; `unshown` where it cannot be told."""
+        """The machine now, with that status; `unshown` if it cannot be told."""
         if self._files is None:
             return text(unshown, "this guest has no machine of its own")
         try:
@@ -144,7 +144,7 @@ class MachineControl:
         return Reply(status, codec.encode(shown))
 
     def figures(self) -> dict[str, float]:
-        """What the informant tells of the machine; nothing where the kernel does not tell."""
+        """The informant's figures of the machine; empty if the kernel does not tell."""
         if self._files is None:
             return {}
         try:
@@ -158,7 +158,7 @@ class MachineControl:
 
 
 def _lacks(files: MachineFiles) -> str:
-    """Why CPUs cannot be switched; empty where they can."""
+    """Why CPUs cannot be switched; empty if they can."""
     try:
         return files.lacks()
     except (OSError, ValueError) as error:
@@ -187,7 +187,7 @@ class Informant:
         self.machine = MachineControl(guest.machine, log)
 
     def routes(self) -> tuple[Route, ...]:
-        """What the informant serves. Source: reference/neon.md section 1.1."""
+        """The routes of the informant. Source: reference/neon.md section 1.1."""
         return (
             Route("POST", "/register", self.agents.register),
             Route("DELETE", "/unregister", self.agents.unregister),
@@ -201,7 +201,7 @@ class Informant:
         )
 
     def children(self) -> dict[str, Child]:
-        """What runs beside the server, by name."""
+        """The tasks beside the server, by name."""
         found = self.agents.children()
         found["sample"] = partial(self.limits.sample, self._settings.sample)
         if self._guest.machine is not None:

@@ -40,8 +40,8 @@ _GONE: Final = (errno.ENOENT, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What the informant sees and controls of its guest. `approvals` is None where nothing is to be remembered, `machine` where the guest has none
-    of its own."""
+    """The parts of its guest that the informant sees and controls. `approvals` is None if nothing is to be remembered, `machine` is None if
+    the guest has none of its own."""
 
     source: GuestSource
     cgroup: Cgroup | None = None
@@ -87,7 +87,7 @@ class LimitController:
     # ------------------------------------------------------------ life
 
     def begin(self) -> None:
-        """Take over from an earlier life: its approval holds, and what it left frozen thaws."""
+        """Take over from an earlier life: its approval holds, and a workload that it left frozen thaws."""
         if self._cgroup is None:
             return
         found, agreed = self._cgroup.read(), self._approvals.load() if self._approvals is not None else None
@@ -116,7 +116,7 @@ class LimitController:
         return self._source.read()
 
     def look(self, controls: frozenset[Control] | None = None) -> Reading:
-        """See what is short now, and keep the limits as they should be; the guest as it was read for that."""
+        """Detect shortages, and keep the limits as they should be; the guest as it was read for that."""
         reading = self.read()
         self.looked_s = self._now_s()
         self._take(events.GuestSampled(reading, controls))
@@ -139,7 +139,7 @@ class LimitController:
             self.look()
             await asyncio.sleep(EVENT_GAP_S)
 
-    # ------------------------------------------------------------ what agents ask
+    # ------------------------------------------------------------ requests of agents
 
     async def downscale(self, request: Request) -> Reply | HangUp:
         """`PUT /downscale`: whether the guest can live in a smaller size; its limits are lowered first."""
@@ -168,7 +168,7 @@ class LimitController:
     # ------------------------------------------------------------ the loop
 
     def _take(self, event: GuestEvent) -> None:
-        """Apply what happened, and perform what is planned then, until nothing is left to do now."""
+        """Apply the event, and perform the actions that are planned then, until nothing is left to do now."""
         self.state = apply(self.state, event, self._now_s())
         now = plan(self.state, self._now_s())
         while now.actions:
@@ -179,7 +179,7 @@ class LimitController:
         self._arm(now.wake_at_s)
 
     def _arm(self, wake_at_s: float | None) -> None:
-        """Set the timer. The moment is remembered here: uvloop's handles forget theirs where it has come already."""
+        """Set the timer. The moment is remembered here: uvloop's handles forget theirs if it has come already."""
         if wake_at_s == self._wake_at_s:
             return
         if self._timer is not None:

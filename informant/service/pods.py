@@ -45,7 +45,7 @@ class ServedPod:
     rested_s: float = 0.0
 
     def children(self) -> dict[str, Child]:
-        """What runs for the pod's agents, by names that no other pod has, not even an earlier life of this one."""
+        """The tasks of the pod's agents, by names that no other pod has, not even an earlier life of this one."""
         return {
             f"{self.uid} {self.serial} {name}": child
             for name, child in self.informant.agents.children().items()
@@ -53,7 +53,7 @@ class ServedPod:
 
 
 class NodeInformant:
-    """Serves every pod whose cgroup is found. `metrics_port` is what agents are told."""
+    """Serves every pod whose cgroup is found. `metrics_port` is the port that agents are told."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class NodeInformant:
     # ------------------------------------------------------------ routes
 
     def routes(self) -> tuple[Route, ...]:
-        """What the node informant serves: what an informant in a guest serves, for each pod, and its own health and figures."""
+        """The routes of the node informant: those of an informant in a guest, for each pod, and its own health and figures."""
         return (
             Route("GET", "/metrics", self._metrics),
             Route("GET", "/healthz", self._healthz),
@@ -100,7 +100,7 @@ class NodeInformant:
         return text(404, f"there is nothing at {request.path[:200]}")
 
     async def _pod(self, uid: str) -> ServedPod | Reply:
-        """The pod with that UID, which is served from now on; the refusal where there is none, or no room for one more."""
+        """The pod with that UID, which is served from now on; the refusal if there is none, or no room for one more."""
         pod = self.pods.get(uid)
         if pod is not None and not pod.source.is_there():
             await self._forget(pod, "the pod has gone")
@@ -138,7 +138,7 @@ class NodeInformant:
         return pod
 
     async def _forget(self, pod: ServedPod, why: str) -> None:
-        """End a pod's sessions: whoever asks for it from now on gets 404, or a new start."""
+        """End a pod's sessions: a later request for the pod gets 404, or starts anew."""
         if self.pods.get(pod.uid) is not pod:
             return
         del self.pods[pod.uid]
@@ -152,7 +152,7 @@ class NodeInformant:
     # ------------------------------------------------------------ watching
 
     def children(self) -> dict[str, Child]:
-        """What runs beside the server, by name."""
+        """The tasks beside the server, by name."""
         return {"watch": self.watch}
 
     async def watch(self) -> None:
@@ -163,7 +163,7 @@ class NodeInformant:
             await asyncio.sleep(max(0.0, began_s + self._settings.poll - loop.time()))
 
     async def round(self, now_s: float) -> None:
-        """Look at what has changed, and in full at the pods whose turn it is."""
+        """Look at the pods that have changed, and in full at those whose turn it is."""
         for pod in list(self.pods.values()):
             try:
                 self._poll(pod, now_s)
@@ -226,7 +226,7 @@ class NodeInformant:
         return Reply(200, report.own_page(self.figures()), CONTENT_TYPE)
 
     def figures(self) -> dict[str, float]:
-        """What the node informant tells of itself: the figures of its pods, added up."""
+        """The node informant's own figures: those of its pods, added up."""
         found: dict[str, float] = {"parley_informant_pods": len(self.pods)}
         for pod in self.pods.values():
             for name, figure in pod.informant.figures().items():

@@ -1,7 +1,7 @@
 """Pods resized in place, through the subresource `pods/resize` (Kubernetes 1.34 or newer). Source: reference/kubernetes.md 4.
 
 No write is blind: each rests on one reading of the pod and names its resourceVersion, so that the API server refuses the write once
-anything has changed. A fence marks the pod with the generation of the new life, which makes void whatever an earlier life has sent.
+anything has changed. A fence marks the pod with the generation of the new life, which makes void all writes of an earlier life.
 A write without an answer is doubtful: before the next look is told, either the pod has changed since, or it is marked again.
 
 A pod is not resized while a container that is scaled is dead (docs/decisions/0038-a-dead-container-is-not-resized.md). The pod's status is up to seconds
@@ -44,8 +44,8 @@ COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
 LOOK_EVERY_S: Final = 0.25
 """A kubelet looks at its containers once a second, so a resize takes one to two seconds. Each look is a call to the API server."""
 LOOK_AT_REST_EVERY_S: Final = 30.0
-"""A pod whose size nobody changes is read for nothing, and there are many. The agent's own write needs no fresh reading: it is refused
-where somebody else was quicker."""
+"""A pod whose size nobody changes is read for nothing, and there are many. The agent's own write needs no fresh reading: it is refused if
+somebody else was quicker."""
 TRUSTED_AFTER_S: Final = 30.0
 """A container that has no process by its control group, and runs by the pod's status for so long, runs: some runtimes name their groups otherwise."""
 ATTEMPTS: Final = 4
@@ -54,8 +54,8 @@ ATTEMPTS: Final = 4
 
 @dataclass(slots=True)
 class _Account:
-    """What this process knows of one pod. `doubtful` is the resourceVersion on which a write without an answer rests. `unseen` are containers
-    without a process that run by the pod's status, and since when that is known."""
+    """The knowledge of this process about one pod. `doubtful` is the resourceVersion on which a write without an answer rests. `unseen` are
+    containers without a process that run by the pod's status, and since when that is known."""
 
     known: KnownPod | None = None
     doubtful: str | None = None
@@ -68,8 +68,8 @@ async def nothing_known(_: Vm) -> PodCgroups | None:
 
 
 class PodBackend:
-    """The `VmBackend` port over `pods/resize`. `rules` says how the pod `namespace/name` is divided among its containers, `cgroups` what
-    its control groups are; None where that is not known."""
+    """The `VmBackend` port over `pods/resize`. `rules` says how the pod `namespace/name` is divided among its containers; `cgroups` reads
+    its control groups, and gives None if they are unknown."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class PodBackend:
         raise BackendError("the pod changes too often to be marked")
 
     async def observe(self, vm: Vm) -> Observation:
-        """The pod's size and target, and its containers. A pod at rest has what its control groups allow."""
+        """The pod's size and target, and its containers. The size of a pod at rest is the amount that its control groups allow."""
         known, seen = await self._look(vm)
         found = containers.seen(known.pod, self._rules(vm.name).names(known.pod))
         look = PodObservation(seen.size, seen.target, seen.begun_s, seen.refusal, found)
@@ -141,7 +141,7 @@ class PodBackend:
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
     ) -> None:
-        """Set the requests of the pod's containers, and their limits with them. Raises `ResizeRefusedError` where the API server
+        """Set the requests of the pod's containers, and their limits with them. Raises `ResizeRefusedError` if the API server
         will not have that size."""
         if not target.is_positive():
             raise BackendError(f"a pod cannot have {target}")
@@ -159,13 +159,14 @@ class PodBackend:
         raise BackendError("the pod changes too often to be resized")
 
     def _dead(self, vm: Vm, pod: Manifest) -> str:
-        """Which containers that are scaled do not run by the pod's status; empty where all do."""
+        """Which containers that are scaled do not run by the pod's status; empty if all do."""
         return containers.seen(pod, self._rules(vm.name).names(pod)).waits
 
     async def _check_running(self, vm: Vm, pod: Manifest, target: Resources) -> None:
         """Raise `NotNowError` while a container that is scaled is dead, by the pod's status or by its control groups.
 
-        What the pod's group allows may be written all the same, where that is less than what stands: it takes back what the kubelet has not done.
+        The amount that the pod's group allows may be written all the same if it is less than the present target: that takes back growth
+        that the kubelet has not done.
         """
         cgroups = await self._cgroups(vm)
         why = self._dead(vm, pod) or (self._unseen(vm, pod, cgroups) if cgroups is not None else "")
@@ -250,9 +251,9 @@ class PodBackend:
         return True
 
     async def _refusal(self, vm: Vm, error: RefusedError) -> BackendError:
-        """What the answer to a write means that the API server has not accepted."""
+        """The error for a write that the API server has not accepted."""
         if error.is_not_found or error.status == 405:
-            await self._read(vm)  # raises where the pod is gone
+            await self._read(vm)  # raises if the pod is gone
             return ResizeRefusedError("the API server has no pods/resize: Kubernetes 1.34 or newer is needed")
         if error.is_overloaded or error.status == 401:
             return BackendError(f"the API server takes no resize: {error}")
@@ -271,13 +272,14 @@ class PodBackend:
             raise ResizeRefusedError(str(error)) from None
         return patch | {"metadata": {"resourceVersion": objects.version(pod)}}
 
-    # ---------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------- knowledge
 
     def _account(self, vm: Vm) -> _Account:
         return self._accounts.of(vm.name)
 
     def _learn(self, vm: Vm, pod: Manifest, number: int) -> None:
-        """Keep what the look of that number, or the answer to a write, showed. Raises `BackendError` for another pod of that name."""
+        """Keep the state that the look of that number, or the answer to a write, showed. Raises `BackendError` for another pod of that
+        name."""
         account = self._account(vm)
         try:
             if objects.uid(pod) != vm.pod_uid:
@@ -301,7 +303,7 @@ def _rests_on(pod: Manifest, fencing: Fencing, seen: Resources, target: Resource
 
 
 def _check(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> None:
-    """Raise where this life may not write what it wants over what stands there."""
+    """Raise if this life may not replace the present target."""
     mark, stands = Mark.of(pod), pods.target(pod)
     if mark is None:
         raise FencedOffError(f"the mark of generation {fencing.generation} was removed")

@@ -1,4 +1,5 @@
-"""What a pod's object and its control groups say of its containers: which of them run, how they ended, and what they may really use. Pure."""
+"""The containers of a pod by its object and its control groups: which of them run, how they ended, and the amounts that they may really
+use. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from protocol.values import ZERO, Observation, Resources
 
 @dataclass(frozen=True, slots=True)
 class KnownPod:
-    """The latest reading of a pod, and what earlier specs may still bring.
+    """The latest reading of a pod, and the amounts that earlier specs may still bring.
 
     `replaced` is the most that the pod may come to have by specs that were replaced before the node has told of the present one; nothing,
     once it has.
@@ -41,7 +42,7 @@ class KnownPod:
 
 
 def why_not_now(pod: Manifest) -> str | None:
-    """Why the pod cannot be resized at present, for a person; None where it can."""
+    """Why the pod cannot be resized at present, for a person; None if it can."""
     if pod["metadata"].get("deletionTimestamp"):
         return "the pod is being deleted"
     phase = (pod.get("status") or {}).get("phase") or "Pending"
@@ -49,7 +50,7 @@ def why_not_now(pod: Manifest) -> str | None:
 
 
 def why_never(pod: Manifest) -> str | None:
-    """Why the pod cannot be resized as it is, for a person; None where it can."""
+    """Why the pod cannot be resized as it is, for a person; None if it can."""
     status = pod.get("status") or {}
     if (pod["spec"].get("resources") or {}).get("requests") or (pod["spec"].get("resources") or {}).get(
         "limits"
@@ -73,7 +74,7 @@ ROUNDING_SHARE: Final = 100
 
 
 def seen(pod: Manifest, scaled: Collection[str]) -> ContainersSeen:
-    """What the pod's status tells; `scaled` are the names of the containers that are resized."""
+    """The containers by the pod's status; `scaled` are the names of the containers that are resized."""
     dead, ends, last, restarts = [], [], "", 0
     for name, status in pods.container_statuses(pod):
         restarts += int(status.get("restartCount") or 0)
@@ -89,7 +90,7 @@ def seen(pod: Manifest, scaled: Collection[str]) -> ContainersSeen:
 
 
 def why_dead(pod: Manifest, scaled: Collection[str], cgroups: PodCgroups) -> str:
-    """Which scaled container has no process any more although the pod's status says that it runs; empty where all have one.
+    """Which scaled container has no process any more although the pod's status says that it runs; empty if all have one.
 
     The status is up to some seconds older than the kernel's groups.
     """
@@ -118,7 +119,8 @@ def _is_over(pod: Manifest, name: str, status: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the pod may really use, and how its control groups differ from its status: the resources, and a text for a person."""
+    """The amount that the pod may really use, and the difference of its control groups from its status: the resources, and a text for a
+    person."""
 
     size: Resources
     mismatched: tuple[str, ...] = ()
@@ -144,7 +146,7 @@ def judged(pod: Manifest, look: Observation, cgroups: PodCgroups) -> Judged:
 
 
 def _parts(name: ResourceName, cgroups: PodCgroups) -> int:
-    """What the containers that run may use together, as far as they have limits."""
+    """The amount that the running containers may use together, as far as they have limits."""
     return sum(_of(each, name) or 0 for each in cgroups.containers.values())
 
 

@@ -1,8 +1,8 @@
-"""How a pod's target is divided among its containers. Pure.
+"""The division of a pod's target among its containers. Pure.
 
-The containers that are scaled share what the others leave, by their declared weights, else in proportion to their requests. The parts
-add up to the target exactly: each is rounded down to a whole milli-CPU or byte, and the largest remainders get one more. A limit keeps
-its ratio to the request, rounded to the nearest; an equal limit stays equal and a larger one larger, so that the QoS class stays.
+The containers that are scaled share the amount that the others leave, by their declared weights, else in proportion to their requests. The
+parts add up to the target exactly: each is rounded down to a whole milli-CPU or byte, and the largest remainders get one more. A limit
+keeps its ratio to the request, rounded to the nearest; an equal limit stays equal and a larger one larger, so that the QoS class stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class DivisionRules:
         return frozenset(each.name for resource in RESOURCE_NAMES for each in self.scaled(pod, resource))
 
     def why_fixed(self, container: ContainerSize, resource: ResourceName) -> str:
-        """Why a container keeps its amount of a resource; empty where the container is scaled."""
+        """Why a container keeps its amount of a resource; empty if the container is scaled."""
         if container.is_sidecar:
             return "it is a sidecar"
         if not container.requests.get(resource):
@@ -85,7 +85,7 @@ def resize_patch(pod: Manifest, target: Resources, rules: DivisionRules) -> Mani
 def _divided(
     pod: Manifest, scaled: Sequence[ContainerSize], resource: ResourceName, more: int, rules: DivisionRules
 ) -> list[int]:
-    """The new requests of the scaled containers, which get `more` together (or less, where that is negative)."""
+    """The new requests of the scaled containers, which get `more` together (or less, if that is negative)."""
     if not scaled:
         found = ((each.name, rules.why_fixed(each, resource)) for each in pods.containers(pod))
         why = "; ".join(f"{name}: {text}" for name, text in found if text)

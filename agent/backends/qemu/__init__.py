@@ -1,1 +1,1 @@
-"""QEMU guests as VMs: `core` decides by what QEMU and the guest show, the rest speaks QMP and calls the guest's informant."""
+"""QEMU guests as VMs: `core` decides by the states of QEMU and the guest, the rest speaks QMP and calls the guest's informant."""

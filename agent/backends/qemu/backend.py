@@ -20,7 +20,7 @@ from protocol.values import Observation, Resources
 
 
 def guest_families(guests: Mapping[str, QemuGuest], now_s: float) -> Iterator[Family]:
-    """What is plugged in, and what the guests use of it where they tell. Guests by the names of their VMs."""
+    """The metrics of plugged resources, and of their use in the guests that tell it. Guests by the names of their VMs."""
     cpus: list[tuple[tuple[str, ...], float]] = []
     memory: list[tuple[tuple[str, ...], float]] = []
     for name, known in guests.items():
@@ -98,7 +98,7 @@ class QemuBackend:
     async def _next_generation(self, vm: Vm, access: GuestAccess) -> int:
         """Write the next generation, and look at QEMU and at the guest under it."""
         known, told = self._files.read(vm), self._told_generation(vm)
-        # Not below the time of day, so that generations go on rising where somebody removes the file.
+        # Not below the time of day, so that generations go on rising if somebody removes the file.
         generation = max(known.generation if known else 0, told, int(self._unix_clock()) - 1) + 1
         self._files.write(vm, replace(known, generation=generation) if known else GuestRecord(generation))
         loop = self._loop(vm, access)
@@ -115,7 +115,7 @@ class QemuBackend:
         return generation
 
     async def observe(self, vm: Vm) -> Observation:
-        """What the guest uses and should have. Raises `BackendError`, at once where QEMU has closed QMP."""
+        """The size that the guest uses, and its target. Raises `BackendError`, at once if QEMU has closed QMP."""
         loop = self._loops.get(vm.name)
         if loop is None:
             raise BackendError(f"{vm.name} has not been fenced")
@@ -158,7 +158,7 @@ class QemuBackend:
         return None if known is None else machine_document(known, self._context.clock())
 
     def families(self) -> Iterator[Family]:
-        """What is plugged in, and what the guests use of it."""
+        """The metrics of plugged resources, and of their use in the guests."""
         known = {name: loop.known for name, loop in self._loops.items() if loop.known is not None}
         return guest_families(known, self._context.clock())
 
@@ -175,7 +175,7 @@ class QemuBackend:
         return told if told < MAX_GENERATION else 0
 
     def _loop(self, vm: Vm, access: GuestAccess) -> GuestLoop:
-        """The loop of a VM, begun where it does not run."""
+        """The loop of a VM, begun if it does not run."""
         if vm.name not in self._supervisor.names():
             loop = self._loops[vm.name] = GuestLoop(vm, access, self._context)
             self._supervisor.start(vm.name, loop.run)

@@ -1,7 +1,7 @@
-"""What stands for a guest, in a file of the agent's state directory: who may command, and the target. It outlives the agent.
+"""The record of a guest, in a file of the agent's state directory: who may command, and the target. It outlives the agent.
 
-The file is read again before each write to QEMU or to the guest, and nothing is awaited in between: a higher generation in it ends what an
-earlier life does. Every write is a rename, and one daemon has the directory (the node lock).
+The file is read again before each write to QEMU or to the guest, and nothing is awaited in between: a higher generation in it ends the work
+of an earlier life. Every write is a rename, and one daemon has the directory (the node lock).
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ class GuestFiles:
         self._decoder = msgspec.json.Decoder(GuestRecord)
 
     def read(self, vm: Vm) -> GuestRecord | None:
-        """What stands for `vm`; None where it was never fenced. Raises `BackendError`."""
+        """The record of `vm`; None if it was never fenced. Raises `BackendError`."""
         path = vm_path(self._directory, vm)
         try:
             return self._decoder.decode(path.read_bytes())
@@ -57,7 +57,7 @@ class GuestFiles:
             ) from None
 
     def owned(self, vm: Vm, generation: int) -> GuestRecord:
-        """What stands, if the life with `generation` may command. Raises `FencedOffError`, and `BackendError` where it cannot be read."""
+        """The record, if the life with `generation` may command. Raises `FencedOffError`, and `BackendError` if it cannot be read."""
         known = self.read(vm)
         if known is None:
             raise FencedOffError(f"the file of generation {generation} was removed")

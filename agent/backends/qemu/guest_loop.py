@@ -1,7 +1,7 @@
 """The loop of one guest: it owns the only connection to QEMU, looks, and takes the steps that the core plans.
 
 Each action of a plan is a task that ends with a new state; nothing is awaited between a plan and its record. The loop is woken by commands,
-by what QEMU tells, by the ends of its actions, and by deadlines. It ends when another life has fenced the guest.
+by QEMU's events, by the ends of its actions, and by deadlines. It ends when another life has fenced the guest.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ class GuestAccess:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """What the loops of all guests share. `changed` is told the name of a VM that another size, target or refusal is seen of, or that has gone."""
+    """The parts that the loops of all guests share. `changed` is told the name of a VM that another size, target or refusal is seen of, or
+    that has gone."""
 
     files: GuestFiles
     sizes: LoggedSizes
@@ -94,7 +95,7 @@ class GuestLoop:
 
     @property
     def known(self) -> QemuGuest | None:
-        """What is known of the guest; None while it is not reached."""
+        """The knowledge of the guest; None while it is not reached."""
         return self._known
 
     def now_s(self) -> float:
@@ -118,7 +119,7 @@ class GuestLoop:
         return await self.until(lambda vm: vm.look.begun_s >= since_s and vm.guest.asked_s >= since_s)
 
     async def until(self, is_so: Callable[[QemuGuest], bool]) -> QemuGuest:
-        """The guest as soon as something holds of it. Raises `BackendError` where QEMU is not reached, or is lost meanwhile."""
+        """The guest as soon as something holds of it. Raises `BackendError` if QEMU is not reached, or is lost meanwhile."""
         self.reachable()
         if self._known is not None and is_so(self._known):
             return self._known
@@ -131,7 +132,7 @@ class GuestLoop:
             self._waiting.remove(entry)
 
     def reachable(self) -> None:
-        """Raises `BackendError` where QEMU is known to be out of reach."""
+        """Raises `BackendError` if QEMU is known to be out of reach."""
         if self._fault is not None:
             raise type(self._fault)(str(self._fault))
 
@@ -168,7 +169,7 @@ class GuestLoop:
                 await self._turn(monitor)
             self._lost(BackendError(GONE))
         finally:
-            # Whoever ends this loop now finds no other moment to say so.
+            # A caller that ends this loop now finds no other moment to say so.
             self._note_absence(monitor.is_closed)
             try:
                 await self._end_deeds(watcher)
@@ -197,7 +198,7 @@ class GuestLoop:
         self.wake()
 
     def _lost(self, fault: BackendError) -> None:
-        """QEMU is out of reach: whoever waits hears of it, and so does the runner, at once."""
+        """QEMU is out of reach: all waiting callers hear of it, and so does the runner, at once."""
         is_news = self._fault is None or self._known is not None
         self._known, self._told, self._fault = None, None, fault
         for _, future in self._waiting:
@@ -229,7 +230,7 @@ class GuestLoop:
     # ---------------------------------------------------------------- turns
 
     async def _turn(self, monitor: QmpMonitor) -> None:
-        """Plan, begin what is due, tell, and wait. Raises `BackendError` where the file is another life's, or cannot be used."""
+        """Plan, begin the due actions, tell, and wait. Raises `BackendError` if the file is another life's, or cannot be used."""
         self._woken.clear()
         if self._failed is not None:
             failed, self._failed = self._failed, None
@@ -265,10 +266,10 @@ class GuestLoop:
             self._context.files.write(self.vm, replace(standing, ejects=ejects))
 
     def _tell(self, now_s: float) -> None:
-        """Write sizes down, answer those who wait, and tell the runner where something is new."""
+        """Write sizes down, answer those who wait, and tell the runner if something is new."""
         assert self._known is not None
         seen, sizes = observation(self._known, now_s), self._context.sizes
-        # All plugged vCPUs count where the guest is silent. A guest that was not asked yet is not silent, and the log shows what was known.
+        # All plugged vCPUs count if the guest is silent. A guest that was not asked yet is not silent: the log shows its last known size.
         if self._known.guest.has_told() or now_s >= self._connected_s + FIRST_WORD_S:
             sizes.seen(self.vm.name, seen.size, seen.target, sizes.begin())
         for is_so, future in self._waiting:

@@ -1,4 +1,4 @@
-"""What the loop of a guest needs besides QMP: the guest itself."""
+"""The needs of a guest's loop besides QMP: the guest itself."""
 
 from typing import Protocol
 
@@ -17,8 +17,8 @@ class GuestPort(Protocol):
     """The machine as the guest's informant shows and switches it. Every call has a deadline."""
 
     async def read(self) -> GuestMachine:
-        """What the guest uses. Raises `GuestSilentError`."""
+        """The resources that the guest uses. Raises `GuestSilentError`."""
 
     async def order(self, order: MachineOrder) -> GuestMachine:
-        """What the guest uses after it took the order, or refused it because it takes those of a later life: the answer's generation
-        tells. Raises `GuestSilentError`."""
+        """The resources that the guest uses after it took the order, or refused it because it takes those of a later life: the answer's
+        generation tells. Raises `GuestSilentError`."""

@@ -1,4 +1,4 @@
-"""QEMU's answers as values, and steps as its commands. What is not understood raises `QmpError`."""
+"""QEMU's answers as values, and steps as its commands. An answer that is not understood raises `QmpError`."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def _understood(command: str) -> Iterator[None]:
 
 
 async def read_facts(monitor: QmpMonitor) -> MachineFacts:
-    """What holds for this boot. Raises `QmpError`."""
+    """The facts that hold for this boot. Raises `QmpError`."""
     uuid = await monitor.execute("query-uuid")
     memory = await monitor.execute("qom-get", {"path": "/machine", "property": "memory"})
     with _understood("query-uuid, qom-get /machine memory"):
@@ -59,7 +59,7 @@ async def read_facts(monitor: QmpMonitor) -> MachineFacts:
 
 
 async def read_look(monitor: QmpMonitor, begun_s: float) -> MachineLook:
-    """What is plugged in now. Raises `QmpError`."""
+    """The devices that are plugged in now. Raises `QmpError`."""
     cpus = await monitor.execute("query-hotpluggable-cpus")
     devices = await monitor.execute("query-memory-devices")
     objects = await monitor.execute("query-memdev")
@@ -83,7 +83,7 @@ def _slot(found: Mapping[str, Any]) -> CpuSlot:
 
 
 CPU_PROPS: Final = ("socket-id", "die-id", "cluster-id", "core-id", "thread-id")
-"""What says where a vCPU is, the coarsest first. The node (`node-id`) follows from it."""
+"""The properties of the place of a vCPU, the coarsest first. The node (`node-id`) follows from it."""
 
 
 def _dimm(data: Mapping[str, Any]) -> Dimm:
@@ -96,7 +96,7 @@ def _virtio(data: Mapping[str, Any]) -> VirtioMem:
 
 
 def refused_eject(event: QmpEvent) -> tuple[str, int] | None:
-    """The device that the guest will not give up, with its status; None where the event tells of something else."""
+    """The device that the guest will not give up, with its status; None if the event tells of something else."""
     info = event.data.get("info")
     if event.name != "ACPI_DEVICE_OST" or not isinstance(info, dict):
         return None
@@ -107,7 +107,7 @@ def refused_eject(event: QmpEvent) -> tuple[str, int] | None:
 
 
 async def carry_out(step: MachineStep, write: Write) -> None:
-    """Do a step with the commands of QEMU. Raises what `write` raises."""
+    """Do a step with the commands of QEMU. Passes on the errors of `write`."""
     match step:
         case PlugCpu(slot, device):
             await write("device_add", {"driver": slot.kind, "id": device, **dict(slot.props)})

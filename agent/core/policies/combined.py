@@ -28,7 +28,7 @@ class Combined:
 
     @property
     def remembering(self) -> Remembering:
-        """What is to be remembered of the load, for `utilisation`."""
+        """The figures of the load that `utilisation` needs to be remembered."""
         return self._utilisation.remembering
 
     @property
@@ -54,7 +54,7 @@ class Combined:
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         """The highest goal of each resource; of a tied VM the higher one for both.
 
-        Where no policy can tell about a resource, its size stays; where the VM is tied, the other resource decides alone.
+        If no policy can tell about a resource, its size stays; if the VM is tied, the other resource decides alone.
         """
         found = tuple((name, policy.goal(load, sizing)) for name, policy in self.policies)
         cpu = highest(part for name, goal in found for part in _parts(name, goal.cpu))
@@ -78,14 +78,14 @@ def _count(goal: ResourceGoal) -> int:
 
 
 def _known(goal: ResourceGoal, size: int) -> ResourceGoal:
-    """`goal`, or the size where nobody can tell."""
+    """`goal`, or the size if nobody can tell."""
     if goal.units is not None:
         return goal
     return replace(goal, units=size, reason=f"the size stays: {goal.reason}")
 
 
 def _parts(name: str, goal: ResourceGoal) -> Iterator[GoalPart]:
-    """What one policy says of one resource as parts, with the parts that the policy names."""
+    """The result of one policy for one resource as parts, with the parts that the policy names."""
     if not goal.parts:
         yield GoalPart(name, goal.units, goal.reason)
     for part in goal.parts:

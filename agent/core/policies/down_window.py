@@ -29,7 +29,7 @@ PastGoals: TypeAlias = tuple[PastGoal, ...]
 
 @dataclass(frozen=True, slots=True)
 class DownWindow:
-    """What counts of the goals of the window. `latest` is the last goal with all its parts, in units of its time."""
+    """The goals of the window that count. `latest` is the last goal with all its parts, in units of its time."""
 
     cpu: PastGoals = ()
     memory: PastGoals = ()

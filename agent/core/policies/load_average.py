@@ -45,7 +45,7 @@ class LoadAverage:
 
     @staticmethod
     def start(sizing: Sizing) -> int:
-        """The size in units; between the two where CPU and memory are out of ratio."""
+        """The size in units; between the two if CPU and memory are out of ratio."""
         use, step = sizing.use, sizing.unit.step
         counts = (-(-use.vcpu_milli // step.vcpu_milli), -(-use.memory_bytes // step.memory_bytes))
         large = min(max(counts), MAX_UNITS)

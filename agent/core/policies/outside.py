@@ -1,5 +1,5 @@
 """`plugin:NAME`: the goal of a policy in a process of its own. The process is asked beside everything else, after each reading of
-the metrics; what it answered comes with the load while it is fresh. Without an answer the built-in policy decides."""
+the metrics; its answer comes with the load while it is fresh. Without an answer the built-in policy decides."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ PREFIX: Final = "plugin:"
 
 @dataclass(frozen=True, slots=True)
 class PluginPolicy:
-    """The policy plugin `plugin`, which is asked with `args`; `built_in` decides where there is no answer."""
+    """The policy plugin `plugin`, which is asked with `args`; `built_in` decides if there is no answer."""
 
     plugin: str
     args: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The highest sample of each of the last periods, such as minutes: what high percentiles of a figure rest on."""
+"""The highest sample of each of the last periods, such as minutes: high percentiles of a figure rest on them."""
 
 import functools
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from agent.core.policies.values import MILLION
 
 MAX_PEAKS: Final = 60
-"""No more are kept, so that what is remembered of a VM stays small."""
+"""No more are kept, so that the memory of a VM's load stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Peaks:
     values: tuple[int | None, ...] = ()
 
     def add(self, value: int | None, at_s: float, span: Span) -> "Peaks":
-        """The peaks with one more sample, at most those of `span`. Where the clock was set back, they begin anew."""
+        """The peaks with one more sample, at most those of `span`. If the clock was set back, they begin anew."""
         number = span.number(at_s)
         gone = number - self.last
         if span.count == 0 or gone < 0 or gone >= span.count:

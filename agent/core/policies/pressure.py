@@ -1,6 +1,6 @@
 """`pressure`: grow while tasks wait for CPU or memory, by the kernel's pressure stall information (PSI).
 
-It knows what is too little, not what is enough: a step up under pressure, a step down when it is gone, else the size as
+It detects shortage, and not plenty: a step up under pressure, a step down when it is gone, else the size as
 it is. It comes down only when the caller's window has passed (the highest goal of the window counts,
 `agent.core.apply.goal_of`), and one step at a time.
 """

@@ -1,6 +1,6 @@
-"""What is remembered of one VM's load, from sample to sample and over restarts: a few hundred numbers at most.
+"""The memory of one VM's load, from sample to sample and over restarts: a few hundred numbers at most.
 
-`remember` takes up one sample, `Remembered.fill` tells policies what came of it.
+`remember` takes up one sample, `Remembered.fill` gives policies the results.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from protocol.values import ComputeUnit
 
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """What a policy wants to be remembered: how means are held, and how far back peaks are kept."""
+    """A policy's demands on the memory of the load: how means are held, and how far back peaks are kept."""
 
     smoothing: Smoothing = field(default_factory=Smoothing)
     tail: LoadTail = TAIL
@@ -27,7 +27,7 @@ class Remembering:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What is remembered of one VM. The empty value is the beginning."""
+    """The memory of one VM's load. The empty value is the beginning."""
 
     means: Smoothed = field(default_factory=Smoothed)
     cpu_peaks: Peaks = NO_PEAKS

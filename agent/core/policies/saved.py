@@ -1,8 +1,8 @@
-"""What is remembered of a VM's load, as it is kept over a restart of the agent: plain numbers with Unix times, read strictly.
+"""The memory of a VM's load, as it is kept over a restart of the agent: plain numbers with Unix times, read strictly.
 
-The agent counts in monotonic seconds, which mean nothing to the next process. All times of one file are moved by the same
-amount, so a clock that was set meanwhile moves them together. A clock that was set back since the file was written makes
-nothing older than it was: what is remembered then counts for longer, and nothing shrinks too early.
+The agent counts in monotonic seconds, which mean nothing to the next process. All times of one file are moved by the same amount, so a
+clock that was set meanwhile moves them together. A clock that was set back since the file was written makes nothing older than it was: the
+remembered load then counts for longer, and nothing shrinks too early.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from protocol.values import MAX_MEMORY_BYTES
 MAX_BYTES: Final = 32_768
 """A file that is longer is not ours."""
 MAX_AGE_S: Final = 24 * 3600.0
-"""What is older says nothing about the present load."""
+"""An older memory says nothing about the present load."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMORY_BYTES)]
 
@@ -78,7 +78,7 @@ class SavedLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class KnownLoad:
-    """What is remembered of a VM's load, and how."""
+    """The memory of a VM's load, and the way it was made."""
 
     vm: Vm
     remembered: Remembered
@@ -109,7 +109,7 @@ def encoded(load: KnownLoad, now_s: float, unix_s: float) -> bytes:
 
 
 def decoded(content: bytes, vm: Vm, how: Remembering, now_s: float, unix_s: float) -> Remembered:
-    """What a file of `vm` says, with monotonic times. Raises `ValueError` for what cannot be used, and says why."""
+    """The content of a file of `vm`, with monotonic times. Raises `ValueError` if it cannot be used, and says why."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"has {len(content)} bytes, more than {MAX_BYTES}")
     found = msgspec.json.decode(content, type=SavedLoad)

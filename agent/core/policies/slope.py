@@ -1,4 +1,4 @@
-"""Where memory will be in a moment: the last sample, and how fast it rose since the one before.
+"""An estimate of the memory use in a moment: the last sample, and how fast it rose since the one before.
 
 CPU that is short makes work wait; memory that is short ends it. So memory that rises is judged a little ahead, by about as
 long as it takes to get more.
@@ -13,7 +13,7 @@ MAX_GAP_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The last sample, and how fast the figure rose to it: bytes for each second, 0 where it fell or is not known."""
+    """The last sample, and how fast the figure rose to it: bytes for each second, 0 if it fell or is not known."""
 
     value: int | None = None
     at_s: float = 0.0

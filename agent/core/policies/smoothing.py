@@ -1,8 +1,8 @@
-"""What is remembered of the load between samples: for each figure the mean that its goal rests on.
+"""The memory of the load between samples: for each figure the mean that its goal rests on.
 
-The mean is *held*: it does not follow every sample. It jumps where a sample leaves both zones around it, and it moves
+The mean is *held*: it does not follow every sample. It jumps if a sample leaves both zones around it, and it moves
 to the mean of a whole window in which all samples were on one side of it. So a load that goes to and fro around its
-mean never moves the goal, and a constant load has the same mean, itself, whatever was before.
+mean never moves the goal, and a constant load has the same mean, itself, after any other load.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class Track:
         return Track(self.mean, self.began_s, at_s, low, high, self.total + value, self.count + 1)
 
     def turn(self) -> "Track":
-        """The track at the end of its window: the mean moves only where no sample was on its other side."""
+        """The track at the end of its window: the mean moves only if no sample was on its other side."""
         is_held = self.low <= self.mean <= self.high
         mean = self.mean if is_held else -(-self.total // self.count)
         return replace(self, mean=mean, began_s=self.seen_s, low=0, high=0, total=0, count=0)
@@ -56,7 +56,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Smoothed:
-    """What is remembered of one VM's load. The empty value is the beginning."""
+    """The means of one VM's load. The empty value is the beginning."""
 
     busy: Track | None = None
     load: Track | None = None

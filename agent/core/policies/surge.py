@@ -1,7 +1,7 @@
 """Memory that surges: how far it rose within seconds, in the last hours, and how high it went.
 
 CPU that is short makes work wait; memory that is short ends it. A job may take memory faster than more can be had, and
-nothing in its last minutes says so; but where it has surged before it will surge again. So room for the largest surge of
+nothing in its last minutes says so; but a job that has surged before will surge again. So room for the largest surge of
 the last hours is kept, up to the highest use of those hours.
 """
 
@@ -40,8 +40,7 @@ NO_SURGES: Final = Surges(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Surge:
-    """What is remembered of surges: for each hour the fastest rise between two samples (bytes for each second) and the highest
-    use (bytes)."""
+    """The memory of surges: for each hour the fastest rise between two samples (bytes for each second) and the highest use (bytes)."""
 
     rises: Peaks = NO_PEAKS
     highest: Peaks = NO_PEAKS
@@ -55,8 +54,7 @@ class Surge:
         )
 
     def need(self, slope: Slope, at_s: float, how: Surges) -> int | None:
-        """What the use may come to from the last sample: as fast as it rose at most, to no more than it was. None: nothing is
-        known."""
+        """The use that may follow the last sample: as fast as it rose at most, to no more than it was. None means unknown."""
         rise, highest = self.rises.highest(at_s, how.span), self.highest.highest(at_s, how.span)
         if slope.value is None or rise is None or highest is None:
             return None

@@ -1,6 +1,6 @@
 """The tail of a figure: how high it goes in the busiest of the last minutes.
 
-A mean says what a workload needs on the whole; its peaks say what it needs again and again for a moment. For each minute
+A mean shows the need of a workload on the whole; its peaks show the need that comes again and again for a moment. For each minute
 the highest sample is kept, and a high percentile of these peaks is a floor for the goal, as long as they are recent.
 """
 

@@ -6,7 +6,7 @@
 - *slope* (`slope`): memory that rises is judged a little ahead.
 - *surge* (`surge`): memory finds room to rise as fast as it did in the last hours.
 
-Without CPU time the target goes by the load averages. What else belongs to the policy: an urgent wish (`wish`), and when a
+Without CPU time the target goes by the load averages. The policy also has a rule for an urgent wish (`wish`), and for the moment at which a
 goal may fall (`down_window`).
 """
 
@@ -40,9 +40,9 @@ MEMORY_ZONES: Final = Zones(20_000, 20_000)
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """Targets and zones in parts per million; `memory_margin` in bytes is added to what the guest uses.
+    """Targets and zones in parts per million; `memory_margin` in bytes is added to the guest's use.
 
-    `load_target` is the load average for each CPU where CPU time is not known: waiting tasks count there, so it is
+    `load_target` is the load average for each CPU if CPU time is unknown: waiting tasks count there, so it is
     higher. That target is the published one (reference/neon.md 6.2).
     """
 
@@ -63,7 +63,7 @@ class Utilisation:
     """How much of the size more an urgent wish of the guest asks for (`wish`)."""
 
     remembering: Remembering = field(init=False, compare=False, repr=False)
-    """What is to be remembered of the load: the means and the tails that the goal rests on."""
+    """The memory of the load that the goal rests on: means and tails."""
 
     def __post_init__(self) -> None:
         smoothing = Smoothing(
@@ -150,7 +150,7 @@ def _mean(value: int | None, most: int) -> int | None:
 
 
 def _level(value: int | None, mean: int | None, zones: Zones) -> Ratio | None:
-    """What counts of a figure and its mean; either alone where the other is not known."""
+    """The value that counts, of a figure and its mean; either alone if the other is not known."""
     if value is not None and mean is not None:
         blend = zones.blend(value, mean)
         return blend.numerator, blend.denominator

@@ -1,4 +1,4 @@
-"""What policies see and give: the load of a VM, its size, a goal and its parts.
+"""The input and output of policies: the load of a VM, its size, a goal and its parts.
 
 Amounts are whole numbers: busy CPUs in millionths, memory in bytes, shares in parts per million. Figures as the guest
 counts them (load averages, stall shares) are floats until `micro`, `load_average` or `share` has judged them.
@@ -14,7 +14,7 @@ from protocol.values import MAX_MEMORY_BYTES, Bounds, ComputeUnit, Resources, Un
 
 MILLION: Final = 10**6
 MAX_MICRO: Final = 2**53 * 1000
-"""The most CPUs that are believed, in millionths; what is above counts as this much."""
+"""The most CPUs that are believed, in millionths; more counts as this much."""
 MAX_UNITS: Final = 2**31 - 1
 """No goal is higher: every maximum binds long before."""
 MAX_TEXT: Final = 300
@@ -22,12 +22,12 @@ MAX_TEXT: Final = 300
 
 
 def usable(number: float | None) -> float | None:
-    """`number` where it can be a measurement: finite and not negative."""
+    """`number` if it can be a measurement, which is finite and not negative; else None."""
     return number if number is not None and math.isfinite(number) and number >= 0 else None
 
 
 def micro(cpus: float | None) -> int | None:
-    """CPUs (or a load average) in whole millionths, to the nearest; None for what is no measurement."""
+    """CPUs (or a load average) in whole millionths, to the nearest; None if it is no measurement."""
     found = usable(cpus)
     if found is None:
         return None
@@ -46,10 +46,10 @@ class Psi:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of a VM; None where it is not known.
+    """The load of a VM; None if it is not known.
 
     `busy_micro` are the CPUs that were busy over the last period, in millionths. Means, tails and `memory_rise` (bytes for
-    each second) are what `remembered.remember` makes of earlier samples; a load without them is judged by its last
+    each second) come from `remembered.remember` and earlier samples; a load without them is judged by its last
     period alone.
     """
 
@@ -68,14 +68,14 @@ class Load:
     cpu_psi: Psi | None = None
     memory_psi: Psi | None = None
     answers: "tuple[PluginAnswer, ...]" = ()
-    """What the policies in processes of their own said lately (`outside`)."""
+    """The last answers of the policies in processes of their own (`outside`)."""
 
     def busy(self) -> int | None:
-        """The busy CPUs, where that can be a measurement."""
+        """The busy CPUs, if that can be a measurement."""
         return None if self.busy_micro is None or self.busy_micro < 0 else min(self.busy_micro, MAX_MICRO)
 
     def memory_used(self) -> int | None:
-        """What is not available of the memory; None where the guest did not say, or contradicts itself."""
+        """The part of the memory that is not available; None if the guest did not say, or contradicts itself."""
         total, available = self.memory_total, self.memory_available
         if total is None or available is None or not 0 <= available <= total <= MAX_MEMORY_BYTES:
             return None
@@ -84,21 +84,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The VM that a goal is for. `use` is what is in use."""
+    """The VM that a goal is for. `use` is the amount in use."""
 
     use: Resources
     unit: ComputeUnit
     bounds: Bounds
 
     def units(self) -> Units:
-        """The units that cover what is in use, at most `MAX_UNITS`; of a tied VM the larger number for both."""
+        """The units that cover the amount in use, at most `MAX_UNITS`; of a tied VM the larger number for both."""
         found = self.unit.covering(self.use)
         return Units(min(found.cpu, MAX_UNITS), min(found.memory, MAX_UNITS))
 
 
 @dataclass(frozen=True, slots=True)
 class GoalPart:
-    """The goal of one policy for one resource, or by one of its figures. `units` is None where the policy cannot tell."""
+    """The goal of one policy for one resource, or by one of its figures. `units` is None if the policy cannot tell."""
 
     policy: str
     units: int | None
@@ -107,7 +107,7 @@ class GoalPart:
 
 @dataclass(frozen=True, slots=True)
 class ResourceGoal:
-    """Whole units of one resource and why; `units` is None where the policy cannot tell from this load.
+    """Whole units of one resource and why; `units` is None if the policy cannot tell from this load.
 
     `parts` are all parts that were compared, the binding part first.
     """
@@ -119,7 +119,7 @@ class ResourceGoal:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal for each resource. Where all policies together cannot tell about a resource, its size stays."""
+    """A goal for each resource. If all policies together cannot tell about a resource, its size stays."""
 
     cpu: ResourceGoal
     memory: ResourceGoal
@@ -140,8 +140,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class PluginAnswer:
-    """What the policy plugin `plugin` said: a goal in the units that it was asked in, or None. `error` says what is wrong with
-    the answer, or why there is none."""
+    """The answer of the policy plugin `plugin`: a goal in the units of the question, or None. `error` names the fault of the answer, or
+    says why there is none."""
 
     plugin: str
     goal: Goal | None

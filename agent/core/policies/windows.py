@@ -1,6 +1,6 @@
 """Time windows: floors and ceilings for the goal, in units. Pure: when each opened and closed last comes in.
 
-A window opens with each `from` and closes with each `until`; the later of the two counts, and where both fall on one
+A window opens with each `from` and closes with each `until`; the later of the two counts, and if both fall on one
 moment it is closed. Cron expressions and time zones are read by `agent.daemon.windows`.
 """
 
@@ -14,7 +14,7 @@ from protocol.values import ComputeUnit
 
 @dataclass(frozen=True, slots=True)
 class UnitLimit:
-    """A floor or a ceiling of a window: units of each resource; None where the window leaves that resource alone."""
+    """A floor or a ceiling of a window: units of each resource; None if the window leaves that resource alone."""
 
     cpu: int | None = None
     memory: int | None = None
@@ -22,7 +22,7 @@ class UnitLimit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What holds while a window is open; at least one number is set."""
+    """The rules while a window is open; at least one number is set."""
 
     name: str
     floor: UnitLimit = UnitLimit()
@@ -31,7 +31,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """When a window opened and closed last, in seconds since the epoch; None where it never did."""
+    """When a window opened and closed last, in seconds since the epoch; None if it never did."""
 
     opened_s: float | None
     closed_s: float | None
@@ -50,7 +50,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What holds now for one resource."""
+    """The limits of one resource that hold now."""
 
     floor: Bar | None = None
     ceiling: Bar | None = None
@@ -80,7 +80,7 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """What the windows that are open say of each resource: the highest floor and the lowest ceiling."""
+    """The limits of the open windows for each resource: the highest floor and the lowest ceiling."""
 
     cpu: ResourceLimits = ResourceLimits()
     memory: ResourceLimits = ResourceLimits()
@@ -105,7 +105,7 @@ NO_LIMITS = WindowLimits()
 
 
 def limits(windows: Iterable[tuple[Window, Edges]]) -> WindowLimits:
-    """What holds now: of the open windows the highest floor and the lowest ceiling, ties to the earlier."""
+    """The limits that hold now: of the open windows the highest floor and the lowest ceiling, ties to the earlier."""
     cpu = memory = ResourceLimits()
     for window, edges in windows:
         if edges.is_open():

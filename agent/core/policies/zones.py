@@ -9,7 +9,7 @@ from agent.core.policies.values import MILLION
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """Widths as shares of the mean, in parts per million; the mixed zone begins where the stable one ends."""
+    """Widths as shares of the mean, in parts per million; the mixed zone begins at the end of the stable one."""
 
     stable: int = 0
     mixed: int = 0

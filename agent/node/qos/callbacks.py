@@ -18,7 +18,7 @@ Callback = Callable[[ObjectType], None]
 
 @dataclass(frozen=True, slots=True)
 class CallbackStatus:
-    """A registered callback. `running_s` is how long the call that runs has been running; None where none does."""
+    """A registered callback. `running_s` is how long the call that runs has been running; None if none does."""
 
     object_type: ObjectType
     name: str
@@ -70,7 +70,7 @@ class RegisteredCallback:
 
     def close(self) -> None:
         """No call begins any more. A call that runs goes on."""
-        with self._starting:  # after this, `_thread` is the thread, where there is one
+        with self._starting:  # after this, `_thread` is the thread, if there is one
             self._is_closed = True
         self._due.set()
 
@@ -94,7 +94,7 @@ class RegisteredCallback:
         self.calls_total += 1
         try:
             self._callback(object_type)
-        except BaseException as error:  # noqa: BLE001 - whatever it raises ends this call alone
+        except BaseException as error:  # noqa: BLE001 - an error ends this call alone
             self.errors_total += 1
             if (text := error_text(error)) != self.last_error:
                 self.last_error = text
@@ -104,9 +104,9 @@ class RegisteredCallback:
 
 
 class StateCallbacks:
-    """StateCallbacks by object type and name. Any thread may call every method.
+    """The callbacks of states, by object type and name. Any thread may call every method.
 
-    No callback is called before `begin`, which says that the states are synced; what is sent earlier waits until then.
+    No callback is called before `begin`, which says that the states are synced; changes before it wait until then.
     """
 
     def __init__(self, log: Logger, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""What strategies may do to the node, behind small ports, each of which may be missing."""
+"""The actions of strategies on the node, behind small ports, each of which may be missing."""
 
 import threading
 from collections import Counter
@@ -55,13 +55,13 @@ class EventPort(Protocol):
     """Reports Events. Called from any thread, and never blocks."""
 
     def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool) -> None:
-        """An Event of a pod, or of the node where `pod` is None."""
+        """An Event of a pod, or of the node if `pod` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyPorts:
-    """What the daemon gives. Any may be missing, and then what needs it is `unavailable`. By `marks`, strategies that do not act any more put
-    back what an agent that was killed has left."""
+    """The ports that the daemon gives. Any may be missing, and then the actions that need it are `unavailable`. By `marks`, strategies that
+    do not act any more put back the changes of an agent that was killed."""
 
     executor: CgroupPort | None = None
     evictor: EvictionPort | None = None
@@ -70,12 +70,12 @@ class StrategyPorts:
 
     @property
     def cgroups(self) -> CgroupTree:
-        """The executor's tree; without an executor where kubelets lay out theirs by default."""
+        """The executor's tree; without an executor the tree that kubelets lay out by default."""
         return CgroupTree() if self.executor is None else self.executor.cgroups
 
 
 class StrategyJournal:
-    """What one strategy has done: counters, and its last decisions. Any thread may call every method."""
+    """The record of one strategy: counters, and its last decisions. Any thread may call every method."""
 
     def __init__(self, strategy: str, log: Logger, clock: Callable[[], float]) -> None:
         self._strategy = strategy
@@ -112,10 +112,10 @@ class StrategyJournal:
 
 
 class ActingClient:
-    """Does what a strategy says. Implements `NodeClient`.
+    """Carries out the calls of a strategy. Implements `NodeClient`.
 
     Once the strategy is told to end, it evicts no more: a pod that is gone cannot be put back. It may still write cgroups,
-    to put back what it has changed.
+    to put back its changes.
     """
 
     recommends_only = False
@@ -130,7 +130,7 @@ class ActingClient:
 
     @property
     def cgroups(self) -> CgroupTree:
-        """Where the control groups of pods are."""
+        """The control groups of pods."""
         return self._ports.cgroups
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
@@ -144,7 +144,7 @@ class ActingClient:
         return outcomes
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """The value that a cgroup has now; None where there is none, or no executor."""
+        """The value that a cgroup has now; None if there is none, or no executor."""
         return None if self._ports.executor is None else self._ports.executor.read(group, resource)
 
     def evict(self, pod: PodState, reason: str) -> EvictOutcome:

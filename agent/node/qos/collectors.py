@@ -1,6 +1,7 @@
 """Reads the machine, its pods and their containers again and again, and fills the metric cache.
 
-All of it is done in one thread, so that no runner waits for a file. What cannot be read or known is left out and told, never made up.
+All of it is done in one thread, so that no runner waits for a file. A figure that cannot be read or known is left out and told, never made
+up.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from hosting.threads import in_own_thread
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """What a group uses: CPUs, memory without reclaimable page cache, and the share of throttled periods. None is not known."""
+    """The use of a group: CPUs, memory without reclaimable page cache, and the share of throttled periods. None means unknown."""
 
     cpus: float | None
     memory_bytes: int
@@ -38,7 +39,7 @@ class GroupUse:
 
 
 class GroupReader:
-    """The files of one group, which stay open until `close`, and what they said last."""
+    """The files of one group, which stay open until `close`, and their last content."""
 
     def __init__(self, group: PodGroup, clock: Callable[[], float]) -> None:
         self._files = open_files(group)
@@ -47,7 +48,7 @@ class GroupReader:
         self._throttling = Throttling()
 
     def read(self) -> GroupUse:
-        """What the group uses now. Raises `OSError` where the group is gone."""
+        """The present use of the group. Raises `OSError` if the group is gone."""
         busy_s = self._files.busy_s()
         return GroupUse(
             self._busy.rate(self._clock(), busy_s),
@@ -75,7 +76,7 @@ class PodReader:
         return group == self._group
 
     def read(self) -> GroupUse:
-        """What the pod uses now; its containers are listed anew. Raises `OSError` where the pod is gone."""
+        """The present use of the pod; its containers are listed anew. Raises `OSError` if the pod is gone."""
         found = self._own.read()
         listing = self._group.listing()
         if listing != self._listing:
@@ -113,7 +114,7 @@ class PodReader:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """What a group may use at most; None where it has no limit of its own."""
+    """The most that a group may use; None if it has no limit of its own."""
 
     cpus: float | None
     memory_bytes: int | None
@@ -122,7 +123,7 @@ class GroupLimit:
 def best_effort_limit(tree: CgroupTree, path: str) -> GroupLimit:
     """The limits of a kubelet's best-effort group: the smaller of its CPU quota and its CPU set, and its memory limit.
 
-    Raises `OSError` where the group is gone.
+    Raises `OSError` if the group is gone.
     """
     files = open_files(tree.group(Path(path)))
     try:
@@ -136,7 +137,7 @@ def best_effort_limit(tree: CgroupTree, path: str) -> GroupLimit:
 
 
 def _set_size(directory: Path) -> float | None:
-    """How many CPUs the group may run on; None where the kernel does not say so for this group."""
+    """How many CPUs the group may run on; None if the kernel does not say so for this group."""
     for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
         with contextlib.suppress(OSError, CgroupValueError):
             found = cpus_of((directory / name).read_text())
@@ -161,8 +162,8 @@ _CONTAINER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CollectorFigures:
-    """What the collectors have done: how many rounds, how long the last one took, the pods in it, and how often something was left
-    out, by what it was."""
+    """The record of the collectors: how many rounds, how long the last one took, the pods in it, and how often a figure was left out, by
+    its name."""
 
     rounds: int = 0
     round_s: float = 0.0
@@ -173,7 +174,7 @@ class CollectorFigures:
 class Collectors:
     """Fills `cache` every `interval_s` seconds from `proc` and the control groups of `tree`.
 
-    Best-effort pods and what they request are those of `states`, and unknown until it has synced. `clock` is monotonic.
+    Best-effort pods and their requests are those of `states`, and unknown until it has synced. `clock` is monotonic.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class Collectors:
         )
 
     def _read(self, what: str, read: Callable[[Path], T]) -> T | None:
-        """A file of the machine; None, and told, where the file says nothing that makes sense."""
+        """A file of the machine; None, and a fault is told, if the file makes no sense."""
         try:
             found = read(self._proc)
         except (OSError, ValueError) as error:
@@ -264,7 +265,7 @@ class Collectors:
         self._faults.failed(error, what, what=what)
 
     def _append(self, batch: "_Batch", what: str = "node series") -> None:
-        """Where the cache takes no more series, those that it has go on."""
+        """Append the samples. If the cache takes no more series, those that it has go on."""
         try:
             self._cache.append(batch.samples)
         except MetricError:  # the error's text has the moment in it: one line for each round
@@ -289,7 +290,7 @@ class Collectors:
                 self._pods[uid] = PodReader(group, self._clock, self._end_container)
             try:
                 found[uid] = self._collect_pod(uid, self._pods[uid], at_s)
-            except OSError:  # the pod has gone since it was listed; where it is back, it is another one
+            except OSError:  # the pod has gone since it was listed; if it is back, it is another one
                 self._left_out["pod"] += 1
                 self._end_pod(uid)
         return found
@@ -321,7 +322,7 @@ class Collectors:
                 batch.add(metrics.PSI, value, named)
 
     def _add_best_effort(self, batch: "_Batch", pods: Mapping[str, GroupUse]) -> None:
-        """Who is counted lies in the kubelet's best-effort group, for the real limit is that group's."""
+        """Only pods in the kubelet's best-effort group count, for the real limit is that group's."""
         states = [
             each
             for each in self._states.get_all_pods()
@@ -334,7 +335,7 @@ class Collectors:
         batch.add_best_effort("memory", "request", sum(each.batch_requests.memory_bytes for each in states))
 
     def _add_limits(self, batch: "_Batch", cpus: int, memory_bytes: int) -> None:
-        """What best-effort pods may use at most, together: the limits of the kubelet's group of them, at most the whole machine."""
+        """The most that best-effort pods may use together: the limits of the kubelet's group of them, at most the whole machine."""
         try:
             limits = [best_effort_limit(self._tree, path) for path in self._tree.best_effort()]
         except OSError as error:
@@ -348,7 +349,7 @@ class Collectors:
 
 
 class _Batch:
-    """The samples of one moment; what is not known is left out."""
+    """The samples of one moment; unknown figures are left out."""
 
     def __init__(self, at_s: float) -> None:
         self._at_s = at_s

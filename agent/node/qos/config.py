@@ -19,7 +19,7 @@ ExtensionFactory = Callable[[], ExtensionPlugin]
 
 @dataclass(frozen=True, slots=True)
 class RegisteredExtension:
-    """A registered plugin, its feature, and the args that it was given. `plugin` is None where it could not be made, and `error` says
+    """A registered plugin, its feature, and the args that it was given. `plugin` is None if it could not be made, and `error` says
     why: the plugin then cannot be enabled, and the others are as they are."""
 
     name: str
@@ -41,7 +41,7 @@ class ExtensionRegistry(FactoryRegistry[ExtensionFactory]):
         self._specs: dict[str, FeatureSpec] = {}
 
     def register_plugin(self, feature: str, spec: FeatureSpec, plugin: ExtensionPlugin) -> None:
-        """Add a plugin. Raises `RegistryError` for a bad or taken name, and for what is no plugin."""
+        """Add a plugin. Raises `RegistryError` for a bad or taken name, and if the value is no plugin."""
         fault = _fault(plugin)
         if fault or not isinstance(spec, FeatureSpec):
             raise RegistryError(f"QoS extension plugin {feature!r}: {fault or 'its spec is no FeatureSpec'}")
@@ -55,14 +55,14 @@ class ExtensionRegistry(FactoryRegistry[ExtensionFactory]):
         self._specs |= other._specs  # noqa: SLF001 - of the same class
 
     def extensions(self) -> tuple[RegisteredExtension, ...]:
-        """Every plugin, made now, in the order of registration. Never raises: what cannot be made says why."""
+        """Every plugin, made now, in the order of registration. Never raises: an extension that cannot be made says why."""
         return tuple(self._made(name) for name in self._factories)
 
     def _made(self, name: str) -> RegisteredExtension:
         spec = self._specs.get(name, FeatureSpec())
         try:
             plugin = at_once(self.get(name))
-        except Exception as error:  # noqa: BLE001 - what an outside distribution raises must not end the program
+        except Exception as error:  # noqa: BLE001 - an error of an outside distribution must not end the program
             return RegisteredExtension(name, spec, None, error_text(error))
         if fault := _fault(plugin):
             return RegisteredExtension(name, spec, None, fault)
@@ -78,7 +78,7 @@ class ExtensionRegistry(FactoryRegistry[ExtensionFactory]):
 
 
 def _fault(plugin: object) -> str:
-    """Why something is no plugin; empty where it is one."""
+    """Why something is no plugin; empty if it is one."""
     missing = [method for method in METHODS if not callable(getattr(plugin, method, None))]
     if isinstance(plugin, type):
         return f"{plugin!r} is a class, not a plugin"
@@ -86,14 +86,14 @@ def _fault(plugin: object) -> str:
 
 
 REGISTERED: Final = ExtensionRegistry()
-"""What this process has registered itself."""
+"""The plugins that this process has registered itself."""
 _OURS: Final[dict[str, str]] = {
     "CPUBurst": "agent.node.qos.strategies.cpu_burst:CPUBurst",
     "CPUEvict": "agent.node.qos.strategies.cpu_evict:CPUEvict",
     "CPUSuppress": "agent.node.qos.strategies.cpu_suppress:CPUSuppress",
     "MemoryEvict": "agent.node.qos.strategies.memory_evict:MemoryEvict",
 }
-"""The strategies that come with the agent: feature, and where the plugin's class is."""
+"""The strategies that come with the agent: feature, and the path of the plugin's class."""
 
 
 def register_qos_ext_plugin(feature: str, feature_spec: FeatureSpec, plugin: ExtensionPlugin) -> None:
@@ -109,7 +109,7 @@ def standard(
 ) -> ExtensionRegistry:
     """Our plugins, those that this process has registered, and those of installed distributions.
 
-    Raises `RegistryError` where two use one name.
+    Raises `RegistryError` if two use one name.
     """
     found = ExtensionRegistry()
     for name, value in _OURS.items():
@@ -139,7 +139,7 @@ class QOSExtensionConfig:
         self.recommend_only: frozenset[str] = frozenset()
 
     def init_flags(self, args: Mapping[str, object]) -> list[str]:
-        """Give every plugin its part of `qos.args`, in the order of registration. Returns what is wrong with that, with the paths below `args`.
+        """Give every plugin its part of `qos.args`, in the order of registration. Returns its faults, with the paths below `args`.
 
         A plugin that raises here cannot be enabled.
         """
@@ -156,7 +156,7 @@ class QOSExtensionConfig:
         return faults
 
     def faults(self, values: Mapping[str, object]) -> list[str]:
-        """What is wrong with switches: unknown gates, and gates of plugins that cannot be used."""
+        """The faults of switches: unknown gates, and gates of plugins that cannot be used."""
         found = self.gates.faults(values)
         on = {each.name: values.get(each.name, each.spec.default) for each in self.extensions}
         found += (
@@ -167,7 +167,7 @@ class QOSExtensionConfig:
         return found
 
     def window_faults(self, switches: Mapping[str, bool], interval_s: float) -> list[str]:
-        """What is wrong with `qos.interval` beside the windows of enabled plugins: one that is shorter is often empty."""
+        """The faults of `qos.interval` beside the windows of enabled plugins: a window that is shorter is often empty."""
         windows = {
             each.name: getattr(each.args, "window", None)
             for each in self.extensions

@@ -1,4 +1,4 @@
-"""What labels and annotations of a pod say about its eviction, and which pods are never evicted. Computes only.
+"""The labels and annotations of a pod about its eviction, and the pods that are never evicted. Computes only.
 
 Our names are read first, then the published ones (reference/koordinator.md 3.3). A number that cannot be read counts as left out. A word
 that cannot be read protects the pod, and a list of tasks that cannot be read allows none.
@@ -19,7 +19,7 @@ AGENT: Final = "parley-agent"
 
 
 def marks_of(pod: PodState, vm: VmState | None) -> EvictionMarks:
-    """The marks of a pod. `vm` is what the agent scales in it, if anything."""
+    """The marks of a pod. `vm` is the VM that the agent scales in it, if any."""
     enabled = _text(pod, names.EVICTION_ENABLED)
     is_enabled = enabled == "true" if enabled is not None else None
     return EvictionMarks(

@@ -59,7 +59,7 @@ class LastWrite:
 
 @dataclass(frozen=True, slots=True)
 class _FileValue:
-    """What a file says, the value that it means, and the period of the group."""
+    """The content of a file, the value that it means, and the period of the group."""
 
     text: str
     value: int | str | None
@@ -68,7 +68,7 @@ class _FileValue:
 
 @dataclass(slots=True)
 class _Target:
-    """An update on its way: what it means here, and what became of it."""
+    """An update on its way: its meaning here, and its outcome."""
 
     update: CgroupUpdate
     parts: tuple[str, ...]
@@ -80,8 +80,8 @@ class _Target:
 
 
 class ResourceExecutor:
-    """Reads and writes the groups below `root`, where cgroups are mounted. Any thread may call; one at a time is served, so that the writes of
-    two strategies never mix."""
+    """Reads and writes the groups below `root`, the mount point of cgroups. Any thread may call; one at a time is served, so that the
+    writes of two strategies never mix."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.cgroups = CgroupTree(root)
@@ -91,11 +91,10 @@ class ResourceExecutor:
 
     @property
     def is_v2(self) -> bool:
-        """Whether the root is one of cgroup v2."""
         return self.cgroups.is_v2
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """The value of a group; None where the group or its file is not there. CPUs that cgroup v2 leaves to the group around are
+        """The value of a group; None if the group or its file is not there. CPUs that cgroup v2 leaves to the group around are
         those of that group. Raises `ValueError` for a path that is no group's."""
         parts = parts_of(group)
         with self._lock:
@@ -105,7 +104,7 @@ class ResourceExecutor:
                 return None
 
     def write(self, updates: Sequence[CgroupUpdate], writer: str = "") -> tuple[WriteOutcome, ...]:
-        """Write updates as `NodeClient.write` says. `writer` is the strategy. Never raises for what a file or the kernel says."""
+        """Write updates as `NodeClient.write` says. `writer` is the strategy. Never raises an error of a file or of the kernel."""
         with self._lock:
             found = [self._prepare(update) for update in updates]
             targets = self._without_earlier(found)
@@ -116,7 +115,7 @@ class ResourceExecutor:
             return tuple(self._noted(outcome, writer) for outcome in done)
 
     def last_writes(self) -> tuple[LastWrite, ...]:
-        """Which strategy has set what, the oldest first."""
+        """The values that strategies have set, the oldest first."""
         with self._lock:
             return tuple(self._writers.values())
 
@@ -129,7 +128,7 @@ class ResourceExecutor:
         return found
 
     def _hierarchy(self, controller: str) -> Path:
-        """The directory of a controller, which may be a link, but not to what lies outside the root."""
+        """The directory of a controller, which may be a link, but not to a place outside the root."""
         if controller in self._hierarchies:
             return self._hierarchies[controller]
         found = self.cgroups.hierarchy(controller).resolve()
@@ -159,7 +158,7 @@ class ResourceExecutor:
     # ------------------------------------------------------------ many values
 
     def _prepare(self, update: CgroupUpdate) -> _Target | WriteOutcome:
-        """What an update means here; its outcome where it is settled already."""
+        """The meaning of an update here; its outcome if it is settled already."""
         try:
             parts = parts_of(update.group)
             if not parts:

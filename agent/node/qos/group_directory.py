@@ -47,13 +47,13 @@ def group_directory(hierarchy: Path, parts: tuple[str, ...]) -> Iterator[int]:
 
 
 def read_file(directory: int, name: str) -> str:
-    """What a file of the group says. Raises `GroupGoneError`, `NoSuchFileError`, `OSError`."""
+    """The content of a file of the group. Raises `GroupGoneError`, `NoSuchFileError`, `OSError`."""
     with _open_file(directory, name, os.O_RDONLY) as file, _while_there():
         return os.read(file, _MOST_BYTES).decode(errors="replace").strip()
 
 
 def write_file(directory: int, name: str, text: str) -> None:
-    """Write a file of the group. Raises `GroupGoneError`, `NoSuchFileError`, `OSError` with what the kernel refuses."""
+    """Write a file of the group. Raises `GroupGoneError`, `NoSuchFileError`, and `OSError` if the kernel refuses the text."""
     with _open_file(directory, name, os.O_WRONLY | os.O_TRUNC) as file, _while_there():
         os.write(file, f"{text}\n".encode())
 
@@ -81,7 +81,7 @@ def _open_file(directory: int, name: str, flags: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _while_there() -> Iterator[None]:
-    """The kernel says ENODEV where the group was removed after its file was opened."""
+    """The kernel says ENODEV if the group was removed after its file was opened."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One strategy with its thread. What happens in the thread is told to the daemon's loop, where everything is decided."""
+"""One strategy with its thread. Events of the thread are told to the daemon's loop, which decides everything."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ class ThreadStop:
             self._on_request()
 
     def is_set(self) -> bool:
-        """Whether the end is asked for."""
+        """Whether the end was requested."""
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -61,7 +61,7 @@ class ThreadStop:
 
     @contextlib.contextmanager
     def calling(self, on_request: Callable[[], object]) -> Iterator[None]:
-        """Have `on_request` called with the request, at once where that was made before."""
+        """Have `on_request` called with the request, at once if that was made before."""
         with self._lock:
             self._on_request = on_request
             if self._event.is_set():
@@ -75,8 +75,8 @@ class ThreadStop:
 
 @dataclass(frozen=True, slots=True)
 class PluginDependencies:
-    """What every strategy is given. `client` makes that of one strategy, by its name, and `acting` one that acts even where the strategy only
-    recommends. Without `marks` nothing is known of an earlier life."""
+    """The tools that every strategy is given. `client` makes that of one strategy, by its name, and `acting` one that acts even if the
+    strategy only recommends. Without `marks` nothing is known of an earlier life."""
 
     client: Callable[[str, ThreadStop], NodeClient]
     acting: Callable[[str, ThreadStop], NodeClient]
@@ -86,7 +86,7 @@ class PluginDependencies:
 
 
 class PluginHost:
-    """One strategy. Every method is called in the daemon's loop; only what the strategy implements runs in its thread."""
+    """One strategy. Every method is called in the daemon's loop; only the strategy's own methods run in its thread."""
 
     def __init__(
         self,
@@ -119,7 +119,8 @@ class PluginHost:
         self._handle(Disable())
 
     def put_back(self) -> None:
-        """Have the strategy, whose gate is off, put back what an earlier life of the agent has left: its `run` is asked to end at once."""
+        """Have the strategy, whose gate is off, put back the changes that an earlier life of the agent has left: its `run` is asked to end
+        at once."""
         if self._is_marked():
             self._handle(Enable())
             self._handle(Disable())
@@ -219,10 +220,10 @@ class PluginHost:
             self._dependencies.marks.remove(self.name)
 
     def _error_of(self, method: str, call: Callable[[], object]) -> str:
-        """What a method raises, as a text; empty where that is nothing."""
+        """The error of a method, as a text; empty if there is none."""
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - whatever a strategy raises ends that strategy alone
+        except BaseException as error:  # noqa: BLE001 - an error of a strategy ends that strategy alone
             text = f"{method}: {_shown(error)}"
             self._log.warning("strategy failed", strategy=self.name, error=text, exc_info=error)
             return text
@@ -230,7 +231,7 @@ class PluginHost:
 
 
 def _shown(error: BaseException) -> str:
-    """An error for people, whatever its class is like."""
+    """An error for people, with an error class of any kind."""
     try:
         return clean(repr(error), MAX_ERROR)
     except Exception:  # noqa: BLE001 - the class is a strategy's
@@ -238,7 +239,7 @@ def _shown(error: BaseException) -> str:
 
 
 def _run(plugin: ExtensionPlugin, stop: ThreadStop) -> None:
-    """`run`, and where that gives a coroutine, that one too, in a loop of its own."""
+    """`run`, and if that gives a coroutine, that one too, in a loop of its own."""
     awaitable = plugin.run(stop)
     if inspect.isawaitable(awaitable):
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:

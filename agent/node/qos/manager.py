@@ -34,7 +34,8 @@ from hosting.settings import FaultsError
 
 
 class RecommendingClient:
-    """Says what would be done. Implements `NodeClient`. Strategies word their messages as if they acted; `would: ` is added here."""
+    """Reports the actions that would be done. Implements `NodeClient`. Strategies word their messages as if they acted; `would: ` is added
+    here."""
 
     recommends_only = True
 
@@ -44,7 +45,7 @@ class RecommendingClient:
 
     @property
     def cgroups(self) -> CgroupTree:
-        """Where the control groups of pods are."""
+        """The control groups of pods."""
         return self._ports.cgroups
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
@@ -55,7 +56,7 @@ class RecommendingClient:
         return outcomes
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """The value that a cgroup has now; None where there is none, or no executor."""
+        """The value that a cgroup has now; None if there is none, or no executor."""
         return None if self._ports.executor is None else self._ports.executor.read(group, resource)
 
     def evict(self, pod: PodState, reason: str) -> EvictOutcome:
@@ -114,7 +115,7 @@ class StrategyStatus:
     """For how long the state has been so."""
     restarts: int
     last_error: str
-    """What it raised last, or why it cannot be enabled."""
+    """The last error that the plugin raised, or the reason why it cannot be enabled."""
     counts: Mapping[tuple[str, str], int]
     """By action (`write`, `evict`, `event`, `decision`) and result; of decisions the result is the reason."""
     decisions: tuple[DecisionRecord, ...]
@@ -158,7 +159,7 @@ class QosManager:
     async def run(self) -> None:
         """Wait for the states, start the enabled strategies, and end them when cancelled: within 10 s and a half.
 
-        Raises `StatesNotSyncedError` where some kind of states was not published within the deadline.
+        Raises `StatesNotSyncedError` if some kind of states was not published within the deadline.
         """
         await self._synced()
         self._states.callbacks.begin()
@@ -235,7 +236,7 @@ class QosManager:
         for host in self._hosts.values():
             host.drain()
         try:
-            # The hosts have deadlines of their own; this one ends the wait where a thread comes back just to be late again.
+            # The hosts have deadlines of their own; this one ends the wait if a thread comes back just to be late again.
             async with asyncio.timeout(2 * self._timing.end_s + 0.5):
                 while not all(host.life.is_quiet for host in self._hosts.values()):
                     self._changed.clear()
@@ -249,9 +250,9 @@ def setup_plugins(
     dependencies: PluginDependencies,
     host: Callable[[str, ExtensionPlugin, PluginDependencies], PluginHost],
 ) -> dict[str, PluginHost]:
-    """Give every plugin a host with what its `setup` will be given. Source: seed 002, `SetupPlugins`.
+    """Give every plugin a host with the arguments of its `setup`. Source: seed 002, `SetupPlugins`.
 
-    `setup` itself is called in the plugin's thread, and only where the plugin is enabled: a plugin that is off costs nothing and can
+    `setup` itself is called in the plugin's thread, and only if the plugin is enabled: a plugin that is off costs nothing and can
     break nothing.
     """
     return {

@@ -30,7 +30,7 @@ _Keyed = tuple[MetricSample, _Key]
 class TimeSeriesCache:
     """A `MetricCache` of at most `max_series` series, each of at most `max_samples` samples of the last `max_age_s` seconds.
 
-    What it holds never takes more than `bound_bytes`. `clock` is the one of the samples' time stamps.
+    Its content never takes more than `bound_bytes`. `clock` is the one of the samples' time stamps.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TimeSeriesCache:
         aggregation: Aggregation = Aggregation.AVG,
         properties: Mapping[str, str] | None = None,
     ) -> Aggregate:
-        """As `MetricCache.query`. Where `properties` leave some of the kind's open, the samples of all such series count."""
+        """As `MetricCache.query`. If `properties` leave some of the kind's open, the samples of all such series count."""
         wanted = properties or {}
         _raise([property_fault(kind, wanted, is_whole=False)])
         first_s, last_s = self._window(window_s)
@@ -108,7 +108,7 @@ class TimeSeriesCache:
         return found
 
     def end(self, name: str, value: str) -> None:
-        """End every series with that property, of whatever kind: the pod or container is gone."""
+        """End every series with that property, of any kind: the pod or container is gone."""
         with self._lock:
             for kind, inside in self._kinds.items():
                 if name in kind.properties:
@@ -155,7 +155,7 @@ class TimeSeriesCache:
             del self._kinds[kind]
 
     def _order_faults(self, batch: Sequence[_Keyed]) -> list[str | None]:
-        """What comes too long after later samples of its series, those of the batch included."""
+        """The fault of each sample that comes too long after later samples of its series, those of the batch included."""
         newest: dict[tuple[MetricKind, _Key], float] = {}
         found: list[str | None] = []
         for each, key in batch:
@@ -172,7 +172,7 @@ class TimeSeriesCache:
         return found
 
     def _make_room(self, batch: Sequence[_Keyed], now_s: float) -> None:
-        """Make the series that a batch begins. Raises `MetricError` where there would be too many."""
+        """Make the series that a batch begins. Raises `MetricError` if there would be too many."""
         new = {(each.kind, key) for each, key in batch if key not in self._kinds.get(each.kind, {})}
         if new and self._count() + len(new) > self._max_series:
             if now_s - self._swept_s >= _SWEEP_S:
@@ -189,7 +189,7 @@ class TimeSeriesCache:
 def last(
     cache: MetricCache, kind: MetricKind, interval_s: float, properties: Mapping[str, str] | None = None
 ) -> Aggregate:
-    """The newest sample of what is collected every `interval_s` seconds, at most two intervals old. Raises `MetricError`."""
+    """The newest sample of a figure that is collected every `interval_s` seconds, at most two intervals old. Raises `MetricError`."""
     return cache.query(kind, _LAST_INTERVALS * interval_s, Aggregation.LAST, properties)
 
 

@@ -12,7 +12,7 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 def pod_state(pod: Manifest) -> PodState:
-    """A pod as strategies see it. Its requests are what kube-scheduler counts, its limits what the kubelet sets on its cgroup.
+    """A pod as strategies see it. Its requests are those that kube-scheduler counts, its limits those that the kubelet sets on its cgroup.
 
     Raises `protocol.quantities.QuantityError` for an amount that the API server would have refused.
     """
@@ -77,7 +77,7 @@ def _batch_requests(pod: Manifest) -> Resources:
 
 
 def _batch_amounts(container: Manifest) -> Resources:
-    """An extended resource is given as a limit, and as a request only where both are the same."""
+    """An extended resource is given as a limit, and as a request only if both are the same."""
     written = container.get("resources") or {}
     asked = {**(written.get("limits") or {}), **(written.get("requests") or {})}
     cpu, memory = (
@@ -102,7 +102,7 @@ def _containers(pod: Manifest) -> tuple[ContainerState, ...]:
 
 
 def _controller_kind(pod: Manifest) -> str:
-    """The kind of what controls the pod. A static pod belongs to its node, whose kubelet marks the pod's mirror."""
+    """The kind of the object that controls the pod. A static pod belongs to its node, whose kubelet marks the pod's mirror."""
     if _MIRROR in objects.annotations(pod):
         return "Node"
     owners = pod["metadata"].get("ownerReferences") or ()

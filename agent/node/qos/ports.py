@@ -1,5 +1,5 @@
-"""What a QoS strategy implements, and what it is given (seed 002, QoS manager). Strategies run in threads of their own: every call here
-is plain, may block as long as its docstring says, and may come from any thread."""
+"""The methods of a QoS strategy, and the tools that it is given (seed 002, QoS manager). Strategies run in threads of their own: every call
+here is plain, may block as long as its docstring says, and may come from any thread."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ class StopSignal(Protocol):
     """Tells a strategy that its end is asked for."""
 
     def is_set(self) -> bool:
-        """Whether the end is asked for."""
+        """Whether the end was requested."""
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the end is asked for, at most `timeout_s` seconds; whether it is asked for. Blocks the calling thread."""
@@ -39,13 +39,13 @@ class MetricCache(Protocol):
         aggregation: Aggregation = Aggregation.AVG,
         properties: Mapping[str, str] | None = None,
     ) -> Aggregate:
-        """The samples of the last `window_s` seconds as one number. Raises `MetricError` where there are none, except for
+        """The samples of the last `window_s` seconds as one number. Raises `MetricError` if there are none, except for
         `COUNT`, and for properties that the kind does not have."""
 
     def query_each(
         self, kind: MetricKind, window_s: float, aggregation: Aggregation = Aggregation.AVG
     ) -> Mapping[tuple[str, ...], Aggregate]:
-        """One aggregate for each combination of properties, in the order of the kind's properties; empty where there are none."""
+        """One aggregate for each combination of properties, in the order of the kind's properties; empty if there are none."""
 
 
 class StatesInformer(Protocol):
@@ -78,22 +78,22 @@ class StatesInformer(Protocol):
 
 
 class NodeClient(Protocol):
-    """What a strategy may do. Where the strategy only recommends, nothing is done, and the outcomes say so."""
+    """The actions that a strategy may take. If the strategy only recommends, nothing is done, and the outcomes say so."""
 
     @property
     def recommends_only(self) -> bool:
-        """Whether nothing is really done."""
+        """Whether calls only recommend, and do nothing."""
 
     @property
     def cgroups(self) -> CgroupTree:
-        """Where the control groups of pods are, as kubelets lay them out."""
+        """The control groups of pods, as kubelets lay them out."""
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
         """Set values of cgroups in an order in which no group is ever wider than the group around it allows, and read them back.
         Blocks for the system calls alone. Outcomes come in the order of `updates`."""
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """The value that a cgroup has now; None where there is none."""
+        """The value that a cgroup has now; None if there is none."""
 
     def evict(self, pod: PodState, reason: str) -> EvictOutcome:
         """Ask the API server to evict a pod (its UID is compared). Blocks for 5 s at most."""
@@ -102,28 +102,29 @@ class NodeClient(Protocol):
         """Report an Event of a pod, or of the node. Never blocks."""
 
     def decided(self, decision: StrategyDecision) -> None:
-        """Note what was decided and why: for `/v1/qos`, metrics and the log. Never blocks."""
+        """Note a decision and its reason: for `/v1/qos`, metrics and the log. Never blocks."""
 
 
 class ExtensionPlugin(Protocol):
     """A QoS strategy (seed 002, `ExtensionPlugin`), of this project or of somebody else.
 
-    `init_flags` is called for every registered plugin; `setup` and `run` only for those whose feature gate is on. Whatever a method
-    raises ends this plugin alone, which is tried again with back-off.
+    `init_flags` is called for every registered plugin; `setup` and `run` only for those whose feature gate is on. An error of a method ends
+    this plugin alone, which is tried again with back-off.
 
-    A plugin may have two things more: `feature_spec`, its `FeatureSpec`, and `args_model`, the `Settings` that say what stands below its name in
-    `qos.args`; without one, nothing may stand there.
+    A plugin may have two things more: `feature_spec`, its `FeatureSpec`, and `args_model`, the `Settings` model of its part of `qos.args`,
+    which stands below its name; without one, nothing may stand there.
     """
 
     def init_flags(self, args: Any) -> None:
         """Take the args of the settings, a value of `args_model`. Called once, before anything else."""
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the plugin works with. Called in the plugin's thread, once before each `run`."""
+        """Take the tools of the plugin. Called in the plugin's thread, once before each `run`."""
 
     def run(self, stop: StopSignal) -> Awaitable[None] | None:
         """Work until `stop` is set. A plain method blocks its own thread; a coroutine runs in an event loop of its own,
         and is cancelled once `stop` is set. To return earlier is to be done: `run` is called again when the gate was off meanwhile."""
 
     def stop(self) -> None:
-        """Put back what should not outlast the agent. Called in the plugin's thread after `run` has ended or raised; 5 s are given."""
+        """Put back changes that should not outlast the agent. Called in the plugin's thread after `run` has ended or raised; 5 s are
+        given."""

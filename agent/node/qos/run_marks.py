@@ -1,4 +1,4 @@
-"""Which strategies have begun to act and have not put back yet what they changed, told to the next life of an agent that is killed."""
+"""The strategies that have begun to act and have not put back their changes yet, told to the next life of an agent that is killed."""
 
 from pathlib import Path
 
@@ -19,5 +19,5 @@ class RunMarks:
         (self._directory / strategy).touch(mode=0o600)
 
     def remove(self, strategy: str) -> None:
-        """What the strategy has changed is put back."""
+        """Note that the changes of the strategy were put back."""
         (self._directory / strategy).unlink(missing_ok=True)

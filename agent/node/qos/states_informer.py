@@ -1,4 +1,4 @@
-"""The states informer: the daemon's loop publishes what it knows of the node, and strategies read it from their threads."""
+"""The states informer: the daemon's loop publishes the states of the node, and strategies read it from their threads."""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Where the CPUs of this machine are: cores, sockets and NUMA nodes, as the kernel tells in /sys."""
+"""The places of this machine's CPUs: cores, sockets and NUMA nodes, as the kernel tells in /sys."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _NODE: Final = re.compile(r"node(\d+)")
 
 
 def read_topology(cpus: Path = CPUS) -> tuple[CpuPlace, ...]:
-    """Every CPU that the kernel knows, by number. What it does not tell of a CPU is 0, and its core is the CPU's own number."""
+    """Every CPU that the kernel knows, by number. A number that it does not tell is 0, and its core is the CPU's own number."""
     found = []
     for directory in cpus.glob("cpu[0-9]*"):
         if (match := _CPU.fullmatch(directory.name)) is not None:
@@ -25,7 +25,7 @@ def read_topology(cpus: Path = CPUS) -> tuple[CpuPlace, ...]:
 
 
 def _number(file: Path, default: int) -> int:
-    """The number in a file, of which the kernel says -1 where it does not know."""
+    """The number in a file, of which the kernel says -1 if it does not know."""
     try:
         found = int(file.read_text())
     except (OSError, ValueError):

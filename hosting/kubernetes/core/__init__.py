@@ -1,1 +1,1 @@
-"""Decisions about Kubernetes that need no I/O: what is known of objects, and who holds a Lease."""
+"""Decisions about Kubernetes that need no I/O: knowledge of objects, and the holder of a Lease."""

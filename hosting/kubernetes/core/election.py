@@ -1,11 +1,11 @@
-"""Who of several processes leads, by a Lease: what to do next, and until when this process may believe that it leads.
+"""The election of one leader among several processes, by a Lease: the next step, and until when this process may believe that it leads.
 
 Three rules keep two processes from leading at one time. A leader believes itself for `renew_deadline_s` from the *sending* of the last
 write that succeeded. Others take its Lease only when they themselves have seen it unchanged for the whole of its duration, which is
 longer. And each write names the version that it changes, so of two writes one fails. No clock is compared with another one.
 
 The epoch is the Lease's `leaseTransitions`; every acquisition raises it. A Lease that was deleted takes its epoch with it, so no epoch is
-below a number that each process takes from the date at its start. And whoever finds no Lease makes one that nobody holds: a leader
+below a number that each process takes from the date at its start. And a process that finds no Lease makes one that nobody holds: a leader
 that has not noticed keeps the time that it believes in, until that Lease may be taken as any other.
 """
 
@@ -50,7 +50,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """A Lease as it was read. `epoch` is None where nobody ever held it."""
+    """A Lease as it was read. `epoch` is None if nobody ever held it."""
 
     manifest: Mapping[str, Any] = field(repr=False)
     holder: str
@@ -60,7 +60,7 @@ class LeaseRecord:
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any], times: LeaseTimes) -> Self:
-        """What a Lease says. What is missing or of another type is taken as nothing; without a duration, ours counts."""
+        """The content of a Lease. A field that is missing or of another type is taken as nothing; without a duration, ours counts."""
         spec = manifest.get("spec") or {}
         annotations = manifest["metadata"].get("annotations") or {}
         duration, epoch = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
@@ -89,7 +89,7 @@ class ReadLease:
 
 @dataclass(frozen=True, slots=True)
 class WriteLease:
-    """Create the Lease, or, where `over` is given, replace that. Then call `written` or `refused`."""
+    """Create the Lease, or, if `over` is given, replace that. Then call `written` or `refused`."""
 
     over: LeaseRecord | None
     holder: str
@@ -114,7 +114,7 @@ Step: TypeAlias = ReadLease | WriteLease | RestUntil
 class Election:
     """One process's part. `identity` is its own, and no other process ever has it; its epochs are above `first_epoch`.
 
-    `step` says what to do. One step is under way at a time, and each ends with exactly one call: `looked`, `written`, `refused` or
+    `step` names the next step. One step is under way at a time, and each ends with exactly one call: `looked`, `written`, `refused` or
     `failed`. All moments are this process's own monotonic clock.
     """
 
@@ -132,7 +132,7 @@ class Election:
         self._next_s = -math.inf
         self._must_look = True
 
-    # ------------------------------------------------------------ what is so
+    # ------------------------------------------------------------ state
 
     @property
     def epoch(self) -> int:
@@ -146,7 +146,7 @@ class Election:
 
     @property
     def record(self) -> LeaseRecord | None:
-        """The Lease as it was seen last; None where there was none."""
+        """The Lease as it was seen last; None if there was none."""
         return self._record
 
     def is_valid(self, now_s: float) -> bool:
@@ -163,7 +163,7 @@ class Election:
         is_given_up = now_s >= free_s - self.times.duration_s + self.times.renew_deadline_s
         return is_given_up and free_s <= now_s + within_s
 
-    # ------------------------------------------------------------ what to do
+    # ------------------------------------------------------------ steps
 
     def step(self, now_s: float) -> Step:
         if self._epoch and not self.is_valid(now_s):
@@ -218,14 +218,14 @@ class Election:
         self._must_look = True
 
     def failed(self, now_s: float) -> None:
-        """A step came to nothing, or nobody knows what has become of it."""
+        """A step came to nothing, or its outcome is unknown."""
         self._must_look = True
         self._next_s = self._later(now_s)
 
     def saw(self, epoch: int) -> bool:
-        """Somebody has met a leader with that epoch. Where it is above ours, this process leads no more, until it has acquired anew.
+        """Somebody has met a leader with that epoch. If it is above ours, this process leads no more, until it has acquired anew.
 
-        Returns whether that is so. What is far above every epoch that there can have been is not believed.
+        Returns whether that is so. An epoch far above every possible one is not believed.
         """
         if not self._epoch < epoch <= self._most_heard:
             return False
@@ -241,7 +241,7 @@ class Election:
             self._must_look, self._next_s = True, -math.inf
 
     def release(self) -> WriteLease | None:
-        """Lead no more, and give the Lease back by this write, which is the last; None where it is not known to be ours."""
+        """Lead no more, and give the Lease back by this write, which is the last; None if it is not known to be ours."""
         record = self._record
         is_ours = record is not None and record.holder == self.identity and not self._must_look
         epoch = self._epoch

@@ -1,4 +1,4 @@
-"""Which happenings become Events: what repeats is counted in one Event, and no object gets more than its share of new ones."""
+"""The choice of happenings that become Events: repetitions are counted in one Event, and no object gets more than its share of new ones."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -13,7 +13,7 @@ REFILL_S: Final = 60.0
 WRITE_EVERY_S: Final = 30.0
 """How often the count of an Event is written at most."""
 FORGET_S: Final = 600.0
-"""What has not happened for so long begins a new Event when it happens again."""
+"""A happening that has not occurred for so long begins a new Event when it occurs again."""
 MAX_REMEMBERED: Final = 2_000
 """Events, and objects, that are remembered; the longest silent go first."""
 
@@ -35,14 +35,14 @@ class _Bucket:
 
 
 class EventBudget:
-    """What happened lately. `now_s` is monotonic."""
+    """The recent happenings. `now_s` is monotonic."""
 
     def __init__(self) -> None:
         self._series: OrderedDict[Hashable, _Series] = OrderedDict()
         self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
 
     def happened(self, about: Hashable, what: Hashable, now_s: float) -> tuple[Verdict, int]:
-        """`what` happened to the object `about`: what to do, and how often it has happened since its Event began."""
+        """`what` happened to the object `about`: the verdict, and how often it has happened since its Event began."""
         key = (about, what)
         series = self._series.get(key)
         if series is None or now_s - series.last_s >= FORGET_S:

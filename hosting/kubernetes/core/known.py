@@ -1,9 +1,9 @@
-"""What is known of the objects of one type that are listed, read and watched at the same time.
+"""Our knowledge of the objects of one type that are listed, read and watched at the same time.
 
-Three rules carry it. The known version of an object only rises, whichever way news of the object come. What is not known at the
-version up to which the watch has shown everything was not there then, so an older description of it is no news. And each
-consistent list that was sent at a moment, with its version, is a *mark*: whatever has that version or a later one holds
-all that was accepted before the moment. Versions are resourceVersions of one type; the API orders them as whole numbers (KEP 5504).
+Three rules carry it. The known version of an object only rises, whichever way news of the object come. An object that is unknown at the
+version up to which the watch has shown everything did not exist then, so an older description of it is no news. And each consistent list
+that was sent at a moment, with its version, is a *mark*: an object with that version or a later one holds all changes that were accepted
+before the moment. Versions are resourceVersions of one type; the API orders them as whole numbers (KEP 5504).
 """
 
 import bisect
@@ -19,12 +19,12 @@ MAX_MARKS: Final = 64
 
 
 class ManifestError(ValueError):
-    """What came is no object of the API: its name, UID or a version that can be ordered is missing."""
+    """An answer holds no object of the API: its name, UID or a version that can be ordered is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An object is there, as `manifest` says; `previous` is how it was known before, None where it was not."""
+    """An object is there, as `manifest` says; `previous` is how it was known before, None if it was not."""
 
     manifest: dict[str, Any]
     previous: dict[str, Any] | None = None
@@ -32,7 +32,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object is there no more; `manifest` is what was known of it last."""
+    """An object is there no more; `manifest` is the last one that was known."""
 
     manifest: dict[str, Any]
 
@@ -42,7 +42,7 @@ Change: TypeAlias = Changed | Deleted
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an object at `version`: its manifest, None where it was not there.
+    """Our knowledge of an object at `version`: its manifest, None if it was not there.
 
     No change that was accepted before `begun_s` is missing. `is_new`: the first whole list did not hold the object. With a selector,
     an object that begins to match is new as well.
@@ -82,7 +82,7 @@ def _metadata(manifest: Any) -> Mapping[str, Any]:
 
 
 class KnownObjects:
-    """The objects of one type. Whatever comes in gives the changes that it makes, the end of an object before one made anew."""
+    """The objects of one type. Each input returns the changes that it makes, the end of an object before one made anew."""
 
     def __init__(self) -> None:
         self._known: dict[Key, Known] = {}
@@ -112,10 +112,10 @@ class KnownObjects:
         return self._begun_s(self._position)
 
     def find(self, key: Key) -> Known | None:
-        """What is known of one object; None where nothing is, which means that it was not there at `position`."""
+        """Our knowledge of one object; None if there is none, which means that the object did not exist at `position`."""
         return self._known.get(key)
 
-    # ------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------ inputs
 
     def listed_all(
         self, items: Collection[dict[str, Any]], version: int, sent_s: float, sent_at: int
@@ -136,14 +136,14 @@ class KnownObjects:
     def listed(
         self, items: Collection[dict[str, Any]], version: int, sent_s: float, keys: Iterable[Key]
     ) -> tuple[Change, ...]:
-        """A consistent list of what has these keys, and perhaps of more: what of them is missing from it was not there."""
+        """A consistent list of the objects with these keys, and perhaps of more: a key that is missing from it did not exist."""
         found = _read(items)
         self.mark(version, sent_s)
         changes: list[Change] = []
         for key in set(keys).difference(key for key, _, _ in found):
             if (
                 key in self._known or version > self._position
-            ):  # else it could bring back what a later answer still shows
+            ):  # else it could bring back an object that a later answer still shows
                 changes += self._learn(key, None, version, sent_s)
         for key, of, item in found:
             if key in self._known or of > self._position or version >= self._position:
@@ -175,7 +175,7 @@ class KnownObjects:
         if reached > 1:
             del self._marks[: reached - 1]
         for key in [key for key in self._gone if self._known[key].version <= self._position]:
-            self._gone.discard(key)  # what is not known at the position was not there
+            self._gone.discard(key)  # an object that is not known at the position was not there
             del self._known[key]
 
     # ------------------------------------------------------------ rules
@@ -183,7 +183,7 @@ class KnownObjects:
     def _learn(
         self, key: Key, manifest: dict[str, Any] | None, version: int, begun_s: float
     ) -> tuple[Change, ...]:
-        """News of an object, if they are newer than what is known; old news may still prove that nothing has changed."""
+        """News of an object, if they are newer than the known state; old news may still prove that nothing has changed."""
         known = self._known.get(key)
         if known is not None and version <= known.version:
             since_s = begun_s if version == known.version else self._begun_s(known.version)
@@ -203,7 +203,7 @@ class KnownObjects:
         return _changes(previous, manifest)
 
     def _forget(self) -> None:
-        """All versions are worth nothing; the objects stay, until a list says what has become of them."""
+        """All versions are worth nothing; the objects stay, until a list shows their state."""
         self._known = {key: replace(known, version=-1) for key, known in self._known.items()}
         self._marks.clear()
         self._position = 0

@@ -1,5 +1,5 @@
-"""What to plug, switch and eject next; computes only.
+"""The next resources to plug, switch and eject; computes only.
 
-`machine` holds what QEMU shows, `state` what the guest shows and all that is known of one VM. `happened` brings the state forward, `plan` says
-what to do next, `cpus` and `memory` which step; `told` says what others are told of the VM.
+`machine` holds the view of QEMU, `state` the view of the guest and all knowledge of one VM. `happened` brings the state forward, `plan`
+names the next actions, `cpus` and `memory` the next step; `report` makes the texts for others.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a `QemuGuest` when something has happened. `chance` is a random number in [0, 1) drawn by the shell, for jitter."""
+"""Changes a `QemuGuest` after an event. `chance` is a random number in [0, 1) drawn by the shell, for jitter."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def commanded(vm: QemuGuest, generation: int, target: Resources, slot_bytes: int
     if generation != vm.generation:
         vm = replace(vm, guest=replace(vm.guest, answer=None))
     if target != vm.target:
-        # What was tried in vain for another target says nothing about this one.
+        # A step that failed for another target says nothing about this one.
         cpu, memory = _retrying_now(vm.cpu, now_s), _retrying_now(vm.memory, now_s)
         vm = replace(vm, cpu=cpu, memory=memory, unmoved_s=None, nudges=0)
     return _tidied(replace(vm, generation=generation, target=target, slot_bytes=slot_bytes), now_s)
@@ -82,8 +82,8 @@ def began(vm: QemuGuest, action: GuestAction, now_s: float, chance: float) -> Qe
 
 
 def looked(vm: QemuGuest, look: MachineLook, now_s: float) -> QemuGuest:
-    """QEMU has shown what is plugged in."""
-    # What moves has not failed, whatever was said of a step.
+    """QEMU has shown which devices are plugged in."""
+    # A step that makes progress has not failed, even if an error was told of it.
     if look.plugged_bytes != vm.look.plugged_bytes:
         vm = replace(vm, unmoved_s=None, nudges=0, memory=_retrying_now(vm.memory, now_s))
     if look.plugged_cpus != vm.look.plugged_cpus:
@@ -93,14 +93,14 @@ def looked(vm: QemuGuest, look: MachineLook, now_s: float) -> QemuGuest:
 
 
 def look_failed(vm: QemuGuest, now_s: float, chance: float) -> QemuGuest:
-    """QEMU has not shown what is plugged in."""
+    """QEMU has not shown which devices are plugged in."""
     cpu, memory = (_moved(track, StepPhase.LOOKED_AT, StepPhase.ENDED) for track in (vm.cpu, vm.memory))
     retry_s = now_s + vm.rules.retry_after_s(2, chance)
     return replace(vm, is_looking=False, is_stale=True, look_retry_s=retry_s, cpu=cpu, memory=memory)
 
 
 def answered(vm: QemuGuest, answer: GuestMachine, begun_s: float, now_s: float) -> QemuGuest:
-    """The guest has shown itself, in a look that began at `begun_s`. What it shows counts once it has acknowledged this life."""
+    """The guest has shown itself, in a look that began at `begun_s`. The answer counts once it has acknowledged this life."""
     return _tidied(replace(_heard(vm, answer, begun_s), is_asking=False), now_s)
 
 
@@ -120,9 +120,9 @@ def order_stands(vm: QemuGuest, step: OrderOnline | Acknowledge) -> QemuGuest:
 def ordered(
     vm: QemuGuest, step: OrderOnline | Acknowledge, answer: GuestMachine, now_s: float, chance: float
 ) -> QemuGuest:
-    """The guest has answered an order. Where it has not carried the order out by then, it may still go on with it."""
+    """The guest has answered an order. If it has not carried the order out by then, it may still go on with it."""
     vm = order_stands(vm, step)
-    # What goes on slowly has not failed.
+    # An order that goes on slowly has not failed.
     is_news = vm.guest.answer is None or vm.guest.answer.online_cpus != answer.online_cpus
     track = StepTrack() if is_news else replace(vm.cpu, step=None)
     vm = _tidied(replace(_heard(vm, answer, now_s), cpu=track), now_s)
@@ -137,7 +137,7 @@ def ordered(
 
 
 def step_ended(vm: QemuGuest, step: Step, error: str | None, now_s: float, chance: float) -> QemuGuest:
-    """A step has ended, with an `error` where it failed or may have. The next look shows what came of it."""
+    """A step has ended, with an `error` if it failed or may have. The next look shows its outcome."""
     vm = _with_track(replace(vm, is_stale=True), step, replace(_track_of(vm, step), phase=StepPhase.ENDED))
     if error is not None:
         if isinstance(step, EjectDimm | UnplugCpu):
@@ -158,7 +158,6 @@ def eject_refused(vm: QemuGuest, device: str, status: int, now_s: float, chance:
 
 
 def _is_of_cpus(step: Step) -> bool:
-    """Whether a step belongs to the vCPUs, and not to the memory."""
     match step:
         case PlugCpu() | UnplugCpu() | OrderOnline() | Acknowledge():
             return True
@@ -203,7 +202,7 @@ def _heard(vm: QemuGuest, answer: GuestMachine, begun_s: float) -> QemuGuest:
     if answer.generation != vm.generation or begun_s < guest.heard_s:
         return replace(vm, guest=guest)
     before, guest = guest.answer, replace(guest, answer=answer, heard_s=begun_s)
-    # Who takes more up, one after the other, is not short of anything yet.
+    # A guest that takes up one device after the other is not short of anything yet.
     if before is not None and answer.online_cpus > before.online_cpus:
         vm = replace(vm, cpus_short_s=None)
     if before is not None and answer.memory_online_bytes > before.memory_online_bytes:
@@ -212,7 +211,7 @@ def _heard(vm: QemuGuest, answer: GuestMachine, begun_s: float) -> QemuGuest:
 
 
 def _requesting(vm: QemuGuest, requested: int, now_s: float, chance: float) -> QemuGuest:
-    """A request for anything but what is wanted is there to make a driver try again that has given up."""
+    """A request for anything but the wanted size makes a driver try again that has given up."""
     assert vm.look.virtio is not None, "a request without a device"
     nudges = vm.nudges + (requested != wanted_virtio_bytes(vm, vm.look.virtio))
     return replace(vm, nudges=nudges, nudge_at_s=now_s + vm.rules.nudge_after_s(nudges + 1, chance))
@@ -262,7 +261,7 @@ def staying_bytes(vm: QemuGuest) -> int:
 
 
 def _is_open(vm: QemuGuest, eject: Eject, now_s: float) -> bool:
-    """Whether an eject may still happen, or is still wanted. What is wanted again counts as plugged after the deadline."""
+    """Whether an eject may still happen, or is still wanted. A device that is wanted again counts as plugged after the deadline."""
     if now_s < eject.since_s + vm.rules.eject_deadline_s and eject.status is None:
         return is_plugged(vm, eject.id)
     surplus = vm.plugged_bytes - vm.target.memory_bytes
@@ -280,7 +279,7 @@ def is_plugged(vm: QemuGuest, device: str) -> bool:
 
 
 def _since(before_s: float | None, holds: bool, now_s: float) -> float | None:
-    """Since when something holds; None where it does not."""
+    """Since when something holds; None if it does not."""
     if not holds:
         return None
     return now_s if before_s is None else before_s

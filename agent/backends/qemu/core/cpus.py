@@ -1,4 +1,4 @@
-"""The next step of the vCPUs: plug, let the guest bring online, let it take offline; and unplug where the settings allow that."""
+"""The next step of the vCPUs: plug, let the guest bring online, let it take offline; and unplug if the settings allow that."""
 
 from agent.backends.qemu.core.due import Due, eject_due_s
 from agent.backends.qemu.core.machine import CPU_ID
@@ -7,7 +7,7 @@ from agent.backends.qemu.core.steps import Acknowledge, CpuStep, OrderOnline, Pl
 
 
 def next_cpu_step(vm: QemuGuest, now_s: float) -> Due[CpuStep] | None:
-    """What the vCPUs need next; None where they are as they should be, or where the guest has to be waited for."""
+    """The next step of the vCPUs; None if they are as they should be, or if the guest has to be waited for."""
     # A plug that fails again and again keeps no vCPU offline that is there.
     step = (_order(vm, now_s) or _plug(vm)) if vm.cpu.failures % 2 else (_plug(vm) or _order(vm, now_s))
     if step is not None:

@@ -17,5 +17,5 @@ class Due(Generic[S_co]):
 
 
 def eject_due_s(eject: Eject | None, retry_at_s: float) -> float:
-    """When a device may be asked out, which was asked out before where `eject` is there."""
+    """When a device may be asked out, which was asked out before if `eject` is there."""
     return retry_at_s if eject is None else max(retry_at_s, eject.retry_at_s)

@@ -1,19 +1,19 @@
-"""What QMP shows of one machine: its vCPUs, its memory devices, and what never changes from its boot on."""
+"""One machine as QMP shows it: its vCPUs, its memory devices, and the facts that never change from its boot on."""
 
 from dataclasses import dataclass
 from typing import Final
 
 PERIPHERALS: Final = "/machine/peripheral/"
-"""Where QEMU keeps devices that have an id."""
+"""The path of devices that have an id in QEMU."""
 DIMM_ID: Final = "parley-dimm-"
 BACKEND_ID: Final = "parley-mem-"
-"""Devices and memory of ours have ids that a later life knows again; what others plug in is counted, and never taken out."""
+"""Devices and memory of ours have ids that a later life knows again; devices that others plug in are counted, and never taken out."""
 CPU_ID: Final = "parley-cpu-"
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSlot:
-    """A place for a vCPU, free where `path` is None. `kind` and `props` are QEMU's, and go back to it to plug a vCPU there."""
+    """A place for a vCPU, free if `path` is None. `kind` and `props` are QEMU's, and go back to it to plug a vCPU there."""
 
     kind: str
     props: tuple[tuple[str, int], ...]
@@ -21,7 +21,7 @@ class CpuSlot:
 
     @property
     def device_id(self) -> str | None:
-        """The id of what is plugged in; None for what was there at boot, and for a free slot."""
+        """The id of the plugged device; None for a device from boot, and for a free slot."""
         if self.path is None or not self.path.startswith(PERIPHERALS):
             return None
         return self.path.removeprefix(PERIPHERALS)
@@ -29,7 +29,7 @@ class CpuSlot:
 
 @dataclass(frozen=True, slots=True)
 class Dimm:
-    """A pc-dimm, and the id of the memory behind it. An `id` is empty where whoever plugged it in gave none."""
+    """A pc-dimm, and the id of the memory behind it. An `id` is empty if the device was plugged in without one."""
 
     id: str
     backend: str
@@ -54,7 +54,7 @@ class VirtioMem:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What holds from boot to end. `boot` tells one boot from another; `most_bytes` is all memory that there can be."""
+    """The facts that hold from boot to end. `boot` tells one boot from another; `most_bytes` is all memory that there can be."""
 
     boot: str
     base_bytes: int
@@ -78,12 +78,12 @@ class MachineLook:
 
     @property
     def plugged_bytes(self) -> int:
-        """The memory that is plugged in beyond what the machine was booted with."""
+        """The memory that is plugged in beyond the memory at boot."""
         return sum(dimm.size_bytes for dimm in self.dimms) + (self.virtio.size_bytes if self.virtio else 0)
 
     @property
     def orphans(self) -> tuple[str, ...]:
-        """Memory of ours behind no device: a plug that was cut off in its middle, or what an eject has left."""
+        """Memory of ours behind no device: a plug that was cut off in its middle, or the rest of an eject."""
         return tuple(sorted(self.backends - {dimm.backend for dimm in self.dimms}))
 
 

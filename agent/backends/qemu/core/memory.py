@@ -1,4 +1,4 @@
-"""The next step of the memory: of DIMMs, or of a virtio-mem device where the machine has one."""
+"""The next step of the memory: of DIMMs, or of a virtio-mem device if the machine has one."""
 
 from agent.backends.qemu.core.due import Due, eject_due_s
 from agent.backends.qemu.core.machine import BACKEND_ID, DIMM_ID, VirtioMem, free_number
@@ -13,7 +13,7 @@ from agent.backends.qemu.core.steps import (
 
 
 def next_memory_step(vm: QemuGuest) -> Due[MemoryStep] | None:
-    """What the memory needs next; None where it is as it should be, or where the guest has to be waited for."""
+    """The next step of the memory; None if it is as it should be, or if the guest has to be waited for."""
     if vm.look.orphans:
         return Due(DropMemoryBackend(vm.look.orphans[0]), vm.memory.retry_at_s)
     if vm.look.virtio is not None:
@@ -24,7 +24,7 @@ def next_memory_step(vm: QemuGuest) -> Due[MemoryStep] | None:
 
 
 def _plug(vm: QemuGuest) -> Due[MemoryStep] | None:
-    """Plug a slot in. What is being ejected counts until it is gone: the machine never has more than its target."""
+    """Plug a slot in. A device that is being ejected counts until it is gone: the machine never has more than its target."""
     if len(vm.look.dimms) >= vm.facts.memory_slots:
         return None
     number = free_number(vm.look)
@@ -46,18 +46,18 @@ def _eject(vm: QemuGuest) -> Due[MemoryStep] | None:
 
 
 def wanted_virtio_bytes(vm: QemuGuest, device: VirtioMem) -> int:
-    """What the device should have: the part of the target that is neither there from boot on, nor in DIMMs."""
+    """The size that the device should have: the part of the target that is neither there from boot on, nor in DIMMs."""
     beyond = vm.target.memory_bytes - (vm.plugged_bytes - device.size_bytes)
     return min(max(beyond, 0), device.most_bytes) // device.block_bytes * device.block_bytes
 
 
 def _request(vm: QemuGuest, device: VirtioMem) -> Due[MemoryStep] | None:
-    """Ask for what is wanted. A driver that has given up shrinking tries again at once when it is asked for any other size."""
+    """Ask for the wanted size. A driver that has given up shrinking tries again at once when it is asked for any other size."""
     wanted = wanted_virtio_bytes(vm, device)
     if device.requested_bytes != wanted:
         return Due(RequestVirtioMem(device.id, wanted), vm.memory.retry_at_s)
     if device.size_bytes <= wanted:
         return None
-    # Below what is wanted where that is possible: the guest may have given everything back by now, and must not take more.
+    # Below the wanted size if that is possible: the guest may have given everything back by now, and must not take more.
     other = wanted - device.block_bytes if wanted else device.block_bytes
     return Due(RequestVirtioMem(device.id, other), max(vm.nudge_at_s, vm.memory.retry_at_s))

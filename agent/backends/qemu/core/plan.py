@@ -1,4 +1,4 @@
-"""What to do now for one guest, and when to look again. Recomputed after everything that happens.
+"""The actions for one guest now, and the moment of the next look. Recomputed after each event.
 
 At most one step of each resource is under way, and the next one waits for a look that began after its end: level-triggered. A step of the
 vCPUs may wait for the guest, and memory must not wait for that.
@@ -16,7 +16,7 @@ from agent.backends.qemu.core.steps import GuestAction, LookAtGuest, LookAtMachi
 
 @dataclass(frozen=True, slots=True)
 class QemuPlan:
-    """What to begin now, and the moment of the next plan, where nothing happens before it (absolute seconds)."""
+    """The actions to begin now, and the moment of the next plan, if nothing happens before it (absolute seconds)."""
 
     actions: tuple[GuestAction, ...]
     wake_at_s: float

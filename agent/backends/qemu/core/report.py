@@ -1,4 +1,4 @@
-"""What is told of a guest: its size and target, why the target is not reached, and the page of its machine."""
+"""The reports on a guest: its size and target, the reason why the target is not reached, and the page of its machine."""
 
 from agent.backends.qemu.core.apply import is_plugged, staying_bytes
 from agent.backends.qemu.core.machine import VirtioMem
@@ -13,9 +13,9 @@ from protocol.values import Observation, Resources
 
 
 def observation(vm: QemuGuest, now_s: float) -> Observation:
-    """The guest's size (what it uses) and its target, which covers what a step under way may still do, and what the guest's kernel is at.
+    """The guest's size (its use) and its target, which covers possible effects of a step under way, and of work in the guest's kernel.
 
-    A guest is root of itself, and may tell what it likes: more than QEMU has room for is not believed.
+    A guest is root of itself, and may tell anything: more than QEMU has room for is not believed.
     """
     guest = vm.guest.believed(now_s, vm.rules.silence_s)
     cpus = vm.look.plugged_cpus if guest is None else min(guest.online_cpus, len(vm.look.cpus))
@@ -25,10 +25,10 @@ def observation(vm: QemuGuest, now_s: float) -> Observation:
 
 
 def cpus_to_come(vm: QemuGuest, guest: GuestMachine | None) -> int:
-    """How many vCPUs may count by what is under way: orders and the guest's kernel where the `guest` is believed, else a plug."""
+    """The vCPUs that may count by steps under way: orders and the guest's kernel if the `guest` is believed, else a plug."""
     step = vm.cpu.step
     if guest is None:
-        # The look may show what the step has plugged in, while it does not count as the step's outcome yet.
+        # The look may show the vCPU that the step has plugged in, while it does not count as the step's outcome yet.
         is_coming = isinstance(step, PlugCpu) and not is_plugged(vm, step.id)
         return vm.look.plugged_cpus + 1 if is_coming else 0
     ordered = step.count if isinstance(step, OrderOnline) and vm.cpu.phase is StepPhase.UNDER_WAY else 0
@@ -38,7 +38,7 @@ def cpus_to_come(vm: QemuGuest, guest: GuestMachine | None) -> int:
 
 
 def bytes_to_come(vm: QemuGuest) -> int:
-    """How much memory the machine may have by what is under way: a step, or a request that the guest has not carried out yet."""
+    """The memory that the machine may have by steps under way: a step, or a request that the guest has not carried out yet."""
     device = vm.look.virtio
     requested = 0 if device is None else device.requested_bytes
     match vm.memory.step:
@@ -54,7 +54,7 @@ def bytes_to_come(vm: QemuGuest) -> int:
 
 
 def unreachable(vm: QemuGuest, target: Resources) -> str | None:
-    """Why the machine cannot have a target, for a person; None where it can."""
+    """Why the machine cannot have a target, for a person; None if it can."""
     most = len(vm.look.cpus)
     if target.vcpu_milli % MILLI:
         return f"a guest has whole vCPUs: {_cpu(target.vcpu_milli)} cannot be had"
@@ -84,7 +84,7 @@ def unreachable(vm: QemuGuest, target: Resources) -> str | None:
 
 
 def refusal(vm: QemuGuest, now_s: float) -> str | None:
-    """Why the target is not carried out, or not usable, where that is known; None where all is well, or goes its way."""
+    """Why the target is not carried out, or not usable, if that is known; None if all is well, or goes its way."""
     found = [unreachable(vm, vm.target), _kept(vm, now_s), _unused(vm, now_s), _unmoved(vm, now_s)]
     found += [track.fault for track in (vm.cpu, vm.memory) if _is_over(vm, track.failing_s, now_s)]
     return "; ".join(text for text in found if text) or None
@@ -102,7 +102,7 @@ def _kept(vm: QemuGuest, now_s: float) -> str | None:
 
 
 def _unused(vm: QemuGuest, now_s: float) -> str | None:
-    """What is plugged in and the guest has not taken up."""
+    """The plugged resources that the guest has not taken up, for a person; None if there are none, or if the guest is silent."""
     guest, told = vm.guest.believed(now_s, vm.rules.silence_s), []
     if guest is None:
         return None
@@ -164,7 +164,7 @@ def _virtio_slots(device: VirtioMem, slot_bytes: int) -> SlotsShown:
 
 
 def pending(vm: QemuGuest, now_s: float) -> str | None:
-    """What is waited for, for a person; None where nothing is."""
+    """The changes that are waited for, for a person; None if there are none."""
     told, guest = [], vm.guest.believed(now_s, vm.rules.silence_s)
     if guest is None:
         why = f": {vm.guest.fault}" if vm.guest.fault else ""

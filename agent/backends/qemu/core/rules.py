@@ -1,4 +1,4 @@
-"""Every wait of a guest's loop in seconds, with its reason, and what the settings say."""
+"""Every wait of a guest's loop in seconds, with its reason, and the settings."""
 
 from dataclasses import dataclass
 
@@ -8,25 +8,26 @@ class GuestRules:
     """The first four are settings (docs/reference/agent.md)."""
 
     unplugs_cpus: bool = False
-    """Whether vCPUs are unplugged, and not only taken offline. Under emulation QEMU does not survive it."""
+    """True if vCPUs are unplugged, and not only taken offline. Under emulation QEMU does not survive it."""
     eject_deadline_s: float = 10.0
     """A guest that can spare a DIMM gives it back within 0.1 s. After this it is told that the guest keeps it."""
     usable_deadline_s: float = 5.0
-    """What was plugged in is usable within 2 s, also in a guest that is busy."""
+    """A plugged device is usable within 2 s, also in a guest that is busy."""
     silence_s: float = 3.0
     """How long the last answer of a guest counts. After that all plugged vCPUs do."""
     look_at_rest_s: float = 5.0
-    """QEMU tells of each change by itself; looking as well finds what was not told."""
+    """QEMU tells of each change by itself; looking as well finds untold changes."""
     look_moving_s: float = 0.1
     """How often QEMU is asked while the size of a virtio-mem device moves, or a device should go: its events are limited to one in a second."""
     guest_moving_s: float = 0.05
-    """How often the guest is asked while it takes up what was plugged in: it does so within 0.04 s."""
+    """How often the guest is asked while it takes up plugged devices: it does so within 0.04 s."""
     retry_base_s: float = 0.25
     retry_cap_s: float = 10.0
     """Back-off after steps of one resource that failed."""
     nudge_base_s: float = 5.0
     nudge_cap_s: float = 60.0
-    """Back-off of what is asked for again because the guest does not give it: an eject after its deadline, a virtio-mem device that does not shrink."""
+    """Back-off of requests that are repeated because the guest does not comply: an eject after its deadline, a virtio-mem device that does
+    not shrink."""
 
     @property
     def guest_at_rest_s(self) -> float:

@@ -1,4 +1,4 @@
-"""All that is known of one guest, frozen: what is wanted, what QEMU and the guest have shown, and what is on its way."""
+"""All that is known of one guest, frozen: the wanted state, the states that QEMU and the guest have shown, and the steps on their way."""
 
 import enum
 import math
@@ -17,7 +17,7 @@ NEVER_S: Final = -math.inf
 
 @dataclass(frozen=True, slots=True)
 class GuestView:
-    """What the guest has told. `answer` is the last one that counts, and shows the guest as it was at `heard_s` or later.
+    """The answers of the guest. `answer` is the last one that counts, and shows the guest as it was at `heard_s` or later.
 
     An answer counts when it names this life's generation: from then on no order of an earlier life can take effect. `generation` is that
     of the last answer, whether it counts or not. `asked_s` is when the last call that has ended began, and `fault` why it was not
@@ -41,7 +41,7 @@ class GuestView:
 
 
 class StepPhase(enum.Enum):
-    """Where a step is: under way, ended, or looked at: a look has begun since its end, and will show what came of it."""
+    """The phase of a step: under way, ended, or looked at. In the last phase a look has begun since its end, and will show its outcome."""
 
     UNDER_WAY = enum.auto()
     ENDED = enum.auto()
@@ -65,7 +65,7 @@ class StepTrack:
 class Eject:
     """A device that was asked out, `times` by now and for the first time at `since_s`; not again before `retry_at_s`.
 
-    `status` is the guest's refusal (ACPI's code), None where the eject may still happen.
+    `status` is the guest's refusal (ACPI's code), None if the eject may still happen.
     """
 
     id: str

@@ -71,12 +71,12 @@ Step: TypeAlias = CpuStep | MemoryStep
 
 @dataclass(frozen=True, slots=True)
 class LookAtMachine:
-    """Ask QEMU what is plugged in."""
+    """Ask QEMU which devices are plugged in."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtGuest:
-    """Ask the guest what it uses."""
+    """Ask the guest which resources it uses."""
 
 
 GuestAction: TypeAlias = Step | LookAtMachine | LookAtGuest

@@ -1,1 +1,1 @@
-"""What strategies see and decide, without I/O: states, metrics, aggregation, gates, and the strategies' decisions."""
+"""The input and the decisions of strategies, without I/O: states, metrics, aggregation, gates, and the strategies' decisions."""

@@ -1,4 +1,4 @@
-"""What a strategy may do to the node, and what it says about it."""
+"""The actions of a strategy on the node, and its reports on them."""
 
 import enum
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ UNLIMITED: Final = -1
 
 
 class CgroupResource(enum.StrEnum):
-    """What is set in a cgroup, whatever its file is called in the two versions."""
+    """The values that are set in a cgroup; their files have different names in the two versions."""
 
     CPU_QUOTA_US = "cpu-quota-us"
     """For each period of 100 ms; `UNLIMITED` for none."""
@@ -37,7 +37,7 @@ class CgroupUpdate:
 
 
 class WriteResult(enum.StrEnum):
-    """What became of an update."""
+    """The outcome of an update."""
 
     WRITTEN = "written"
     UNCHANGED = "unchanged"
@@ -56,7 +56,7 @@ class WriteResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """An update and what became of it. `found` is what the file said afterwards; `error` is for people. `displaced` names the strategy
+    """An update and its outcome. `found` is the content of the file afterwards; `error` is for people. `displaced` names the strategy
     whose different value was replaced."""
 
     update: CgroupUpdate
@@ -67,7 +67,7 @@ class WriteOutcome:
 
 
 class EvictResult(enum.StrEnum):
-    """What became of an eviction."""
+    """The outcome of an eviction."""
 
     EVICTED = "evicted"
     RECOMMENDED = "recommended"
@@ -83,7 +83,7 @@ class EvictResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvictOutcome:
-    """What became of an eviction; `message` is for people."""
+    """The outcome of an eviction; `message` is for people."""
 
     result: EvictResult
     message: str = ""
@@ -91,8 +91,8 @@ class EvictOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StrategyDecision:
-    """What a strategy decided in one round and why. `reason` is a short code, counted in metrics; `message` is for people; `inputs`
-    are the figures that the decision was made of. A round in which nothing was to be done is told as well."""
+    """The decision of a strategy in one round, and why. `reason` is a short code, counted in metrics; `message` is for people; `inputs`
+    are the figures that the decision was made of. A round without an action is told as well."""
 
     reason: str
     message: str

@@ -1,6 +1,6 @@
-"""The values of cgroup files in both versions: how they are called and written, and how two of them compare.
+"""The values of cgroup files in both versions: their names, their texts, and the comparison of two of them.
 
-Quota and burst are told for a period of 100 ms, whatever the period of the group is; CPU shares are those of cgroup v1, which cgroup v2
+Quota and burst are told for a period of 100 ms, even if the group has another period; CPU shares are those of cgroup v1, which cgroup v2
 has as weights from 1 to 10000, by the formula of the published container runtimes (opencontainers/cgroups).
 """
 
@@ -13,7 +13,7 @@ from agent.node.qos.core.actions import UNLIMITED, CgroupResource
 
 PERIOD_US: Final = 100_000
 MIN_QUOTA_US: Final = 1000
-"""The kernel refuses a smaller quota, whatever the period."""
+"""The kernel refuses a smaller quota, in any period."""
 MAX_CPUS: Final = 8192
 """A CPU's number is smaller than this (`CONFIG_NR_CPUS` of the largest kernels)."""
 _MIN_SHARES: Final = 2
@@ -32,7 +32,7 @@ class CgroupValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GroupFile:
-    """Where a resource lies: the controller, and the file in the group's directory."""
+    """The place of a resource: the controller, and the file in the group's directory."""
 
     controller: str
     name: str
@@ -54,11 +54,11 @@ _V2: Final = {
     CgroupResource.MEMORY_HIGH_BYTES: GroupFile("memory", "memory.high"),
 }
 PERIOD_FILE: Final = {False: GroupFile("cpu", "cpu.cfs_period_us"), True: GroupFile("cpu", "cpu.max")}
-"""Where the period of a group is, by whether this is cgroup v2."""
+"""The file with the period of a group, by whether this is cgroup v2."""
 
 
 def file_of(resource: CgroupResource, *, is_v2: bool) -> GroupFile | None:
-    """The file of a resource; None where the version has none: cgroup v1 protects no memory."""
+    """The file of a resource; None if the version has none: cgroup v1 protects no memory."""
     return (_V2 if is_v2 else _V1).get(resource)
 
 
@@ -105,7 +105,7 @@ def shares_of(weight: int) -> int:
 
 
 def period_of(text: str) -> int:
-    """The period in µs from what the period's file says; 100 ms where that is nothing."""
+    """The period in µs from the content of the period's file; 100 ms if that is no period."""
     _, _, last = text.strip().rpartition(" ")
     return int(last) if last.isdecimal() and int(last) > 0 else PERIOD_US
 
@@ -133,7 +133,7 @@ def checked(resource: CgroupResource, value: int | str) -> int | str:
 def text_of(
     resource: CgroupResource, value: int | str, *, is_v2: bool, period_us: int, page_bytes: int
 ) -> str:
-    """What is written for a checked value."""
+    """The text to write for a checked value."""
     if isinstance(value, str):
         return value
     match resource:

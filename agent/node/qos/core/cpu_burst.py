@@ -39,7 +39,7 @@ class SharePool(enum.StrEnum):
 
 
 class BurstOperation(enum.StrEnum):
-    """What becomes of a container's quota."""
+    """The change of a container's quota."""
 
     UP = "up"
     DOWN = "down"
@@ -59,7 +59,7 @@ class BurstReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BurstRule:
-    """What a pod may do. A `period_s` below 0 limits no burst's length; 0 allows none."""
+    """The permission of a pod to burst. A `period_s` below 0 limits no burst's length; 0 allows none."""
 
     policy: BurstPolicy = BurstPolicy.AUTO
     burst_percent: int = 100
@@ -78,7 +78,7 @@ class BurstRule:
 
 @dataclass(frozen=True, slots=True)
 class BurstSetting:
-    """What a container gets; a quota of None is left alone."""
+    """The values for a container; a quota of None is left alone."""
 
     quota_us: int | None
     burst_us: int
@@ -95,7 +95,6 @@ class BurstBudget:
 
     @property
     def allows(self) -> bool:
-        """Whether the container may burst now."""
         return self.tokens > 0
 
 
@@ -139,14 +138,14 @@ def may_burst(pod: PodState) -> bool:
 
 
 def burst_us(limit_milli: int, rule: BurstRule) -> int:
-    """The burst of a container; 0 without a limit. The kernel refuses more than the quota, whatever the percentage."""
+    """The burst of a container; 0 without a limit. The kernel refuses more than the quota, even if the percentage is higher."""
     if not rule.bursts or limit_milli <= 0:
         return 0
     return limit_milli * US_OF_LIMIT_MILLI * min(rule.burst_percent, 100) // 100
 
 
 def share_pool(used_milli: int | None, total_milli: int, threshold_percent: int) -> SharePool:
-    """How busy the shared CPUs are. `used_milli` is None where that is not known."""
+    """How busy the shared CPUs are. `used_milli` is None if that is not known."""
     if used_milli is None or total_milli <= 0:
         return SharePool.UNKNOWN
     if used_milli * 100 >= threshold_percent * total_milli:
@@ -159,7 +158,7 @@ def share_pool(used_milli: int | None, total_milli: int, threshold_percent: int)
 def choose_operation(
     rule: BurstRule, pool: SharePool, *, is_throttled: bool, is_allowed: bool
 ) -> BurstOperation:
-    """What becomes of a container's quota. `is_allowed` is the budget's word."""
+    """The change of a container's quota. `is_allowed` is the budget's word."""
     if not rule.raises_quota:
         return BurstOperation.RESET
     if not is_allowed:
@@ -192,14 +191,14 @@ def next_quota(
 
 @dataclass(slots=True)
 class BurstBudgets:
-    """The budgets of containers by ID. What is not asked for during two of its periods is forgotten."""
+    """The budgets of containers by ID. A budget that is not asked for during two of its periods is forgotten."""
 
     _budgets: dict[str, BurstBudget] = field(default_factory=dict)
 
     def spend(
         self, identity: str, rule: BurstRule, usage_percent: int, now_s: float, rng: random.Random
     ) -> bool:
-        """Whether a container may burst, after what it has used of its limit since the last call."""
+        """Whether a container may burst. The call spends the container's use of its limit since the last call."""
         if rule.period_s < 0:
             return True
         budget = self._budgets.get(identity)
@@ -226,7 +225,7 @@ class BurstBudgets:
 def pod_setting(
     pod_limit_milli: int, current_us: int | None, containers: Iterable[tuple[int, BurstSetting]]
 ) -> BurstSetting:
-    """What the group of a pod gets: its own limit and all that its containers have beyond theirs. `containers` are limits with
+    """The values for the group of a pod: its own limit and all that its containers have beyond theirs. `containers` are limits with
     settings."""
     beyond, burst = 0, 0
     for limit_milli, setting in containers:

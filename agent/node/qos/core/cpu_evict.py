@@ -1,5 +1,5 @@
-"""Evicts for CPU: where best-effort pods get too little of what they request, by what is in use of the node's capacity, and by what is
-requested of its allocatable. Source: reference/koordinator.md 3.3, "CPU evict". All amounts are milli-CPU.
+"""Evicts for CPU: if best-effort pods get too little of their requests, by the used part of the node's capacity, and by the requested part
+of its allocatable. Source: reference/koordinator.md 3.3, "CPU evict". All amounts are milli-CPU.
 """
 
 from collections.abc import Collection
@@ -25,7 +25,7 @@ PRIORITY: Final = "CPUEvict"
 CPU_TASKS: Final = (SATISFACTION, ALLOCATABLE, PRIORITY)
 """In the published order."""
 SMALL_LIMIT_MILLI: Final = 1000
-"""Below this limit best-effort pods are short of CPU whatever they use of it."""
+"""Below this limit best-effort pods are short of CPU with any use of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SatisfactionRules:
 
 @dataclass(frozen=True, slots=True)
 class BestEffortCpu:
-    """What best-effort pods use together, may use (the whole machine where no limit is set), and request."""
+    """The amounts that best-effort pods use together, may use (the whole machine if no limit is set), and request."""
 
     usage_milli: int
     limit_milli: int
@@ -65,7 +65,7 @@ class BestEffortCpu:
 
 @dataclass(frozen=True, slots=True)
 class CpuFigures:
-    """What was measured; None where that is not known. `average` and `last` are of best-effort pods: over the window, and the newest."""
+    """The measurements; None if one is unknown. `average` and `last` are of best-effort pods: over the window, and the newest."""
 
     used_milli: int | None
     average: BestEffortCpu | None
@@ -143,6 +143,6 @@ def _satisfaction(
 
 
 def _best_effort_request(found: Evictable) -> int | None:
-    """Only what lies in the kubelet's best-effort group is held back by its limit."""
+    """Only pods in the kubelet's best-effort group are held back by its limit."""
     pod = found.pod
     return pod.batch_requests.vcpu_milli if pod.kubernetes_class == BEST_EFFORT_CLASS else None

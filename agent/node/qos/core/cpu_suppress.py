@@ -1,8 +1,8 @@
-"""How much CPU time best-effort pods may use together, so that the node stays below a threshold (Koordinator's CPU suppress).
+"""The CPU time that best-effort pods may use together, so that the node stays below a threshold (Koordinator's CPU suppress).
 
-The share is what of the threshold the others and the system leave. All amounts are milli-CPUs, all divisions are of numbers that are
-not negative. Best effort is what lies in the kubelet's best-effort group, for that group alone is held back: a pod that is
-best effort by its label alone counts among the others, and so do VMs, and use of pods that nobody knows.
+The share is the part of the threshold that the others and the system leave. All amounts are milli-CPUs, all divisions are of numbers that
+are not negative. Best-effort pods are those in the kubelet's best-effort group, for that group alone is held back: a pod that is best
+effort by its label alone counts among the others, and so do VMs, and use of pods that nobody knows.
 """
 
 import enum
@@ -33,7 +33,7 @@ class SuppressReason(enum.StrEnum):
     FROZEN = "metrics-stale-frozen"
     """Metrics are missing or stale; the limit stays for a while."""
     BY_REQUESTS = "metrics-stale-by-requests"
-    """Metrics have been missing for too long; what the others request counts as what they use."""
+    """Metrics have been missing for too long; the requests of the others count as their use."""
     NOT_SYNCED = "not-synced"
     """Node or pods were never read."""
     NO_TREE = "no-best-effort-group"
@@ -52,7 +52,8 @@ class SuppressRule:
 
 @dataclass(frozen=True, slots=True)
 class NodeCpuUse:
-    """What is used of a node. `reserved_milli` is what the node keeps from pods; `pods_milli` is by UID, of every pod with a metric."""
+    """The used CPU of a node. `reserved_milli` is the part that the node keeps from pods; `pods_milli` is by UID, of every pod with a
+    metric."""
 
     capacity_milli: int
     reserved_milli: int
@@ -62,7 +63,7 @@ class NodeCpuUse:
 
 @dataclass(frozen=True, slots=True)
 class BestEffortShare:
-    """What best effort may use, and what led there."""
+    """The share that best effort may use, and the figures that it rests on."""
 
     share_milli: int
     others_milli: int
@@ -89,7 +90,7 @@ class QuotaChoice:
 
 @dataclass(frozen=True, slots=True)
 class CpuPlace:
-    """Where a CPU is. `core` is the number of its core within the socket."""
+    """The place of a CPU. `core` is the number of its core within the socket."""
 
     cpu: int
     core: int
@@ -118,7 +119,7 @@ def unmeasured(pods: Sequence[PodState], best_effort: frozenset[str], measured: 
 
 
 def share_by_use(use: NodeCpuUse, best_effort: frozenset[str], rule: SuppressRule) -> BestEffortShare:
-    """Capacity x threshold - use of the others - system. The system has at least what the node reserves."""
+    """Capacity x threshold - use of the others - system. The system has at least the node's reserve."""
     others = sum(used for uid, used in use.pods_milli.items() if uid not in best_effort)
     system = max(0, use.node_milli - sum(use.pods_milli.values()), use.reserved_milli)
     return _share(use.capacity_milli, others, system, rule)
@@ -127,7 +128,7 @@ def share_by_use(use: NodeCpuUse, best_effort: frozenset[str], rule: SuppressRul
 def share_by_requests(
     node: NodeState, pods: Sequence[PodState], best_effort: frozenset[str], rule: SuppressRule
 ) -> BestEffortShare:
-    """The share where nothing is known of use: the others use what they request."""
+    """The share if use is unknown: the requests of the others count as their use."""
     others = sum(
         pod.requests.vcpu_milli for pod in pods if pod.uid not in best_effort and not pod.is_finished
     )
@@ -135,7 +136,7 @@ def share_by_requests(
 
 
 def reserved_milli(node: NodeState) -> int:
-    """What the kubelet keeps from pods."""
+    """The part of the CPUs that the kubelet keeps from pods."""
     return max(0, node.capacity.vcpu_milli - node.allocatable.vcpu_milli)
 
 
@@ -145,7 +146,7 @@ def _share(capacity: int, others: int, system: int, rule: SuppressRule) -> BestE
 
 
 def choose_quota(share: BestEffortShare, current_us: int | None) -> QuotaChoice:
-    """The quota of the best-effort group for a share. `current_us` is None where it is not known."""
+    """The quota of the best-effort group for a share. `current_us` is None if it is not known."""
     capacity_us = share.capacity_milli * US_OF_MILLI
     wanted = max(share.share_milli * US_OF_MILLI, MIN_QUOTA_US)
     if current_us is None or current_us == UNLIMITED:
@@ -160,7 +161,7 @@ def choose_quota(share: BestEffortShare, current_us: int | None) -> QuotaChoice:
 
 
 def choose_count(share: BestEffortShare, allowed: int, current: int | None) -> tuple[int, SuppressReason]:
-    """How many of the `allowed` CPUs best effort gets. `current` is what it has; None where nothing holds it back yet."""
+    """How many of the `allowed` CPUs best effort gets. `current` is the number that it has; None if nothing holds it back yet."""
     wanted = min(max(-(-share.share_milli // 1000), MIN_CPUS), allowed)
     if current is None:
         return wanted, SuppressReason.SUPPRESSED

@@ -1,4 +1,4 @@
-"""What is remembered of a strategy's decisions: the last ones, each with how many rounds it has stood."""
+"""The memory of a strategy's decisions: the last ones, each with how many rounds it has stood."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ REPEAT_S: Final = 60.0
 """A recommendation that stands is logged again after so long."""
 MAX_REASONS: Final = 32
 OTHER: Final = "other"
-"""What further reasons are counted as: a strategy of anybody's must not fill the memory with reasons."""
+"""The reason that further reasons are counted as: a strategy of anybody's must not fill the memory with reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ def noted(
 ) -> tuple[tuple[DecisionRecord, ...], bool]:
     """The records with a decision, and whether the decision is worth a line in the log.
 
-    What is done (`is_done`: not only recommended) is a record and a line of its own each time. Rounds in which nothing is to be
-    done, or the same is recommended again, are one record while their reason is the same.
+    A decision that is done (`is_done`: not only recommended) is a record and a line of its own each time. Rounds in which nothing is due,
+    or the same is recommended again, are one record while their reason is the same.
     """
     last = records[-1] if records else None
     is_act = decision.is_action and is_done

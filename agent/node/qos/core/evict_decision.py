@@ -1,4 +1,4 @@
-"""What a round of evictions came to, for `/v1/qos`, metrics and the log."""
+"""The result of a round of evictions, for `/v1/qos`, metrics and the log."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ DID: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pick and what became of it."""
+    """A pick and its outcome."""
 
     pick: EvictionPick
     outcome: EvictOutcome

@@ -1,6 +1,6 @@
-"""How much must be released so that a share of the node is free again: integers only, with hysteresis.
+"""The amount that must be released so that a share of the node is free again: integers only, with hysteresis.
 
-A task begins to release where the upper threshold is reached, and goes on until the lower one is. Source: reference/koordinator.md 3.3.
+A task begins to release if the upper threshold is reached, and goes on until the lower one is. Source: reference/koordinator.md 3.3.
 """
 
 from collections.abc import Callable, Collection
@@ -32,8 +32,8 @@ class EvictThresholds:
 
 @dataclass(frozen=True, slots=True)
 class EvictRules:
-    """What memory and CPU have in common. `tasks` run in their order. Pods above `max_priority` are evicted neither by use nor where
-    best effort is short of CPU; those above `allocatable_max_priority` neither count nor go for the sake of requests."""
+    """The rules that memory and CPU share. `tasks` run in their order. Pods above `max_priority` are evicted neither by use nor if best
+    effort is short of CPU; those above `allocatable_max_priority` neither count nor go for the sake of requests."""
 
     tasks: tuple[str, ...]
     used: EvictThresholds
@@ -44,7 +44,7 @@ class EvictRules:
 
 @dataclass(frozen=True, slots=True)
 class TakenAmount:
-    """How much of a whole is taken; None where that is not known. `what` names the whole for people: `memory in use`."""
+    """The taken part of a whole; None if that is unknown. `what` names the whole for people: `memory in use`."""
 
     taken: int | None
     whole: int
@@ -60,7 +60,7 @@ def pressure_task(
     was_releasing: bool,
     is_strict: bool = False,
 ) -> EvictionTask:
-    """A task without victims: what must be released until at most the lower threshold is taken. `is_strict` lets the upper
+    """A task without victims: the amount to release until at most the lower threshold is taken. `is_strict` lets the upper
     threshold itself pass."""
     taken, whole = amounts.taken, amounts.whole
     if taken is None or whole <= 0:
@@ -88,8 +88,8 @@ def pressure_task(
 
 @dataclass(frozen=True, slots=True)
 class EvictResource:
-    """One resource of the node, in bytes or milli-CPU: what is used of the capacity (None where that is not known), what is allocatable,
-    and what pods use and request of it."""
+    """One resource of the node, in bytes or milli-CPU: the used part of the capacity (None if that is unknown), the allocatable, and the
+    amounts that pods use and request of it."""
 
     name: str
     used: int | None
@@ -123,7 +123,7 @@ def allocatable_task(
     *,
     was_releasing: bool,
 ) -> EvictionTask:
-    """Releases what pods up to a priority request above the lower threshold."""
+    """Releases requests of pods up to a priority that lie above the lower threshold."""
 
     def share(each: Evictable) -> int | None:
         is_counted = each.pod.priority <= rules.allocatable_max_priority
@@ -145,7 +145,7 @@ def allocatable_task(
 def with_victims(
     task: EvictionTask, found: Collection[Evictable], share: Share, order: Order
 ) -> EvictionTask:
-    """The task with its victims, if any are needed, and with what every pod would release."""
+    """The task with its victims, if any are needed, and with the amount that every pod would release."""
     victims = order(found, task.name, share) if task.amount else ()
     return replace(task, victims=victims, shares=shares(found, share))
 

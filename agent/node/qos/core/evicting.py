@@ -1,7 +1,7 @@
-"""Which pods are evicted, and when: what `MemoryEvict` and `CPUEvict` share. Source: reference/koordinator.md 3.3.
+"""The choice of pods to evict, and the moment: the common part of `MemoryEvict` and `CPUEvict`. Source: reference/koordinator.md 3.3.
 
-A task says how much must be released and whose turn it is. All tasks of a strategy share one account of what is being released already,
-so that one pressure never takes two victims. All amounts are whole bytes or milli-CPU.
+A task says how much must be released and whose turn it is. All tasks of a strategy share one account of the amounts that are being released
+already, so that one pressure never takes two victims. All amounts are whole bytes or milli-CPU.
 """
 
 import enum
@@ -21,7 +21,7 @@ MAX_PAUSE_S: Final = 30.0
 
 
 class ReleaseTarget(enum.StrEnum):
-    """What a victim gives back. TakenAmount of different targets are never added up."""
+    """The kind of amount that a victim gives back. Amounts of different targets are never added up."""
 
     MEMORY_USED = "memory-used"
     MEMORY_REQUESTED = "memory-requested"
@@ -32,11 +32,11 @@ class ReleaseTarget(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvictionMarks:
-    """What the owner of a pod says about its eviction, and what its kind forbids.
+    """The word of a pod's owner on its eviction, and the rules of its kind.
 
-    `is_enabled` is None where nothing is said. `order` is the pod's place among others, the lowest goes first; `sub_priority` the
+    `is_enabled` is None if nothing is said. `order` is the pod's place among others, the lowest goes first; `sub_priority` the
     place among pods of one priority, None for the priority itself. `tasks` are those that may evict the pod, None for all. `obstacle`
-    says why the pod is never evicted; empty where it may be.
+    says why the pod is never evicted; empty if it may be.
     """
 
     is_enabled: bool | None = None
@@ -48,7 +48,7 @@ class EvictionMarks:
 
 @dataclass(frozen=True, slots=True)
 class Evictable:
-    """A pod of the node with its marks. What it uses is None without a metric."""
+    """A pod of the node with its marks. Its use is None without a metric."""
 
     pod: PodState
     marks: EvictionMarks = EvictionMarks()
@@ -57,13 +57,13 @@ class Evictable:
 
 
 Share: TypeAlias = Callable[[Evictable], int | None]
-"""What a pod would release for a task; None where that is not known."""
+"""The amount that a pod would release for a task; None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionTask:
-    """What must be released, and why. `victims` come in their order; `shares` is what each pod of the node would release, by UID.
-    `message` says what was measured."""
+    """An amount that must be released, and why. `victims` come in their order; `shares` is the amount that each pod of the node would
+    release, by UID. `message` tells the measurements."""
 
     name: str
     target: ReleaseTarget
@@ -72,9 +72,9 @@ class EvictionTask:
     victims: tuple[PodState, ...] = ()
     shares: Mapping[str, int] = field(default_factory=dict)
     is_calm: bool = True
-    """Whether there is no pressure, so that recommendations are over."""
+    """True if there is no pressure, so that recommendations are over."""
     is_known: bool = True
-    """Whether the figures are there; without them nothing is released, and what was decided before stays."""
+    """True if the figures are there; without them nothing is released, and earlier decisions stay."""
     inputs: Mapping[str, float] = field(default_factory=dict)
     """The figures that were measured."""
 
@@ -129,7 +129,7 @@ def priority_order(
 
 
 def shares(found: Iterable[Evictable], share: Share) -> dict[str, int]:
-    """What each pod would release, by UID; pods that have ended hold nothing."""
+    """The amount that each pod would release, by UID; pods that have ended hold nothing."""
     return {each.pod.uid: share(each) or 0 for each in found if not each.pod.is_finished}
 
 
@@ -152,7 +152,7 @@ class _Going:
 
 
 class ReleaseLedger:
-    """What is being released: by pods that were evicted, and by those that end or have left without us.
+    """The amounts that are being released: by pods that were evicted, and by those that end or have left without us.
 
     A pod counts until `settle_s` after it is gone, because averages know it for so long. A pod that is still there after `lost_after_s`
     does not count any more. A recommended victim counts while the pressure lasts.
@@ -162,10 +162,10 @@ class ReleaseLedger:
         self._lost_after_s, self._settle_s = lost_after_s, settle_s
         self._going: dict[str, _Going] = {}
         self._last: dict[str, dict[ReleaseTarget, int]] = {}
-        """What each pod would have released at the last look."""
+        """The amount that each pod would have released at the last look."""
 
     def look(self, pods: Iterable[PodState], tasks: Collection[EvictionTask], now_s: float) -> None:
-        """Note which pods are there, which are ending, and what each would still release."""
+        """Note which pods are there, which are ending, and the amount that each would still release."""
         there = {each.uid: each for each in pods if not each.is_finished}
         before, self._last = self._last, {uid: _merged(uid, tasks) for uid in there}
         if all(task.is_calm for task in tasks):
@@ -207,7 +207,8 @@ class ReleaseLedger:
 
 
 def _still(known: int, measured: int) -> int:
-    """What a pod that goes will release yet: what it has given back is measured already. A share of 0 is no measurement."""
+    """The amount that a pod that goes will still release: the part that it has given back is measured already. A share of 0 is no
+    measurement."""
     return min(known, measured) if known and measured else known or measured
 
 
@@ -217,7 +218,7 @@ def _is_over(going: _Going) -> bool:
 
 
 def _merged(uid: str, tasks: Iterable[EvictionTask]) -> dict[ReleaseTarget, int]:
-    """What a pod releases for all tasks; tasks with one target are told the largest share, never the sum."""
+    """The amount that a pod releases for all tasks; tasks with one target are told the largest share, never the sum."""
     found: dict[ReleaseTarget, int] = {}
     for task in tasks:
         found[task.target] = max(found.get(task.target, 0), task.shares.get(uid, 0))
@@ -237,7 +238,7 @@ class EvictionLimits:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPick:
-    """The pod to evict next: for which task, and what that task lacked before."""
+    """The pod to evict next: for which task, and the amount that the task lacked before."""
 
     pod: PodState
     task: EvictionTask
@@ -265,7 +266,7 @@ class EvictionEngine:
         self._refused: dict[str, _Refused] = {}
 
     def begin(self, pods: Collection[PodState], tasks: tuple[EvictionTask, ...], now_s: float) -> None:
-        """A round begins with what was measured."""
+        """A round begins with the measurements."""
         self.tasks, self._asked = tasks, 0
         self._ledger.look(pods, tasks, now_s)
         there = {each.uid for each in pods}
@@ -276,7 +277,7 @@ class EvictionEngine:
         return max(0.0, self._cooled_s - now_s) if self._cooled_s is not None else 0.0
 
     def lacking(self, task: EvictionTask) -> int:
-        """What a task lacks beside all that is being released."""
+        """The amount that a task lacks beside all that is being released."""
         return max(0, task.amount - self._ledger.pending(task.target))
 
     @property
@@ -285,7 +286,7 @@ class EvictionEngine:
         return self._asked >= self._limits.max_victims
 
     def pick(self, now_s: float) -> EvictionPick | None:
-        """The next pod to evict; None where nothing is lacking, nobody may go, or it is too early."""
+        """The next pod to evict; None if nothing is lacking, nobody may go, or it is too early."""
         if self.is_at_bound or (self._asked == 0 and self.cooling_s(now_s) > 0):
             return None
         for task in self.tasks:
@@ -302,7 +303,7 @@ class EvictionEngine:
         return not self._ledger.knows(uid) and (refused is None or now_s >= refused.not_before_s)
 
     def ended(self, pick: EvictionPick, result: EvictResult, now_s: float, chance: float) -> None:
-        """What became of the pick. `chance` (0 to 1) keeps agents from asking in step."""
+        """Note the outcome of the pick. `chance` (0 to 1) keeps agents from asking in step."""
         uid = pick.pod.uid
         self._asked += 1
         match result:

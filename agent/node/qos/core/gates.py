@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,62}")
 WORDS: Final = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
-"""What Go's `strconv.ParseBool` takes, which reads the published flag."""
+"""The words that Go's `strconv.ParseBool` takes, which reads the published flag."""
 
 
 class FeatureStage(enum.StrEnum):
@@ -30,7 +30,7 @@ class FeatureStage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """Whether a feature is on by default, and its stage."""
+    """The default of a feature, on or off, and its stage."""
 
     default: bool = False
     stage: FeatureStage = FeatureStage.ALPHA
@@ -52,7 +52,7 @@ class FeatureGates:
         return replace(self, values=dict(values))
 
     def faults(self, values: Mapping[str, object]) -> list[str]:
-        """What is wrong with switches, one line for each, beginning with the feature's name."""
+        """The faults of switches, one line for each, beginning with the feature's name."""
         found = []
         for name, value in values.items():
             if name not in self.specs:
@@ -71,7 +71,7 @@ def is_name(name: object) -> bool:
 
 
 def parsed(text: str) -> tuple[dict[str, bool], list[str]]:
-    """The switches in `Name=true,Other=false`, and what is wrong with the rest. Whether the features exist is not asked here."""
+    """The switches in `Name=true,Other=false`, and the faults of the rest. The features need not exist."""
     found: dict[str, bool] = {}
     faults: list[str] = []
     for pair in filter(None, (part.strip() for part in text.split(","))):

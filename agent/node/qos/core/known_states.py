@@ -1,4 +1,4 @@
-"""What is known of the node and what is on it, and what a new reading changes."""
+"""The known states of the node and its objects, and the changes by a new reading."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
 
 _SHARED: Final = ("labels", "annotations", "spec")
-"""Fields that are mappings: whoever reads a value must not be able to change what others read."""
+"""Fields that are mappings: the reader of a value must not be able to change the value for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class KnownStates:
         return tuple(kind for kind, value in zip(ObjectType, found, strict=True) if value is None)
 
     def with_node(self, node: NodeState) -> "KnownStates":
-        """With another reading of the node; this very value where nothing differs."""
+        """With another reading of the node; this very value if nothing differs."""
         read = _frozen(node)
         return self if read == self.node else replace(self, node=read)
 
     def with_pods(self, pods: Iterable[PodState], *, is_healthy: bool) -> "KnownStates":
-        """With another reading of the pods; this very value where nothing differs.
+        """With another reading of the pods; this very value if nothing differs.
 
-        No pods after some are believed only where the source is healthy: each of its calls since the last reading has
+        No pods after some are believed only if the source is healthy: each of its calls since the last reading has
         succeeded. Of a source that is not, the pods that were there are kept.
         """
         read = tuple(_frozen(pod) for pod in sorted(pods, key=lambda pod: pod.uid))
@@ -42,12 +42,12 @@ class KnownStates:
         return replace(self, pods=read)
 
     def with_vms(self, vms: Iterable[VmState]) -> "KnownStates":
-        """With another reading of the VMs; this very value where nothing differs."""
+        """With another reading of the VMs; this very value if nothing differs."""
         read = tuple(sorted(vms, key=lambda vm: vm.name))
         return self if read == self.vms else replace(self, vms=read)
 
     def with_policies(self, policies: Iterable[ScalingPolicyState]) -> "KnownStates":
-        """With another reading of the scaling policies; this very value where nothing differs."""
+        """With another reading of the scaling policies; this very value if nothing differs."""
         ordered = sorted(policies, key=lambda policy: (policy.namespace, policy.name))
         read = tuple(_frozen(policy) for policy in ordered)
         return self if read == self.policies else replace(self, policies=read)

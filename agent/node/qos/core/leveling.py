@@ -1,8 +1,8 @@
 """The order in which values of nested groups are written, so that no group is ever wider than the group around it allows.
 
-What becomes wider is written first, from the outer groups to the inner ones; then what becomes narrower, from the inner groups to the outer
-ones. A set of CPUs that is neither wider nor narrower is first the union of old and new. The kernel refuses a burst above the quota of the
-same group, so a quota is widened before the burst of its group, and narrowed after it.
+Values that become wider are written first, from the outer groups to the inner ones; then those that become narrower, from the inner groups
+to the outer ones. A set of CPUs that is neither wider nor narrower is first the union of old and new. The kernel refuses a burst above the
+quota of the same group, so a quota is widened before the burst of its group, and narrowed after it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from agent.node.qos.core.cgroup_values import Width
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """A value that is to change. `parts` are the names of the groups on the way; `before` is None where it is not known, which counts as
+    """A value that is to change. `parts` are the names of the groups on the way; `before` is None if it is not known, which counts as
     the narrowest."""
 
     parts: tuple[str, ...]
@@ -33,7 +33,7 @@ class LevelStep:
 
 
 def level(changes: Sequence[LevelChange]) -> tuple[LevelStep, ...]:
-    """All writes in their order. A change has one step, or two where a union comes first."""
+    """All writes in their order. A change has one step, or two if a union comes first."""
     widen: list[tuple[tuple[int, int, int], LevelStep]] = []
     narrow: list[tuple[tuple[int, int, int], LevelStep]] = []
     for index, change in enumerate(changes):
@@ -53,7 +53,7 @@ def level(changes: Sequence[LevelChange]) -> tuple[LevelStep, ...]:
 
 
 def held_back_by(change: LevelChange, failed: Sequence[LevelChange]) -> LevelChange | None:
-    """The change of a group around this one whose widening failed; None where there is none. Then this change must not widen either."""
+    """The change of a group around this one whose widening failed; None if there is none. Then this change must not widen either."""
     for each in failed:
         around = len(each.parts) < len(change.parts) and change.parts[: len(each.parts)] == each.parts
         if around and each.resource is change.resource:

@@ -1,4 +1,4 @@
-"""The life of one strategy: when its thread begins, when the thread is asked to end, and what state people see.
+"""The life of one strategy: when its thread begins, when the thread is asked to end, and the state that people see.
 
 A strategy has one thread at a time. In the thread `setup` runs, then `run`, then `stop`; a `setup` that fails is followed by neither.
 A thread that does not end in time is left alone and reported; the strategy begins again only after that thread has ended.
@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, assert_never
 
 
 class StrategyState(enum.StrEnum):
-    """What people see of a strategy."""
+    """The state of a strategy that people see."""
 
     OFF = "off"
     """Its feature gate is off."""
@@ -28,7 +28,7 @@ class StrategyState(enum.StrEnum):
 
 
 class ThreadPhase(enum.StrEnum):
-    """What a strategy's thread is doing."""
+    """The method that a strategy's thread runs."""
 
     SETUP = "setup"
     RUN = "run"
@@ -77,14 +77,14 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """`run` has ended, or raised what `error` says; `stop` begins."""
+    """`run` has ended, or raised `error`; `stop` begins."""
 
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadEnded:
-    """The thread has ended. `error` is what it raised, wherever that was; `chance` (0 to 1) is for the back-off."""
+    """The thread has ended. `error` is the error that any of its methods raised; `chance` (0 to 1) is for the back-off."""
 
     error: str
     chance: float
@@ -99,7 +99,7 @@ LifecycleEvent: TypeAlias = Enable | Disable | Drain | SetUp | RunEnded | Thread
 
 
 class LifecycleAction(enum.StrEnum):
-    """What the shell does."""
+    """An action for the shell."""
 
     BEGIN = "begin"
     """Start a thread."""
@@ -109,7 +109,7 @@ class LifecycleAction(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """Where a strategy is. `phase` is None while it has no thread; `due_s` is when a `Tick` is needed."""
+    """The state of a strategy and its thread. `phase` is None while it has no thread; `due_s` is when a `Tick` is needed."""
 
     state: StrategyState = StrategyState.OFF
     since_s: float = 0.0
@@ -137,7 +137,7 @@ _NO_TIMING: Final = LifecycleTiming()
 
 
 def step(life: Lifecycle, event: LifecycleEvent, now_s: float, timing: LifecycleTiming = _NO_TIMING) -> _Step:
-    """The lifecycle after an event, and what is to be done."""
+    """The lifecycle after an event, and the actions that are due."""
     match event:
         case Enable():
             return _enabled(life, now_s)

@@ -1,7 +1,7 @@
-"""Evicts for memory: by what is in use of the node's capacity, and by what is requested of its allocatable.
+"""Evicts for memory: by the used part of the node's capacity, and by the requested part of its allocatable.
 
-Source: reference/koordinator.md 3.3, "Memory evict". Other than there, amounts are exact, and a node whose allocatable is not known
-loses no pod.
+Source: reference/koordinator.md 3.3, "Memory evict". Other than there, amounts are exact, and a node whose allocatable is unknown loses no
+pod.
 """
 
 from collections.abc import Collection

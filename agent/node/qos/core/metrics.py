@@ -34,7 +34,7 @@ NODE_MEMORY_USAGE: Final = MetricKind("node_memory_usage")
 """Memory of the node in use without reclaimable page cache, in bytes."""
 NODE_MEMORY_WITH_PAGE_CACHE: Final = MetricKind("node_memory_usage_with_page_cache")
 SYS_CPU_USAGE: Final = MetricKind("sys_cpu_usage")
-"""Busy CPUs of what is in no pod."""
+"""Busy CPUs of processes in no pod."""
 SYS_MEMORY_USAGE: Final = MetricKind("sys_memory_usage")
 POD_CPU_USAGE: Final = MetricKind("pod_cpu_usage", ("pod_uid",))
 POD_MEMORY_USAGE: Final = MetricKind("pod_memory_usage", ("pod_uid",))
@@ -62,7 +62,7 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """What a window came to. `count` samples over `span_s` seconds (from the first to the last) back the value."""
+    """The result for a window. `count` samples over `span_s` seconds (from the first to the last) back the value."""
 
     value: float
     count: int

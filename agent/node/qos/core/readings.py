@@ -1,4 +1,4 @@
-"""What consecutive readings of counters and files come to. What cannot be known is None; nothing is made up."""
+"""Figures from consecutive readings of counters and files. A figure that cannot be known is None; nothing is made up."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ _PRECISIONS: Final = ("avg10", "avg60", "avg300")
 
 
 class Counter:
-    """A total that only rises, as long as what it counts is the same."""
+    """A total that only rises, as long as it counts the same thing."""
 
     __slots__ = ("_at_s", "_total")
 
@@ -22,7 +22,7 @@ class Counter:
         self._total = 0.0
 
     def rate(self, at_s: float, total: float) -> float | None:
-        """The rise for each second since the last reading. None at the first one, where no time has passed, and where the total
+        """The rise for each second since the last reading. None at the first one, if no time has passed, and if the total
         fell: then another thing is counted, from now on."""
         before_s, before = self._at_s, self._total
         if before_s is not None and total >= before and at_s <= before_s:
@@ -42,8 +42,8 @@ class Throttling:
         self._last: tuple[int, int] | None = None
 
     def share(self, periods: int, throttled: int) -> float | None:
-        """The share of the periods since the last reading in which tasks were held back; 0 where none passed, since nothing ran.
-        None at the first reading, without a limit so far, and where a counter fell or says more than there were periods."""
+        """The share of the periods since the last reading in which tasks were held back; 0 if none passed, since nothing ran.
+        None at the first reading, without a limit so far, and if a counter fell or exceeds the number of periods."""
         before, self._last = self._last, (periods, throttled)
         if before is None or not periods:
             return None
@@ -54,7 +54,7 @@ class Throttling:
 
 
 def container_id(group: str) -> str | None:
-    """The runtime's ID of the container that a group inside a pod's belongs to; None where the group is no container's."""
+    """The runtime's ID of the container that a group inside a pod's belongs to; None if the group is no container's."""
     found = None if group.startswith(_CONMON) else _ID.fullmatch(group)
     return None if found is None else found[1]
 
@@ -69,7 +69,7 @@ def pressure(text: str) -> Iterator[tuple[str, str, float]]:
 
 
 def total(parts: Iterable[float | None]) -> float | None:
-    """The sum of all parts; None where one of them is not known."""
+    """The sum of all parts; None if one of them is not known."""
     found = 0.0
     for each in parts:
         if each is None:
@@ -79,6 +79,6 @@ def total(parts: Iterable[float | None]) -> float | None:
 
 
 def rest(whole: float | None, parts: Iterable[float | None]) -> float | None:
-    """What is in none of the parts, at least 0; None where the whole or a part is not known."""
+    """The part of the whole that is in none of the parts, at least 0; None if the whole or a part is unknown."""
     inside = total(parts)
     return None if whole is None or inside is None else max(0.0, whole - inside)

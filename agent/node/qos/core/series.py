@@ -16,7 +16,7 @@ MAX_PROPERTIES: Final = 8
 MAX_CHARACTERS: Final = 256
 """So long may the name of a kind and the values of its properties be together."""
 _BYTES_BESIDE: Final = 3072
-"""What a series takes beside its samples, with the longest names, at most."""
+"""Bytes of a series beside its samples, with the longest names, at most."""
 _PERCENTILES: Final = {Aggregation.P50: 50, Aggregation.P90: 90, Aggregation.P95: 95, Aggregation.P99: 99}
 
 
@@ -29,9 +29,9 @@ def rank(count: int, percent: int) -> int:
 
 
 def aggregate(at_s: Sequence[float], values: Sequence[float], aggregation: Aggregation) -> Aggregate:
-    """What samples come to, whatever their order; of two at the same moment the last counts as newer.
+    """One number from samples in any order; of two at the same moment the last counts as newer.
 
-    Raises `MetricError` for an unknown aggregation, and where there is no sample, except for `COUNT`.
+    Raises `MetricError` for an unknown aggregation, and if there is no sample, except for `COUNT`.
     """
     try:
         wanted = Aggregation(aggregation)
@@ -73,14 +73,14 @@ class Series:
 
     @property
     def newest_s(self) -> float:
-        """The moment of the newest sample; minus infinity where there is none."""
+        """The moment of the newest sample; minus infinity if there is none."""
         return self._at_s[-1] if self._at_s else -math.inf
 
     def __len__(self) -> int:
         return len(self._at_s)
 
     def add(self, at_s: float, value: float) -> None:
-        """Add a sample; another sample of the same moment is replaced. What is too old or too much goes, the oldest first."""
+        """Add a sample; another sample of the same moment is replaced. Samples that are too old or too many go, the oldest first."""
         if at_s > self.newest_s:
             self._at_s.append(at_s)
             self._values.append(value)
@@ -109,7 +109,7 @@ def most_bytes(max_samples: int) -> int:
 
 
 def sample_fault(sample: MetricSample, now_s: float, max_age_s: float) -> str | None:
-    """Why a sample is refused, whatever was added before it; None where nothing is wrong."""
+    """Why a sample is refused on its own, without a look at earlier ones; None if it is not."""
     kind, value, at_s = sample.kind, sample.value, sample.at_s
     wrong = property_fault(kind, sample.properties, is_whole=True)
     if wrong is not None:
@@ -131,7 +131,7 @@ def sample_fault(sample: MetricSample, now_s: float, max_age_s: float) -> str | 
 
 
 def property_fault(kind: MetricKind, properties: Mapping[str, str], *, is_whole: bool) -> str | None:
-    """Which properties a kind does not have, and, where all must be set (`is_whole`), which are missing; None where nothing is wrong."""
+    """Which properties a kind does not have, and, if all must be set (`is_whole`), which are missing; None if nothing is wrong."""
     unknown = sorted(properties.keys() - set(kind.properties))
     missing = [name for name in kind.properties if name not in properties] if is_whole else []
     found = [

@@ -1,4 +1,4 @@
-"""What the states informer knows: the node, its pods, VMs and scaling policies, as immutable values."""
+"""The knowledge of the states informer: the node, its pods, VMs and scaling policies, as immutable values."""
 
 import enum
 from collections.abc import Mapping
@@ -52,9 +52,10 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`. `controller_kind` is the kind of the owner
-    that is the pod's controller, such as `ReplicaSet`; `Node` for a static pod's mirror; empty where the pod has no controller. `batch_requests` is what the pod requests of the node's
-    batch resources, which best-effort pods name instead of CPU and memory (Koordinator's `batch-cpu` and `batch-memory`)."""
+    """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`. `controller_kind` is the kind of the owner that
+    is the pod's controller, such as `ReplicaSet`; `Node` for a static pod's mirror; empty if the pod has no controller. `batch_requests` is
+    the pod's request of the node's batch resources, which best-effort pods name instead of CPU and memory (Koordinator's `batch-cpu` and
+    `batch-memory`)."""
 
     namespace: str
     name: str
@@ -81,7 +82,7 @@ class PodState:
 @dataclass(frozen=True, slots=True)
 class VmState:
     """One VM of the agent: `namespace/name`, and its amounts as the runner knows them; 0 before there is a runner. `is_evicted_when_stuck`
-    says that the agent itself evicts the pod when it is denied what it needs."""
+    says that the agent itself evicts the pod when its needs are denied."""
 
     name: str
     pod_uid: str

@@ -1,4 +1,4 @@
-"""Lets containers exceed their CPU limit for a while where the node has CPUs to spare (feature `CPUBurst`).
+"""Lets containers exceed their CPU limit for a while if the node has CPUs to spare (feature `CPUBurst`).
 
 VMs are left alone unless a flag includes them: the agent changes their limit itself, and its growth is the better answer.
 """
@@ -89,7 +89,7 @@ class CPUBurstArgs(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ContainerLoad:
-    """What the newest metrics say of all containers, by ID: milli-CPUs, and the share of throttled periods."""
+    """The newest metrics of all containers, by ID: milli-CPUs, and the share of throttled periods."""
 
     used_milli: dict[str, int]
     throttled: dict[str, float]
@@ -139,7 +139,7 @@ class CPUBurst:
         self._tell(BurstReason.RECOVERED, "each container has its own limit again", outcomes, {})
 
     def round(self) -> None:
-        """Look at all containers, and give each what it may have."""
+        """Look at all containers, and give each its permitted quota and burst."""
         node = self._states.get_node()
         if node is None or not self._states.has_synced():
             self._client.decided(StrategyDecision(BurstReason.NOT_SYNCED, "node and pods were not read yet"))
@@ -191,7 +191,7 @@ class CPUBurst:
     def _updates(
         self, pod: PodState, rule: BurstRule, pool: SharePool, load: ContainerLoad | None
     ) -> list[CgroupUpdate]:
-        """What a pod's groups get. None of a pod whose group has less than its limit: somebody is about to raise that."""
+        """The updates of a pod's groups. There are none if the pod's group has less than its limit: somebody is about to raise that."""
         at = self._client.cgroups.find(pod.uid)
         if at is None:
             return []
@@ -221,7 +221,7 @@ class CPUBurst:
     def _changes(
         self, path: str, quota_us: int | None, setting: BurstSetting, reason: str
     ) -> Iterator[CgroupUpdate]:
-        """What of a setting is not in force in a group whose quota is `quota_us`."""
+        """The parts of a setting that are not in force in a group whose quota is `quota_us`."""
         if setting.quota_us is not None and setting.quota_us != quota_us:
             yield CgroupUpdate(path, QUOTA, setting.quota_us, reason)
         if self._bursts.get(path) != setting.burst_us:
@@ -251,7 +251,8 @@ class CPUBurst:
         return found if isinstance(found, int) else None
 
     def _pod_rule(self, pod: PodState) -> BurstRule:
-        """The rule of a pod. Where its annotation is wrong, its last rule without faults holds, else it does not burst; an Event says so once."""
+        """The rule of a pod. If its annotation is wrong, its last rule without faults holds, else it does not burst; an Event says so
+        once."""
         name = names.CPU_BURST if names.CPU_BURST in pod.annotations else names.PUBLISHED_CPU_BURST
         text = pod.annotations.get(name)
         try:
@@ -271,7 +272,7 @@ class CPUBurst:
     # ------------------------------------------------------------ the node
 
     def _used_milli(self) -> int | None:
-        """What all but best effort use, over a few rounds; None where that is not known."""
+        """The use of all but best effort, over a few rounds; None if that is unknown."""
         window_s = min(5 * self.args.interval, self.args.window)
         best_effort = best_effort_uids(self._states.get_all_pods(), self._states.get_all_vms())
         try:
@@ -300,7 +301,8 @@ class CPUBurst:
         outcomes: Sequence[WriteOutcome],
         inputs: Mapping[str, float],
     ) -> None:
-        """Note what was done. Where nothing else is said, the reason follows from the outcomes; a kernel without burst is no fault."""
+        """Note the outcome of the round. If nothing else is said, the reason follows from the outcomes; a kernel without burst is no
+        fault."""
         changed = [each for each in outcomes if each.result in {WriteResult.WRITTEN, WriteResult.RECOMMENDED}]
         failed = [each for each in outcomes if each.result is WriteResult.FAILED]
         found = reason or (BurstReason.ADJUSTED if changed else BurstReason.UNCHANGED)

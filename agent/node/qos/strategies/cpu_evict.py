@@ -1,4 +1,4 @@
-"""`CPUEvict`: evicts pods where best-effort pods or the node run short of CPU. Its rules are in `agent.node.qos.core.cpu_evict`."""
+"""`CPUEvict`: evicts pods if best-effort pods or the node run short of CPU. Its rules are in `agent.node.qos.core.cpu_evict`."""
 
 import random
 import time
@@ -32,7 +32,7 @@ class CPUEvictArgs(EvictArgs):
     window: Annotated[float, Field(ge=1, le=MAX_WINDOW_S)] = 60.0
     cool_time: Annotated[float, Field(ge=0, le=86_400)] = 20.0
     satisfaction_lower_percent: Annotated[int, Field(ge=1, le=60)] = 40
-    """Best-effort pods are evicted where their limit is at most so much of their requests."""
+    """Best-effort pods are evicted if their limit is at most so much of their requests."""
     satisfaction_upper_percent: Annotated[int, Field(ge=1, le=99)] = 60
     """Until their limit is so much of their requests."""
     best_effort_usage_percent: Annotated[int, Field(ge=1, le=100)] = 90
@@ -40,7 +40,7 @@ class CPUEvictArgs(EvictArgs):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """As for memory; and satisfaction ends where it began, or above."""
+        """As for memory; and satisfaction ends at its beginning, or above."""
         yield from super().rules(found)
         lower, upper = (found.get(f"satisfaction_{kind}_percent") for kind in ("lower", "upper"))
         if lower is not None and upper is not None and upper < lower:
@@ -65,7 +65,7 @@ class CPUEvict(EvictStrategy[CPUEvictArgs]):
     def tasks(
         self, node: NodeState, found: Collection[Evictable], releasing: Collection[str]
     ) -> tuple[EvictionTask, ...]:
-        """By the CPU that is busy, and by what best-effort pods may use."""
+        """By the CPU that is busy, and by the limit of best-effort pods."""
         used = self._backed(self.node_metric(NODE_CPU_USAGE))
         figures = CpuFigures(used, self._best_effort(Aggregation.AVG), self._best_effort(Aggregation.LAST))
         return cpu_tasks(self.args.evict_rules(), self._satisfaction(), node, found, figures, releasing)
@@ -74,7 +74,7 @@ class CPUEvict(EvictStrategy[CPUEvictArgs]):
         return Evictable(pod, marks, cpu_used_milli=None if used is None else milli(used.value))
 
     def _best_effort(self, aggregation: Aggregation) -> BestEffortCpu | None:
-        """What the metrics say of best-effort pods; None where a figure is missing."""
+        """The metrics of best-effort pods; None if a figure is missing."""
         usage, limit, request = (
             self._backed(
                 self.node_metric(NODE_BE, aggregation, {"be_resource": "cpu", "be_allocation": each})
@@ -86,7 +86,7 @@ class CPUEvict(EvictStrategy[CPUEvictArgs]):
         return BestEffortCpu(usage, limit, request)
 
     def _backed(self, found: Aggregate | None) -> int | None:
-        """As milli-CPU; None where samples cover less than a third of the window. Source: reference/koordinator.md 3.3."""
+        """As milli-CPU; None if samples cover less than a third of the window. Source: reference/koordinator.md 3.3."""
         if found is None or found.span_s * 3 < self.window_s:
             return None
         return milli(found.value)

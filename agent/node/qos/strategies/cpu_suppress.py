@@ -48,7 +48,7 @@ _MISSES: Final = frozenset({WriteResult.FAILED, WriteResult.UNSUPPORTED, WriteRe
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """What was done to the groups: `is_action` where something was written or recommended."""
+    """The changes of the groups: `is_action` if something was written or recommended."""
 
     reason: SuppressReason
     message: str
@@ -56,7 +56,7 @@ class HeldBack:
 
 
 def told(outcomes: Sequence[WriteOutcome], reason: SuppressReason, message: str) -> HeldBack:
-    """What writes came to; the first that failed, if any, is what is told."""
+    """The result of writes; the first that failed, if any, is told."""
     for each in outcomes:
         if each.result in _MISSES:
             return HeldBack(
@@ -94,7 +94,7 @@ class QuotaOfBestEffort:
 class CpusOfBestEffort:
     """Holds best effort back by the CPUs that its groups may run on.
 
-    Where the kubelet gives containers CPUs of their own (its static policy), these are left out, and only the groups of
+    If the kubelet gives containers CPUs of their own (its static policy), these are left out, and only the groups of
     containers are written, for the kubelet writes them, too. cgroup v2 narrows inner groups itself.
     """
 
@@ -122,7 +122,7 @@ class CpusOfBestEffort:
         return told(outcomes, why, f"CPUs {text}, were {cpu_list(current)}")
 
     def free(self, group: str) -> HeldBack:
-        """Give the groups all CPUs that are no container's own. Nothing is written where no group has fewer than the kubelet's tree."""
+        """Give the groups all CPUs that are no container's own. Nothing is written if no group has fewer than the kubelet's tree."""
         everything = self._cpus(_around(group))
         exclusive = self._exclusive(everything)
         if not exclusive and self._cpus(group) == everything:
@@ -192,12 +192,12 @@ class CPUSuppressArgs(Settings):
     policy: Literal["cfsQuota", "cpuset"] = "cfsQuota"
     """Some time of all CPUs, or all time of some CPUs."""
     group: Annotated[str, AfterValidator(_group)] = ""
-    """The best-effort group, where there are several kubelets."""
+    """The best-effort group, if there are several kubelets."""
 
 
 class CPUSuppress:
-    """The strategy. Metrics that are missing or stale leave the limit as it is for a while; after that the others count with what they
-    request, so that neither they nor best effort suffer for ever."""
+    """The strategy. Metrics that are missing or stale leave the limit as it is for a while; after that the others count with their
+    requests, so that neither they nor best effort suffer for ever."""
 
     feature_spec = FeatureSpec()
     args_model = CPUSuppressArgs
@@ -239,7 +239,7 @@ class CPUSuppress:
                 self._tell(freed.reason, f"{group}: {freed.message}", None, is_action=freed.is_action)
 
     def round(self) -> None:
-        """Look at the node, and give best effort what it may have."""
+        """Look at the node, and give best effort its share."""
         groups, node = self._groups(), self._states.get_node()
         if len(groups) != 1:
             listed = ", ".join(groups) or "none"
@@ -273,7 +273,7 @@ class CPUSuppress:
         )
         held = self._used.hold(group, share, why)
         if group not in self._freed and self._other.free(group).reason is SuppressReason.RECOVERED:
-            self._freed.add(group)  # of what an earlier run with the other policy has left
+            self._freed.add(group)  # from an earlier run with the other policy
         failed = held.reason is SuppressReason.WRITE_FAILED
         self._tell(
             held.reason if failed or reason is None else reason,
@@ -283,7 +283,7 @@ class CPUSuppress:
         )
 
     def _use(self, node: NodeState) -> tuple[NodeCpuUse | None, str]:
-        """What is used now; else what is missing."""
+        """The present use; else None, and a text about the missing figures."""
         window_s = self.args.window
         try:
             busy = self._cache.query(NODE_CPU_USAGE, window_s, Aggregation.LAST)

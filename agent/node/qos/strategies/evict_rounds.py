@@ -1,4 +1,4 @@
-"""A strategy that evicts: its args, and what it does once in each interval."""
+"""A strategy that evicts: its args, and its round in each interval."""
 
 import random
 import time
@@ -32,24 +32,24 @@ MAX_WINDOW_S: Final = 300
 
 
 class EvictArgs(Settings):
-    """What strategies that evict have in common; each has its own defaults. Durations are seconds."""
+    """The args that strategies that evict share; each has its own defaults. Durations are seconds."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
     TASKS: ClassVar[tuple[str, ...]] = ()
     """The tasks that the strategy has."""
 
     tasks: Annotated[list[str], Field(min_length=1)]
-    """Who is evicted and why, in this order."""
+    """The tasks, which name the pods to evict and the reason, in this order."""
     threshold_percent: Annotated[int, Field(ge=1, le=100)]
     """Of the capacity in use: from here on pods are evicted."""
     lower_percent: Annotated[int, Field(ge=0, le=99)] | None = None
-    """Of the capacity in use: down to here; 2 below the threshold where it is left out."""
+    """Of the capacity in use: down to here; 2 below the threshold if it is left out."""
     allocatable_threshold_percent: Annotated[int, Field(ge=1, le=1000)] = 100
     """Of the allocatable, requested by pods that count: above it pods are evicted."""
     allocatable_lower_percent: Annotated[int, Field(ge=0, le=999)] | None = None
-    """Of the allocatable: down to here; 2 below the threshold where it is left out."""
+    """Of the allocatable: down to here; 2 below the threshold if it is left out."""
     max_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = HIGHEST_PRIORITY
-    """Pods above this priority are never evicted for what they use, nor as best effort."""
+    """Pods above this priority are never evicted for their use, nor as best effort."""
     allocatable_max_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     """Pods above this priority neither count as requested nor are evicted for it."""
     interval: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
@@ -118,7 +118,7 @@ class EvictStrategy(ABC, Generic[A]):
         self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take what the strategy works with."""
+        """Take the tools of the strategy."""
         self.client, self.metrics, self.states = client, metric_cache, states_informer
         self.window_s = self.args.window
         self._engine = EvictionEngine(self.args.limits())
@@ -165,7 +165,7 @@ class EvictStrategy(ABC, Generic[A]):
 
     @abstractmethod
     def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:
-        """The pod with what it uses."""
+        """The pod with its use."""
 
     def node_metric(
         self,
@@ -173,7 +173,7 @@ class EvictStrategy(ABC, Generic[A]):
         aggregation: Aggregation = Aggregation.AVG,
         properties: Mapping[str, str] | None = None,
     ) -> Aggregate | None:
-        """A metric of the node over the window; None where there is none."""
+        """A metric of the node over the window; None if there is none."""
         try:
             return self.metrics.query(kind, self.window_s, aggregation, properties)
         except MetricError:

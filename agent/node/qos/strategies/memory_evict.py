@@ -1,4 +1,4 @@
-"""`MemoryEvict`: evicts pods where the node's memory runs short. Its rules are in `agent.node.qos.core.memory_evict`."""
+"""`MemoryEvict`: evicts pods if the node's memory runs short. Its rules are in `agent.node.qos.core.memory_evict`."""
 
 import random
 import time
