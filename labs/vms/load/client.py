@@ -29,7 +29,7 @@ class LoadClient:
         return await self._call("PUT", json.dumps(setting).encode())
 
     async def read(self) -> LoadReport:
-        """What the guest uses. Raises `LoadError`."""
+        """The load and use of the guest. Raises `LoadError`."""
         return await self._call("GET")
 
     async def _call(self, method: str, body: bytes | None = None) -> LoadReport:
