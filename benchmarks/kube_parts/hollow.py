@@ -26,7 +26,7 @@ REQUESTS: Final = {"cpu": "200m", "memory": "128Mi"}
 IDLE_MILLI: Final = 120
 LOADED_MILLI: Final = (150, 350, 500)
 FORGETFUL: Final = {"name": "utilisation", "args": {"window": 2, "tailWindow": 0, "surgeWindow": 0}}
-"""What a load was a minute ago does not count, so that pods shrink within the benchmark, too."""
+"""The load of a minute ago does not count, so that pods shrink within the benchmark, too."""
 PERIODS: Final = {"downWindow": 10}
 CREATORS: Final = 4
 DONE_S: Final = 5.0
@@ -60,7 +60,7 @@ class Scene:
     agents: tuple[str, ...]
 
     def costs(self) -> dict[str, Cost]:
-        """What the scheduler and all agents have used so far."""
+        """The cost of the scheduler and all agents so far."""
         return {each: self.parley.cost(each) for each in PROGRAMS}
 
     def patched(self) -> int:
@@ -68,7 +68,7 @@ class Scene:
         return sum(len(each.patched_s) for each in self.pods.seen.values())
 
     def is_settled(self) -> bool:
-        """Whether each agent knows its pods, and that nothing is wrong with them. Raises `OSError`."""
+        """Whether each agent knows its pods, and finds no fault with them. Raises `OSError`."""
         found = [vm["state"] for each in self.agents for vm in self.parley.page(each, "/v1/vms")["vms"]]
         return len(found) == len(self.pods.seen) and all(each == "ok" for each in found)
 

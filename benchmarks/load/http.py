@@ -8,7 +8,7 @@ CALL_S = 5.0
 
 
 class Owner(Protocol):
-    """Who uses a connection and hears what becomes of it."""
+    """The user of a connection, which hears its events."""
 
     def replied(self, connection: "Connection", status: int, body: bytes) -> None:
         """A reply is complete."""

@@ -1,4 +1,4 @@
-"""What the metric cache and the collectors cost over 110 pods of three containers, in a process of its own.
+"""The cost of the metric cache and the collectors over 110 pods of three containers, in a process of its own.
 
 `python -m benchmarks.node_plugins_parts.collecting CGROUPS SECONDS`: prints one JSON line.
 """

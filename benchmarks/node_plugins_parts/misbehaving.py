@@ -53,7 +53,7 @@ STRATEGIES: Final = (Waits, Raises, Blocks, Spins)
 
 
 def distribution(directory: Path) -> Path:
-    """A distribution that offers them, by their names: where it lies."""
+    """The folder of a distribution that offers them, by their names."""
     metadata = directory / "site" / "bench_strategies-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-strategies\nVersion: 1\n")

@@ -1,4 +1,5 @@
-"""Whether strategies delay resizes: from load and from urgent wishes to the size, in the real agent, beside each strategy that misbehaves."""
+"""The delay of resizes by strategies: from load and from urgent wishes to the size, in the real agent, beside each strategy that
+misbehaves."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ NOBODY: Final = "no strategy"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured beside one strategy; None where nothing was. `missing` are the wishes and loads that came to no size in time."""
+    """The measurements beside one strategy; None if there are none. `missing` are the wishes and loads that came to no size in time."""
 
     strategy: str
     wish: dict[str, float | None]

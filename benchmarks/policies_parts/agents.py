@@ -92,7 +92,7 @@ class AgentRule(Rule):
         return desire(self.state, now_s, self._timing)[0]
 
     def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:
-        """What the agent asks the guest for."""
+        """The size that the agent asks the guest for."""
         return shrink(self.state, size, size.min(wanted), size, now_s, self._timing).amount
 
     def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:

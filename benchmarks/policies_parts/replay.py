@@ -93,7 +93,7 @@ class Replay:
         self._counted_from_s = counted_from_s
         self._target = size
         self._landings: list[_Landing] = []
-        """What is under way, soonest first."""
+        """The changes under way, soonest first."""
         self._sizes = [(0.0, size.vcpu_milli / 1000)]
         self._load1 = self._load5 = 0.0
         rule.moved(size, size, 0.0)
