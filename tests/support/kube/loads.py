@@ -10,7 +10,7 @@ from tests.support.kube.objects import pod
 
 
 class Load(LoadFile):
-    """What a pod's container does. At first that is nothing."""
+    """The work of a pod's container. At first there is none."""
 
     def pod(self, name: str, **arguments: Any) -> Manifest:
         """A pod with this load; the arguments are those of `objects.pod`."""

@@ -56,7 +56,7 @@ class PlacingScene:
         self.parley, self.objects, self.plane = parley, objects, objects.plane
         self.nodes: list[str] = []
         self.port = 0
-        """Where Parley's scheduler gives permits."""
+        """The port at which Parley's scheduler gives permits."""
 
     # ------------------------------------------------------------ beginning and end
 
@@ -112,7 +112,7 @@ class PlacingScene:
             return list(pool.map(lambda each: create_pod(self.objects, each), manifests))
 
     def node_of(self, name: str) -> str:
-        """The node of a pod; empty where it has none."""
+        """The node of a pod; empty if it has none."""
         return str(self.objects.get("pods", name)["spec"].get("nodeName", ""))
 
     def placed(self, name: str) -> str:
@@ -159,7 +159,7 @@ class PlacingScene:
         return {row["uid"]: quantities.parse(row["reserved"]["cpu"]).milli_value() for row in page["rows"]}
 
     def audit(self) -> list[str]:
-        """What Parley's scheduler finds wrong with its ledger."""
+        """The faults that Parley's scheduler finds in its ledger."""
         faults: list[str] = json.loads(fetch(self.port, "/v1/audit"))["faults"]
         return faults
 
