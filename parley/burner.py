@@ -14,7 +14,7 @@ from protocol.values import Resources
 CALM_S: Final = 4.0
 """`this-machine` must have kept its size for this long before the load starts."""
 PATIENCE_S: Final = 20.0
-"""On a machine that is never calm the load starts after so long, from whatever size there is."""
+"""On a machine that is never calm the load starts after so long, from any size."""
 
 
 class Process(Protocol):
@@ -33,7 +33,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Maximum:
-    """The maximum of `this-machine` in CPUs, and how far it is raised where other work has it there before the load."""
+    """The maximum of `this-machine` in CPUs, and how far it is raised if other work has the VM there before the load."""
 
     max: int
     most: int

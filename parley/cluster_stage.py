@@ -47,7 +47,7 @@ LOAD_EVERY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """What each pod begins with, its step of growth and its maximum."""
+    """The beginning size of each pod, its step of growth and its maximum."""
 
     first: Resources
     step: Resources
@@ -87,7 +87,7 @@ REAL_POD: Final = PodShape(Resources(100, 64 * MIB), Resources(100, 64 * MIB), R
 
 @dataclass(frozen=True, slots=True)
 class NodeWithPods:
-    """A node that runs pods of one shape, what says their load, and where the node's informant is, if that is the one."""
+    """A node that runs pods of one shape, the source of their load, and the place of the node's informant, if it is the source."""
 
     name: str
     reservable: Resources
@@ -155,7 +155,7 @@ def _hollow(
     }
     addresses = [each["status"]["podIP"] for each in _running(plane, pods).values()]
     guest = directory / "guest.yaml"
-    # What a wish brought is soon given back, so that there is something to see.
+    # The growth by a wish is soon given back, so that there is something to see.
     _write(guest, {"protect": False, "wish": {"hold": 2, "calm": 2}})
     common = ("--config", str(guest), "--approve-all", "--high", "2.6", "--memory", "256Mi", "2Gi")
     informants = tuple(

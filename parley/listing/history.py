@@ -103,5 +103,5 @@ def _nothing(explained: Explanation, wanted: HistoryOptions) -> str:
 
 
 def _fault(answer: object) -> str | None:
-    """Why a program told nothing; None where it did."""
+    """The reason why a program told nothing; None if it told something."""
     return answer.fault if isinstance(answer, NoAnswer) else None

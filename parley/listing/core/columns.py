@@ -15,7 +15,7 @@ def short(amount: AmountShown | None) -> str | None:
 
 
 def worth(amount: AmountShown | None) -> tuple[int, int] | None:
-    """What an amount is sorted by; None where it is not known or no quantity."""
+    """The sort key of an amount; None if it is not known or no quantity."""
     if amount is None:
         return None
     try:

@@ -98,7 +98,7 @@ def is_named(vm: str, namespace: str | None, names: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """What happened at a moment (RFC 3339): a decision of the scheduler, or an event of the agent."""
+    """An event at a moment (RFC 3339): a decision of the scheduler, or an event of the agent."""
 
     at: str
     source: str
