@@ -1,4 +1,4 @@
-"""What people are told of pods that our own scheduler places: Events, and the condition PodScheduled. Wording: kube-scheduler's."""
+"""The messages to people about pods that our own scheduler places: Events, and the condition PodScheduled. Wording: kube-scheduler's."""
 
 import asyncio
 import random
@@ -107,7 +107,7 @@ class PodOutcomes:
 async def write_condition(
     api: KubernetesApi, pod: PodInfo, condition: Manifest, deadline_s: float = CALL_DEADLINE_S
 ) -> None:
-    """Write one condition of a pod; nothing where the pod is gone, or another one has its name. Raises `KubernetesError`."""
+    """Write one condition of a pod; nothing if the pod is gone, or another one has its name. Raises `KubernetesError`."""
     try:
         await api.patch(
             PODS,

@@ -151,7 +151,7 @@ class KubernetesReservations:
         """By UID, of objects that cannot be read; what was told of them before counts on."""
 
     async def load(self) -> None:
-        """See every object. Raises `ClusterUnreachableError`; where the API server knows no such type there are none."""
+        """See every object. Raises `ClusterUnreachableError`; if the API server knows no such type, there are none."""
         try:
             await self._watch.caught_up(self._clock())
         except KubernetesError as error:

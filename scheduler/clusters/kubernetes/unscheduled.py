@@ -56,7 +56,7 @@ class UnscheduledPods:
         )
 
     def offer_again(self) -> None:
-        """Tell once more of pods that were not taken, where there were any."""
+        """Tell once more of pods that were not taken, if there were any."""
         if not self._has_refused:
             return
         self._has_refused = False

@@ -10,8 +10,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,16}")
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number."""
-
     name: str
     about: str
     default: int
@@ -31,7 +29,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A text, of `MAX_WORD` characters at most; one of `choices`, or begun by one of `beginnings`, where there are any."""
+    """A text of at most `MAX_WORD` characters: one of `choices` if there are any, or begun by one of `beginnings` if there are any."""
 
     name: str
     about: str
@@ -62,7 +60,7 @@ MAX_WORD: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class YesNo:
-    """`true` or `false`; false where it is not given."""
+    """`true` or `false`; false if it is not given."""
 
     name: str
     about: str
@@ -80,7 +78,7 @@ Parameter: TypeAlias = Whole | Word | YesNo
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What was read: numbers, words where they were given, and what is yes or no."""
+    """The query as it was read: numbers, words if they were given, and what is yes or no."""
 
     numbers: Mapping[str, int]
     words: Mapping[str, str]

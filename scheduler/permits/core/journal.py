@@ -144,7 +144,6 @@ def _reservation_parts(account: ReservationAccount) -> ReservationParts:
 
 
 def restore(snapshot: Snapshot) -> Core:
-    """A core in the state of `snapshot`."""
     core = Core(snapshot.config, snapshot.rules)
     held = core.state
     for node in snapshot.nodes:
@@ -269,7 +268,7 @@ def read_line(text: str) -> Snapshot | Step | Gap:
 
 
 def _in_words(error: Exception) -> str:
-    """What is wrong with a line, for a person."""
+    """The fault of a line, for a person."""
     match error:
         case json.JSONDecodeError():
             return f"not JSON: {error.msg} (character {error.pos + 1})"
@@ -345,7 +344,7 @@ def _read_value(written: Any) -> Any:
         case {"type": name, **fields}:
             kind = _known(name, _TYPES)
             given = {key: _read_value(item) for key, item in fields.items()}
-            # None is not written, whatever the field's default
+            # None is not written, whether or not it is the field's default
             return kind(**{name: given.get(name) for name in _fields(kind)})
         case {"fields": parts}:
             return {name: _read_value(item) for name, item in parts.items()}

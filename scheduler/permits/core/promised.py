@@ -47,7 +47,7 @@ def settled(state: RowState, current: Resources) -> RowState:
 
 
 def without_start_up(state: RowState) -> Resources:
-    """What a row keeps beside what its VM might have had before this process began."""
+    """The amount that a row keeps beside the one that its VM might have had before this process began."""
     return state.without(Cause.START_UP).without(Cause.TOLD, _START_UP).reserved
 
 

@@ -80,8 +80,9 @@ MAX_LOOKING: Final = 256
 class WaitingRequest:
     """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
 
-    `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it
-    waits for, `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
+    `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it waits for,
+    `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the
+    answer once it is there, told to `future` if somebody has begun to wait.
     """
 
     arrived: events.RequestArrived
