@@ -242,7 +242,7 @@ async def _alternate(without: House, reading: House, options: Options) -> dict[s
                 await without.round(options.round_s)
     if not reading.page.is_loaded:
         reading.faults.add(f"the live page has only {reading.page.pages_of_load} pages of the state")
-    # The cheapest round of each: what another program takes of the machine, its clock and its caches only ever adds to a round.
+    # The cheapest round of each: the use of the machine, its clock and its caches by another program only ever adds to a round.
     plain_us, read_us = min(without.each_us), min(reading.each_us)
     paired = [after / before for before, after in zip(without.each_us, reading.each_us, strict=True)]
     return {

@@ -41,7 +41,7 @@ const timer = setInterval(() => {
 const frame = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 """
-"""Begins to watch the page's thread; what a part of the benchmark does follows."""
+"""Begins to watch the page's thread; a part of the benchmark follows."""
 ENDED = """
 await rest(20);
 clearInterval(timer);

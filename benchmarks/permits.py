@@ -173,7 +173,7 @@ class Options:
 
 
 class Bench:
-    """One server and what is measured on it."""
+    """One server and its figures."""
 
     def __init__(self, options: Options, server: program.Program) -> None:
         self._options = options

@@ -160,7 +160,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Row:
-    """A group under a chain, and what came of its rounds."""
+    """A group under a chain, and the results of its rounds."""
 
     text: str
     key: str

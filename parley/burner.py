@@ -102,7 +102,7 @@ class Burner:
 
     def figures(self, sizes: Sequence[SizeChange], vm: VmInShort | None) -> dict[str, Any]:
         """Seconds from the load's start to the first growth, and from its end to the size from before; `vm` is the last
-        report of the agent on `this-machine`. `notes` give the reason why a figure is missing, or what it took to get it.
+        report of the agent on `this-machine`. `notes` give the reason why a figure is missing, or the effort to get it.
         """
         growth_s, shrink_s = self._growth_s(sizes), self._shrink_s(sizes)
         return {

@@ -1,8 +1,8 @@
 """`parley demo --cluster`: a control plane on this machine with one node, and pods on it that are scaled in place.
 
 `kube`: the node is hollow, so nothing runs in its containers. Their load is made up by informants at the pods' addresses, one
-for each pod, named by the annotation `parley.dev/informant`: what the hollow node itself is told of use reaches only the kubelet's
-statistics, and a pod's cgroup, which the node informant reads, does not exist there.
+for each pod, named by the annotation `parley.dev/informant`: the use that the hollow node itself is told reaches only the
+kubelet's statistics, and a pod's cgroup, which the node informant reads, does not exist there.
 
 `node`: the node is real. The pods run a workload whose load follows a plan, the kernel throttles them, and the node informant sees it.
 """

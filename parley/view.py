@@ -84,7 +84,7 @@ def notes(document: AgentVms) -> Iterator[str]:
 
 
 def line(vm: VmInShort) -> str:
-    """All that is told of a VM in one line; what its agent does not say is a dash or a question mark."""
+    """All that is told of a VM in one line; a value that its agent does not say is a dash or a question mark."""
     goal = f"{amount_text(vm.goal)} {kind(vm)}".rstrip()
     machine = ""
     if vm.machine is not None:

@@ -1,4 +1,4 @@
-"""Many pods on hollow nodes: what a resize costs the API server, and what scheduler and agents take of a machine."""
+"""Many pods on hollow nodes: the cost of a resize for the API server, and that of scheduler and agents for a machine."""
 
 import random
 import resource
@@ -30,7 +30,7 @@ FORGETFUL: Final = {"name": "utilisation", "args": {"window": 2, "tailWindow": 0
 PERIODS: Final = {"downWindow": 10}
 CREATORS: Final = 4
 DONE_S: Final = 5.0
-"""After the last change of load, what is under way ends."""
+"""After the last change of load, the resizes under way end."""
 START_S: Final = 240.0
 PROGRAMS: Final = ("scheduler", "agent")
 

@@ -1,6 +1,6 @@
 """Pool plugins for a load: each caps the pools that its args name at a total of units, and only computes.
 
-A benchmark offers them as entry points. The args: `name`, what the plugin calls itself, and `totals`, units by pool.
+A benchmark offers them as entry points. The args: `name`, the plugin's own name, and `totals`, units by pool.
 """
 
 from collections.abc import Mapping

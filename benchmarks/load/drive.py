@@ -88,7 +88,7 @@ class _Drive(abc.ABC):
 
     @abc.abstractmethod
     def go_on(self, connection: http.Connection) -> None:
-        """A connection has been answered: what now?"""
+        """Handle an answer on a connection."""
 
     def send(self, connection: http.Connection, since_s: float) -> bool:
         """Send the next request, whose latency counts from `since_s`; False if there is none now."""

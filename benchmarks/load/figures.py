@@ -1,4 +1,4 @@
-"""Figures: percentiles, the machine, what went wrong, and a small table for people."""
+"""Figures: percentiles, the machine, the faults, and a small table for people."""
 
 import platform
 import sys

@@ -20,7 +20,7 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection. `since` and `token` are the owner's: the moment a latency counts from, and what was asked."""
+    """A connection. `since` and `token` are the owner's: the moment from which a latency counts, and the question."""
 
     __slots__ = ("_buffer", "_owner", "_transport", "is_busy", "is_open", "since", "token")
 

@@ -62,7 +62,7 @@ class Renewing(Agent):
 
 
 class Renewals:
-    """All agents, their connections and what became of them. Seconds are those of `time.monotonic`."""
+    """All agents, their connections and their results. Seconds are those of `time.monotonic`."""
 
     def __init__(self, fleet: list[Renewing], port: int, rng: random.Random, faults: Faults) -> None:
         self._fleet = fleet
@@ -142,7 +142,7 @@ class Renewals:
             await asyncio.sleep(self._rng.uniform(*RECONNECT_S))
 
     def lost(self, connection: http.Connection) -> None:
-        """A connection was cut: what was under way on it will not be answered."""
+        """A connection was cut: the requests under way on it will not be answered."""
         gone = self._closed.pop(connection, None)
         if gone is None:
             return  # cut before it was taken up

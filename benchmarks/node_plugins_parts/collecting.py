@@ -56,7 +56,7 @@ def _resident_mb() -> float:
 
 
 def cache_figures() -> dict[str, float]:
-    """Memory of a cache with 5 minutes of all series at 1 Hz, and what queries of it take."""
+    """Memory of a cache with 5 minutes of all series at 1 Hz, and the time of queries of it."""
     clock = Clock()
     ids = [f"{number:064x}" for number in range(PODS * CONTAINERS)]
     uids = [uid_of(number) for number in range(PODS)]

@@ -19,7 +19,7 @@ class _Strategy:
 
 
 class Waits(_Strategy):
-    """Does nothing until its end is asked for: what is left are the collectors."""
+    """Does nothing until its end is asked for: only the collectors are left."""
 
     def run(self, stop: StopSignal) -> None:
         while not stop.wait(60.0):

@@ -39,8 +39,8 @@ class Row:
 async def measure(
     directory: Path, groups: Path, strategies: tuple[str, ...], count: int, rounds: int, faults: Faults
 ) -> list[Row]:
-    """A row without strategies, and one with each of these, in an agent of its own. Of several rounds the smallest figures: what else
-    runs on the machine only ever adds."""
+    """A row without strategies, and one with each of these, in an agent of its own. Of several rounds the smallest figures: other
+    programs on the machine only ever add."""
     paths = (distribution(directory),)
     names = (NOBODY, *strategies)
     found: dict[str, list[Row]] = {name: [] for name in names}

@@ -139,7 +139,7 @@ class Informant:
 
 
 class Guest:
-    """The workload in a VM, and what is counted of it from `counted_from_s` on."""
+    """The workload in a VM, and its counts from `counted_from_s` on."""
 
     def __init__(self, demand: Demand, size: Resources, tally: Tally, counted_from_s: float) -> None:
         self._demand = demand

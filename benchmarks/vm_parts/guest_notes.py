@@ -58,7 +58,7 @@ def open_pressure() -> int:
 
 
 class Notes:
-    """The sources, and what they have told since somebody asked last."""
+    """The sources, and their events since somebody asked last."""
 
     def __init__(self) -> None:
         self.uevents = open_uevents()

@@ -133,7 +133,7 @@ class GuestIdentity:
 
 @dataclass(frozen=True, slots=True)
 class GuestPaths:
-    """The files of one guest in its directory: sockets, and what it and QEMU have printed."""
+    """The files of one guest in its directory: sockets, and the output of it and of QEMU."""
 
     directory: Path
 

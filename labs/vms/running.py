@@ -236,7 +236,7 @@ def _clear_sockets(paths: GuestPaths) -> None:
 
 
 def said(directory: Path, what: str) -> str:
-    """`what` has happened, and what QEMU and the guest printed before."""
+    """The text of a fault: `what` has happened, with the earlier output of QEMU and the guest."""
     paths = GuestPaths(directory)
     tails = [
         f"{name}:\n{tail}"

@@ -1,4 +1,4 @@
-"""`parley history`: what was decided of a VM, and what its agent noted, in one order."""
+"""`parley history`: the decisions about a VM and the notes of its agent, in one order."""
 
 import functools
 import json

@@ -11,7 +11,7 @@ import click
 from hosting import lifecycle
 
 NOBODY: Final = 1
-"""Exit code: nobody answered, what was asked for is not known, or the output cannot be written."""
+"""Exit code: nobody answered, the thing asked for is not known, or the output cannot be written."""
 GONE: Final = 141
 """Exit code: the reader of our output has gone, as a shell tells of a program that SIGPIPE ended."""
 

@@ -1,4 +1,4 @@
-"""Events: what has changed of a VM between two documents of its agent, as short lines for people. Pure."""
+"""Events: the changes of a VM between two documents of its agent, as short lines for people. Pure."""
 
 import enum
 from dataclasses import dataclass, replace

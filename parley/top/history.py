@@ -34,7 +34,7 @@ Key: TypeAlias = tuple[str, str]
 _STEPS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60, BUCKETS)
 _FIELDS: Final = 6
 _UNKNOWN: Final = -1.0
-"""In a bucket in which nothing was heard; what is heard is at least 0."""
+"""The value of a bucket in which nothing was heard; a heard value is at least 0."""
 _EMPTY: Final = array("f", [_UNKNOWN]) * (_FIELDS * BUCKETS)
 
 

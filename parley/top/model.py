@@ -1,4 +1,4 @@
-"""The table: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
+"""The table: rows from the agents' documents, their order, the filter, and the changes. Pure."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence

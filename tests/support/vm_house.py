@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HouseVm:
-    """A VM of the house: its guest, and what agent and scheduler are told of it.
+    """A VM of the house: its guest, and the description that agent and scheduler are told.
 
     `uid` is the pod's, `uid-NAME` unless said otherwise. A VM of a `pool` needs the team's quota to grow.
     """

@@ -1,4 +1,4 @@
-"""Looks at real guests: what QEMU says is plugged, what the guest says it uses, and what agent and scheduler make of that."""
+"""Looks at real guests: the parts plugged by QEMU's word, the use by the guest's word, and the view of agent and scheduler."""
 
 import asyncio
 import sys
@@ -101,10 +101,11 @@ class VmLook:
 
 @dataclass(slots=True)
 class UseWatch:
-    """Adds up, again and again, what all guests use, and notes every time at which that was more than `room`.
+    """Adds up, again and again, the use of all guests, and notes every time at which that was more than `room`.
 
-    Guests do not answer at the same moment, and what one gives up another may have before that one answers. So all are asked
-    twice, and of each the smaller answer counts: what a guest used the whole time. A look without an answer of each guest does not count.
+    Guests do not answer at the same moment, and another may get an amount before the one that gave it up answers. So all are asked
+    twice, and of each the smaller answer counts: the amount that a guest used the whole time. A look without an answer of each guest
+    does not count.
     """
 
     room: Resources

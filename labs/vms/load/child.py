@@ -26,7 +26,7 @@ OOM_SCORE = 500
 
 
 def run_job(seconds: float) -> float:
-    """Use so much CPU time of this process; what was used. It stands still while the guest gives this process no CPU."""
+    """Use so much CPU time of this process. Returns the used time. It stands still while the guest gives this process no CPU."""
     began_s = time.process_time()
     while True:
         used_s = time.process_time() - began_s

@@ -1,4 +1,4 @@
-"""The knob of a guest's load from outside: what the demo and the tests set it with."""
+"""The knob of a guest's load from outside: the demo and the tests set the load with it."""
 
 import json
 

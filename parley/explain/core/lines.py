@@ -215,7 +215,7 @@ def _tries(facts: VmInFull) -> Iterator[str]:
 
 
 def _notes(evidence: Evidence, facts: VmInFull | None, cause: SizeCause) -> Iterator[str]:
-    """Which program does not answer, and what else is worth a look."""
+    """Which program does not answer, and the other things that are worth a look."""
     for each in (evidence.scheduler, evidence.agent):
         if isinstance(each, NoAnswer) and each.fault not in cause.detail:
             yield f"this is told without {'the scheduler' if each is evidence.scheduler else 'its agent'}: {each.fault}"

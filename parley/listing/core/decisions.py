@@ -1,4 +1,4 @@
-"""Decisions, and what an agent noted beside them, as rows and lines."""
+"""Decisions, and the notes of an agent beside them, as rows and lines."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def reasons(limits: Iterable[ReasonShown]) -> str:
 
 
 def line(decision: DecisionShown) -> str:
-    """One decision as one line for people: time, outcome, VM, what it has by it, what was asked for, and why not more."""
+    """One decision as one line for people: time, outcome, VM, its permit by it, the request, and the reason why it is not more."""
     return clean(_words(decision, reasons(decision.limits)), _MAX_LINE)
 
 

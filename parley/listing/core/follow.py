@@ -32,13 +32,13 @@ class Follow:
         return f"after={self.after}&limit={FULL}" + ("&oldest=true" if is_from_oldest else "")
 
     def heard(self, found: Decisions) -> "FollowStep":
-        """After an answer: what to tell, and what to ask for next."""
+        """The decisions to tell after an answer, and the next question."""
         ahead = replace(self, instance=found.instance, after=found.next)
         if self.is_first:
             decisions = found.decisions if self.is_from_start else ()
             return FollowStep(ahead, decisions, is_more=len(decisions) >= FULL)
         if found.instance != self.instance:
-            # The numbers begin anew: what it told is after a number of the process before it.
+            # The numbers begin anew: the last decision that was told is after a number of the process before it.
             note = "another scheduler process answers: its decisions follow"
             return FollowStep(replace(ahead, after=0), (), note, is_more=True)
         note = "decisions were forgotten before they could be told" if found.are_lost else ""

@@ -1,4 +1,4 @@
-"""Pods that grow and shrink by real permits on nodes without kubelets, and who looks on from outside."""
+"""Pods that grow and shrink by real permits on nodes without kubelets, and a watch from outside."""
 
 import random
 import threading
@@ -96,7 +96,7 @@ class RoomWatch(Holdings):
 
 
 class GrowingPod:
-    """A pod on a node, its agent, and what stands for its kubelet: a size that the spec asks for is in force at once."""
+    """A pod on a node, its agent, and the stand-in for its kubelet: a size that the spec asks for is in force at once."""
 
     def __init__(self, objects: Objects, pod: Manifest, room: RoomWatch, ports: list[int]) -> None:
         self._objects, self._room = objects, room

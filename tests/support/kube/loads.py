@@ -1,4 +1,4 @@
-"""A pod on a real node whose load the test sets, and what its cgroups say."""
+"""A pod on a real node whose load the test sets, and the contents of its cgroups."""
 
 from collections.abc import Mapping
 from pathlib import Path

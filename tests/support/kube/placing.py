@@ -50,7 +50,7 @@ def ours(name: str, milli: int, **others: Any) -> Manifest:
 
 
 class PlacingScene:
-    """Nodes of one namespace's test, its pods, and who places them."""
+    """Nodes of one namespace's test, its pods, and the schedulers that place them."""
 
     def __init__(self, parley: ParleyPrograms, objects: Objects) -> None:
         self.parley, self.objects, self.plane = parley, objects, objects.plane
@@ -172,5 +172,5 @@ class PlacingScene:
         return not self.audit() and all(self.rows(node) == found for node, found in truth.items())
 
     def await_right_ledger(self) -> None:
-        """Wait until `ledger_is_right`: what was kept for pods that never came ends with a later look at the cluster."""
+        """Wait until `ledger_is_right`: the room that was kept for pods that never came is freed with a later look at the cluster."""
         shown_blocking("the ledger has the pods of the API server", self.ledger_is_right)

@@ -1,4 +1,4 @@
-"""Pods whose loads go up and down on two hollow nodes, with Parley's programs around them, and who looks on from outside.
+"""Pods whose loads go up and down on two hollow nodes, with Parley's programs around them, and an onlooker from outside.
 
 Two things are looked at: the agents' change logs, and the pods as the API server shows them. Neither may ever show more than a
 node has.
@@ -209,7 +209,7 @@ class UnderLoad:
         return [*logged, *self.onlooker.faults]
 
     def most_used(self) -> Resources:
-        """The most that the agents' logs show of a node: what a test whose nodes are never full would not notice."""
+        """The largest use of a node by the agents' logs: it shows that a test has filled its nodes."""
         return max(
             (found.largest[node] for node, found in self._observers().items()),
             key=lambda each: each.vcpu_milli,

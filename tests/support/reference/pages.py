@@ -1,4 +1,4 @@
-"""All pages by their paths, and what is missing in them."""
+"""All pages by their paths, and the parts that are missing in them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
