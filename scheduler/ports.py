@@ -21,7 +21,7 @@ BINDING_SETTLES_S: Final = 60.0
 
 
 class ClusterUnreachableError(Exception):
-    """The cluster cannot be read now; what was read before stays in force."""
+    """The cluster cannot be read now; the earlier state stays in force."""
 
 
 class Cluster(Protocol):
@@ -61,7 +61,7 @@ class Cluster(Protocol):
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """A fresh look at these pods, begun after the call: one `VmSeen` for each VM that is there, changed or not, with
-        sizes or without, and what changed beside. As in `refresh`, a `ClusterRead` comes last.
+        sizes or without, and the other changes. As in `refresh`, a `ClusterRead` comes last.
 
         A source that can read one object reads no more than these; one that is watched answers from what it has seen as
         soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`, or of the end of an older call that it
@@ -146,13 +146,13 @@ class Journal(Protocol):
     """The record of everything that goes through the core. Calls never wait and never fail."""
 
     def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
-        """An input that is no request, and what came of it."""
+        """An input that is no request, and its outcome."""
         ...
 
     def request(
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
-        """A request with the bytes that it came as, and what came of it."""
+        """A request with the bytes that it came as, and its outcome."""
         ...
 
 

@@ -32,7 +32,7 @@ Uid = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class NodeEntry(Settings):
-    """A node: what it can allocate, the share of the system, and its compute unit."""
+    """A node: its allocatable amount, the share of the system, and its compute unit."""
 
     name: Name
     """The node's name."""

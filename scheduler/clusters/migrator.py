@@ -191,7 +191,7 @@ class KubernetesMigrator:
     # ------------------------------------------------------------ until the end
 
     async def _look(self) -> None:
-        """Tell the core what has begun and what is over, and clean up."""
+        """Tell the core of the moves that have begun and those that are over, and clean up."""
         moves = {move.key: move for move in map(_Move.read, self._watch.objects().values())}
         for key in self._told.keys() - moves.keys():
             if await self._is_gone(key):

@@ -1,4 +1,4 @@
-"""The scheduling framework for one time that this process leads: its profiles, and what their plugins reach.
+"""The scheduling framework for one time that this process leads: its profiles, and the objects that their plugins reach.
 
 It follows the pods of the profiles itself, and tells the queue which room came free."""
 

@@ -239,7 +239,7 @@ class Serving:
         return faults
 
     def greet(self, address: str) -> None:
-        """Say what is served, and what the options leave unsafe."""
+        """Log that the scheduler serves, and the risks of its options."""
         config = self.core.config
         self._log.info(
             "serving",

@@ -1,4 +1,4 @@
-"""One time that a process leads: a core of its own, what that learns from, and what is written about it."""
+"""One time that a process leads: a core of its own, its sources, and the writers of its state."""
 
 import random
 import time
@@ -168,7 +168,7 @@ class LeaseGuard:
 
 
 class LeadershipTerm:
-    """One time that this process leads: a core, what it learns from, and what is written about it."""
+    """One time that this process leads: a core, its sources, and the writers of its state."""
 
     def __init__(
         self,

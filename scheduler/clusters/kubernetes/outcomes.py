@@ -47,7 +47,7 @@ class PodOutcomes:
         )
         self._waiting: dict[str, tuple[PodInfo, Manifest]] = {}
         self._written: dict[str, tuple[str, str]] = {}
-        """By UID: what each pod was told last, so that nothing is written twice."""
+        """By UID: the last message of each pod, so that nothing is written twice."""
         self._has_more = asyncio.Event()
 
     def scheduled(self, pod: PodInfo, node_name: str) -> None:

@@ -1,4 +1,4 @@
-"""The explanation of one VM: what it has, what it asked for, what limits it, and who holds the room. Reads only."""
+"""The explanation of one VM: its size, its request, its limits, and the holders of the room. Reads only."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -249,7 +249,7 @@ def _migration(view: ExplainView, record: VmRecord, trail: Trail | None) -> Reas
 
 
 def _still(limits: Iterable[ReasonShown], since_s: float) -> tuple[ReasonShown, ...]:
-    """Limits that were told some seconds ago: what is left of their waits."""
+    """Limits that were told some seconds ago: the rest of their waits."""
     return tuple([records.later(limit, max(since_s, 0.0)) for limit in limits])
 
 
@@ -283,7 +283,7 @@ def holder_shown(row: Row) -> HolderShown:
 
 
 def node_room(view: ExplainView, own: Row) -> Room:
-    """The room of a VM's node, and who else holds it."""
+    """The room of a VM's node, and its other holders."""
     account = view.core.ledger.node(own.node)
     if account is None:
         return Room(node=own.node, reservable=_ZERO, reserved=_ZERO, free=_ZERO, is_known=False)
@@ -306,7 +306,7 @@ def _share(amount: Resources, whole: Resources) -> float:
 
 
 def pool_room(view: ExplainView, record: VmRecord) -> PoolRoom | None:
-    """The room of a VM's pool, and who else holds it; None for a VM without one."""
+    """The room of a VM's pool, and its other holders; None for a VM without one."""
     name = record.spec.pool
     if name is None:
         return None

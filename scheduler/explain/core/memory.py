@@ -206,7 +206,7 @@ class DecisionMemory:
             trail.is_held = False
 
     def gone(self, pod: PodName, now_s: float) -> None:
-        """A VM has gone; what it was told is remembered for a while."""
+        """A VM has gone; its decisions are remembered for a while."""
         self._loads.pop(pod, None)
         trail = self._live.pop(pod, None)
         if trail is not None:

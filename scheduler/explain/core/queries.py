@@ -1,4 +1,4 @@
-"""The parameters of a query, read all at once: what they may be is the same table that the OpenAPI document is made from."""
+"""The parameters of a query, read all at once: their rules are the same table that the OpenAPI document is made from."""
 
 import re
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ Parameter: TypeAlias = Whole | Word | YesNo
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The query as it was read: numbers, words if they were given, and what is yes or no."""
+    """The query as it was read: numbers, words if they were given, and yes or no."""
 
     numbers: Mapping[str, int]
     words: Mapping[str, str]
@@ -86,7 +86,7 @@ class Query:
 
 
 def read(query: Mapping[str, str], known: tuple[Parameter, ...]) -> Query | tuple[str, ...]:
-    """The values of a query, or everything that is wrong with it: each parameter, what it was, and which rule it breaks."""
+    """The values of a query, or everything that is wrong with it: each parameter, its text, and the rule that it breaks."""
     names = [each.name for each in known]
     rule = f"known are {', '.join(names)}" if names else "this page takes no parameters"
     faults = [f"{name[:64]}: unknown; {rule}" for name in query if name not in names]

@@ -1,4 +1,4 @@
-"""Growth that waits for its pool's verdict: what is wanted is kept as a `pending` floor until the verdict comes.
+"""Growth that waits for its pool's verdict: the wanted amount is kept as a `pending` floor until the verdict comes.
 
 Hold, then commit or release. One request of a VM waits at a time: a duplicate joins it, a higher number cancels it, and
 when the verdict comes everything is judged again, because the world has gone on meanwhile.

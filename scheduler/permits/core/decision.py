@@ -1,4 +1,4 @@
-"""One request on its way to a permit: what it asks for, which limits hold, what it gets, and the answer.
+"""One request on its way to a permit: its amount, its limits, its grant, and the answer.
 
 `scheduler.permits.core.requests` drives it; `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers` fill it in for their callers.
 """
@@ -47,7 +47,7 @@ class Decision(msgspec.Struct, gc=False):
     may_be_held: bool = False
 
     def granted(self, verdict: Verdict) -> Resources:
-        """The permit: what the limits grant, and never less than what the VM uses of what is asked for."""
+        """The permit: the grant of the limits, and never less than the part of the request that the VM uses."""
         assert verdict.grant is not None
         return verdict.grant.permit if self.least is ZERO else verdict.grant.permit.max(self.least)
 

@@ -84,7 +84,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A fresh look at the cluster for one pod: whether it is there, and what it shows of the size. A VM may be about to arrive in a
+    """A fresh look at the cluster for one pod: whether it is there, and the size that it shows. A VM may be about to arrive in a
     pod that has none yet.
 
     One that `is_watched` was not made for a request: it is the state that a watch has shown by now, all of which was told. Looks
@@ -169,7 +169,7 @@ class ClusterRead:
 
 @dataclass(frozen=True, slots=True)
 class PlacementAssumed:
-    """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed, or until a read of
+    """Somebody wants to place a holder on a node; the amount that it needs is kept for it until it is confirmed, or until a read of
     the cluster that was begun after `until_s` does not show it.
 
     It counts in `pool` meanwhile, which must have room for it, too. `reservation` is the UID of one on that node that

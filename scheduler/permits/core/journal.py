@@ -79,7 +79,7 @@ ReservationParts: TypeAlias = tuple[
     bool,
     reasons.Reason | None,
 ]
-"""UID, description, what each user has taken, whether it is used up, why not all of it is kept."""
+"""UID, description, the amount of each user, whether it is used up, the reason why not all of it is kept."""
 
 
 class JournalError(ValueError):
@@ -186,13 +186,13 @@ def snapshot_line(taken: Snapshot) -> str:
 
 
 def input_line(event: events.Input, outputs: tuple[events.Output, ...]) -> str:
-    """An input that is no request, and what came of it."""
+    """An input that is no request, and its outcome."""
     assert not isinstance(event, events.RequestArrived), "requests are journaled as their bytes"
     return _line({"input": _written(event), "outputs": [recorded(output) for output in outputs]})
 
 
 def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]) -> str:
-    """A request as it was received, and what came of it."""
+    """A request as it was received, and its outcome."""
     request = {
         "ticket": arrived.ticket,
         "now_s": arrived.now_s,
@@ -209,7 +209,7 @@ def gap_line(lost: int) -> str:
 
 
 def recorded(output: events.Output) -> dict[str, Any]:
-    """An output as it is compared: what the caller was told."""
+    """An output as it is compared: the part that the caller was told."""
     match output:
         case events.Decided():
             return {"permit": replies.encode(output).decode()}
@@ -244,7 +244,7 @@ def _line(content: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line: an input, and what came of it when it was recorded."""
+    """One line: an input, and its outcome when it was recorded."""
 
     event: events.Input
     outputs: list[Any]
@@ -303,7 +303,7 @@ def _read(content: Any) -> Snapshot | Step | Gap:
 
 
 def _written(value: Any) -> Any:
-    """A value as JSON: what is no plain JSON value is an object with one key that says its kind."""
+    """A value as JSON: a value that is no plain JSON is an object with one key that says its kind."""
     match value:
         case enum.Enum():
             return {"enum": type(value).__name__, "value": value.value}
@@ -363,7 +363,7 @@ def _read_value(written: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first input whose outcome differs: its number among the inputs, what was recorded, and what came now."""
+    """The first input whose outcome differs: its number among the inputs, the recorded outcome, and the outcome now."""
 
     number: int
     event: events.Input
@@ -379,7 +379,7 @@ class Replay:
         self.steps = 0
 
     def take(self, step: Step) -> Difference | None:
-        """Apply one step; what differs, if anything."""
+        """Apply one step. Returns the differences, if any."""
         self.steps += 1
         replayed = [recorded(output) for output in self.core.apply(step.event)]
         if replayed == step.outputs:

@@ -64,7 +64,7 @@ class Floor(Value, frozen=True):
 
 
 class RowState(Value, frozen=True):
-    """The contents of a row: its current permit, its floors, what it was denied for want of room (`pressure`), and whether
+    """The contents of a row: its current permit, its floors, the amount that it was denied for want of room (`pressure`), and whether
     its VM is migrating away."""
 
     current: Resources

@@ -74,7 +74,7 @@ class Growth(Value, frozen=True):
         return -(-wanted // self.unit.step.memory_bytes) if wanted > self.current.memory_bytes else 0
 
     def permit(self, cpu_units: int, memory_units: int) -> Resources:
-        """permit(n) of each resource: what is wanted if that is no increase, else n units kept between current and
+        """permit(n) of each resource: the wanted amount if that is no increase, else n units kept between current and
         wanted."""
         assert self.unit is not None
         step, current, wanted = self.unit.step, self.current, self.wanted
@@ -172,7 +172,7 @@ def _granted_tied(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, ..
 
 
 def _granted_apart(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, ...]) -> Grant:
-    """A number of units for each resource: what limits one of them never cuts the other."""
+    """A number of units for each resource: a limit of one of them never cuts the other."""
     cpu, memory = way.cpu_units, way.memory_units
     of_cpu = _below(cpu, (limit for limit in limits if limit.resource != "memory"))
     of_memory = _below(memory, (limit for limit in limits if limit.resource != "cpu"))

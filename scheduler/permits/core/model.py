@@ -1,4 +1,4 @@
-"""The cluster as the core sees it: nodes, VMs, other pods, and what a read of the cluster showed."""
+"""The cluster as the core sees it: nodes, VMs, other pods, and the sizes that a read of the cluster showed."""
 
 import enum
 from dataclasses import dataclass

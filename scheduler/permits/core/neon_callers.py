@@ -92,7 +92,7 @@ def gate(
 
 
 def arriving(core: CoreState, record: VmRecord, arrived: events.RequestArrived, node: str) -> events.Answer:
-    """The answer to the caller in the pod to which a VM migrates: what the VM has, and nothing more until it is there.
+    """The answer to the caller in the pod to which a VM migrates: the VM's size, and nothing more until it is there.
 
     The pod is ready before the VM is in it, so this may be its caller's first request. No row changes: that of the pod keeps as
     much of its node already.
@@ -283,8 +283,9 @@ def _stand_by(decision: Decision) -> events.Answer:
 
 
 def _beyond_the_room(decision: Decision) -> str:
-    """Why the first word of a caller must not count as the use of its VM yet, or nothing. It may be a wish, and what an earlier
-    process told others may be in use: until the hand-over has passed, all that callers have said must fit into the node together.
+    """Why the first word of a caller must not count as the use of its VM yet, or nothing. It may be a wish, and an amount that an
+    earlier process told others may be in use: until the hand-over has passed, all that callers have said must fit into the node
+    together.
     """
     core, record, now_s = decision.core, decision.record, decision.now_s
     left_s = core.inherits_until_s(now_s) - now_s

@@ -1,4 +1,4 @@
-"""Callers with the extension: the sequence gate, the claim and the settlement, and what is remembered of an answer.
+"""Callers with the extension: the sequence gate, the claim and the settlement, and the memory of an answer.
 
 An unsettled row is one whose VM may still use up to its maximum, because a former scheduler may have permitted that.
 A request that names this process settles the row: its agent has heard from us, so what it claims is all that it holds.
@@ -163,7 +163,7 @@ def _take_over(
     *,
     is_later_life: bool = False,
 ) -> _Outputs:
-    """Nobody waits for an earlier request any more, and what another caller had stays reserved for a while."""
+    """Nobody waits for an earlier request any more, and the amount that another caller had stays reserved for a while."""
     outputs = admission.cancel(
         core, record, lambda other: _overtaken(other, extension, is_superseded=is_later_life)
     )

@@ -2,7 +2,7 @@
 
 There is one account, so placement and growth never give away the same room twice. An assumed amount counts on its node and in its
 pool from that moment; when the cluster shows the holder, its row takes the place of what was assumed. A pod may have become a VM
-meanwhile, or have ceased to be one: both have its UID, and what was assumed for either ends.
+meanwhile, or have ceased to be one: both have its UID, and the assumption for either ends.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def forgotten(core: CoreState, event: events.PlacementForgotten) -> tuple[events
 
 
 def cluster_read(core: CoreState, event: events.ClusterRead) -> tuple[events.Output, ...]:
-    """Forget what was not confirmed in time, and what a read begun after that does not show either.
+    """Forget the holders that were not confirmed in time, and that a read begun after that does not show either.
 
     The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
     """
@@ -77,7 +77,7 @@ def forget(core: CoreState, holder: Holder) -> None:
 
 
 def shown(core: CoreState, holder: Holder, reservation: str | None, amount: Resources | None) -> None:
-    """The cluster shows a holder, whose row says so by now: what was assumed for it ends.
+    """The cluster shows a holder, whose row says so by now: the assumption for it ends.
 
     The holder uses the reservation that it names, else the one whose room it was given, for up to `amount`; None if
     its use is not known: then the amount that it was given counts.

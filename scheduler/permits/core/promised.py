@@ -1,4 +1,4 @@
-"""`told` floors: what a caller without the extension was told stays reserved, because it holds no lease that ends.
+"""`told` floors: the amount that a caller without the extension was told stays reserved, because it holds no lease that ends.
 
 Such a floor ends by a read of the cluster that shows less, begun a command deadline after its caller was told less.
 """

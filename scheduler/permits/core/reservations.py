@@ -73,7 +73,7 @@ class ReservationTable:
         return self._by_uid.setdefault(uid, ReservationAccount(uid))
 
     def use(self, uid: str, holder: Holder) -> ReservationAccount:
-        """A holder, which uses no other one, uses a reservation; what it takes is still to be counted."""
+        """A holder, which uses no other one, uses a reservation; its amount is still to be counted."""
         account = self.open(uid)
         account.taken[holder] = ZERO
         self._used[holder] = uid

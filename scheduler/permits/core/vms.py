@@ -13,7 +13,7 @@ from scheduler.permits.core.model import VmSpec
 
 
 class LastReply(Value, frozen=True):
-    """The answer to the last request of the gate: what was permitted, of which request, and why."""
+    """The answer to the last request of the gate: the permit, its request, and the reasons."""
 
     request: Resources
     unit: ComputeUnit

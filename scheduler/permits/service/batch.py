@@ -77,7 +77,7 @@ class BatchService:
 
 
 async def _all(outcomes: dict[int, Outcome | Awaitable[Outcome]]) -> list[Outcome]:
-    """Every outcome in the order of the requests; what must wait waits side by side."""
+    """Every outcome in the order of the requests; requests that must wait do so side by side."""
     waiting = {
         index: outcome
         for index, outcome in outcomes.items()

@@ -340,7 +340,8 @@ def rules_of(file: Config) -> rules.Rules:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that the file says. The profiles of the scheduling framework are unchecked: what there is to enable is not known here."""
+    """All that the file says. The profiles of the scheduling framework are unchecked: the plugins that can be enabled are not known
+    here."""
 
     rules: rules.Rules
     chain: config.ChainConfig

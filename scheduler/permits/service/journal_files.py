@@ -212,7 +212,7 @@ def _line_of(item: _Item) -> str:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The whole lines of a file; what a dying process left half written is none (`is_cut`).
+    """The whole lines of a file; a line that a dying process left half written is none (`is_cut`).
 
     Raises `JournalError` at a line that is no text.
     """

@@ -1,4 +1,4 @@
-"""The `Placements` port over the core that decides permits: what is placed and what grows share its ledger."""
+"""The `Placements` port over the core that decides permits: placed pods and growing VMs share its ledger."""
 
 import itertools
 from collections.abc import Callable

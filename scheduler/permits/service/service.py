@@ -1,7 +1,7 @@
 """The permit service: a request's bytes in, a status and bytes out. It knows nothing of HTTP servers.
 
-A decision is made and recorded without waiting, whenever nothing has to be waited for; what must wait, for a look at the
-cluster or for a pool, is bounded in number and time.
+A decision is made and recorded without waiting, whenever nothing has to be waited for; the requests that must wait, for
+a look at the cluster or for a pool, are bounded in number and time.
 """
 
 import asyncio

@@ -69,7 +69,7 @@ def _report(waiting: dict[PodName, list[Report]], outcome: bool | Exception) -> 
 MAX_WAITING: Final = 256
 """Requests that may wait for pools at the same time."""
 POOL_SHARE: Final = 192
-"""Of these, requests that may wait for one pool: what hangs must leave room for the others."""
+"""Of these, requests that may wait for one pool: a pool that hangs must leave room for the others."""
 SURE_SHARE: Final = 8
 """Requests that may wait for each pool, however many wait for others: one that hangs holds up its own alone."""
 MAX_LOOKING: Final = 256
