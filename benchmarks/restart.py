@@ -7,7 +7,7 @@ of it: the first request names the dead process and is answered as unsettled, th
 
 * readiness: from the kill until /readyz answers 200 again.
 * first permit: from readiness until the first correct permit: an answer to a request that names the new process, not
-  unsettled, and no less than what the agent claimed (or asked for, when it returned something). 0 where an agent was
+  unsettled, and no less than what the agent claimed (or asked for, when it returned something). 0 if an agent was
   faster than the look at /readyz.
 * all settled: from readiness until every agent had one. The back-off alone is up to 5 s of it.
 * longest silence: between an answer and the sending of the request that was answered before it; a lease ends at 30 s.
