@@ -1,4 +1,4 @@
-"""What an agent costs, and how fast it passes on what cannot wait: CPU and memory with 400 VMs, `/try-upscale` with 1,000.
+"""The cost of an agent, and the speed at which it passes on urgent wishes: CPU and memory with 400 VMs, `/try-upscale` with 1,000.
 
 `benchmarks/agent.py [--short] [--vms N] [--background N] [--wishes N]`: starts the real agent over simulated VMs, all on
 one node, and the real scheduler, both pinned to one core; on the other core one process serves an informant for each VM,
@@ -16,8 +16,8 @@ outside of the window.
 
 Then another agent with 1,000 VMs: at random moments `POST /try-upscale` for one VM after another in random order, each
 once. A latency counts from sending it until the agent has written down that it may use more (`held` in its change log,
-stamped with the machine's monotonic clock), so nobody polls. `agent's own` is what the agent's histogram says: the upper
-bounds of the buckets. Latencies are wall time: what else runs on the machine counts, too, so the load average is shown.
+stamped with the machine's monotonic clock), so nobody polls. `agent's own` is from the agent's histogram: the upper
+bounds of the buckets. Latencies are wall time: other programs on the machine count, too, so the load average is shown.
 
 A VM that is not well at the end, a wish that is not answered with 200 and one without a permit are errors, and make the
 exit code 1.
@@ -49,7 +49,7 @@ from protocol import codec, wire
 
 LOW, HIGH = 2, 4
 DEMAND_CPUS = {LOW: 1.4, HIGH: 3.2}
-"""What is busy on a VM of so many units: in the middle of what makes this goal with the usual target of 90 %."""
+"""The busy CPUs on a VM of so many units: in the middle of the range that makes this goal with the usual target of 90 %."""
 MOVING_SHARE_PER_MIN = 0.1
 MOST_VMS = 5000
 START_LIMIT_S = 180.0
@@ -104,7 +104,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What both programs and the guests have counted until now."""
+    """The counts of both programs and the guests until now."""
 
     at_s: float
     agent: Page
@@ -113,8 +113,8 @@ class Look:
 
 
 class Node:
-    """One agent over its VMs, with its scheduler and its guests. `more` are further settings, `paths` where the agent finds more
-    distributions."""
+    """One agent over its VMs, with its scheduler and its guests. `more` are further settings, `paths` the folders in which the
+    agent finds more distributions."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Node:
 
 
 def units_of(index: int) -> int:
-    """What a VM has at first, and the goal of its load."""
+    """The units of a VM at first, and the goal of its load."""
     return HIGH if index % 2 else LOW
 
 
@@ -384,7 +384,7 @@ async def _growth(options: Options, directory: Path, faults: figures.Faults) -> 
 
 
 def _own(before: Page, after: Page) -> dict[str, float | None]:
-    """What the agent's histogram says of p50 and p99: the upper bounds of their buckets."""
+    """p50 and p99 by the agent's histogram: the upper bounds of their buckets."""
     name, part = "parley_agent_growth_seconds", "try-upscale-to-permit"
     earlier = before.buckets(name, part=part)
     counts = {bound: count - earlier[bound] for bound, count in after.buckets(name, part=part).items()}

@@ -1,20 +1,21 @@
-"""What it costs to explain decisions, with 10,000 VMs: how long a reader waits, and what that takes from the permits.
+"""The cost of explaining decisions, with 10,000 VMs: the wait of a reader, and the loss of permits.
 
 `benchmarks/explain.py [--short] [--vms N] [--nodes N]`: starts the real scheduler over a cluster file, as `benchmarks/permits.py` does, with the
 same agents: 3 of 4 requests are unchanged renewals, 1 of 4 changes the permit and so is remembered.
 
 * explain: `GET /v1/explain/…` of VMs in turn, one after the other, alone and while 1,000 permits a second are asked for; it must be answered within 50 ms.
 * state: all pages of `GET /v1/state?kind=vm&limit=500`, as the live page reads them, at the same pace of permits.
-* decisions: `GET /v1/decisions?after=N` from where the one before has ended, and the newest 500.
-* permits: single requests in a closed loop, in alternation on two schedulers. One remembers nothing and has no readers. The other one remembers,
-  and is read as a live page and a person with `parley explain` do: decisions and a page of the state every second, nodes at the start of a round, an
-  explanation every second. The permits must slow down by less than 10 %. In the middle of the rounds the live page is loaded anew: it asks for all pages of the
-  state, 50 ms apart. What a permit costs in that round stands by itself, too: it is not the cheapest one, and so the bound says nothing of it.
+* decisions: `GET /v1/decisions?after=N` from the end of the one before, and the newest 500.
+* permits: single requests in a closed loop, in alternation on two schedulers. One remembers nothing and has no readers. The other one
+  remembers, and is read as a live page and a person with `parley explain` do: decisions and a page of the state every second, nodes at
+  the start of a round, an explanation every second. The permits must slow down by less than 10 %. In the middle of the rounds the live
+  page is loaded anew: it asks for all pages of the state, 50 ms apart. The cost of a permit in that round stands by itself, too: it is
+  not the cheapest one, and so the bound says nothing of it.
 
-The two are compared by the processor time of a permit in the cheapest of many short rounds, all that its scheduler does beside it included: rounds
-of one scheduler differ by half on a shared machine. Beside it stands the median over the rounds, each against the one of the other scheduler
-next to it. The exit code is 1 where an answer was wrong or one of the two bounds does not hold; with `--short` permits may slow down by less than 30 %,
-because few rounds tell no more.
+The two are compared by the processor time of a permit in the cheapest of many short rounds, all that its scheduler does beside it
+included: rounds of one scheduler differ by half on a shared machine. Beside it stands the median over the rounds, each against the one
+of the other scheduler next to it. The exit code is 1 if an answer was wrong or one of the two bounds does not hold; with `--short`
+permits may slow down by less than 30 %, because few rounds tell no more.
 """
 
 import argparse
@@ -42,7 +43,7 @@ MOST_SLOWDOWN_IN_SHORT_PERCENT = 30.0
 PACE_PER_S = 1000.0
 PAGE = 500
 ROUND_S = 1.0
-"""How often the live page asks. Pages of the state come as often here, also where the page waits for longer after the first one of many."""
+"""The live page asks so often. Pages of the state come as often here, even if the page itself waits longer after the first of many."""
 GAP_S = 0.05
 NODES_S = 5.0
 
@@ -61,7 +62,7 @@ class Options:
 
 @dataclass(slots=True)
 class PageReader:
-    """Asks as the live page does (`scheduler/page/page.html`), one request at a time; it goes on where it was when it was stopped."""
+    """Asks as the live page does (`scheduler/page/page.html`), one request at a time; after a stop it goes on from the same place."""
 
     read: Callable[[str], Awaitable[Any]]
     after: int = 0
@@ -241,7 +242,7 @@ async def _alternate(without: House, reading: House, options: Options) -> dict[s
                 await without.round(options.round_s)
     if not reading.page.is_loaded:
         reading.faults.add(f"the live page has only {reading.page.pages_of_load} pages of the state")
-    # The cheapest round of each: what another program takes of the machine, its clock and its caches only ever adds to a round.
+    # The cheapest round of each: the use of the machine, its clock and its caches by another program only ever adds to a round.
     plain_us, read_us = min(without.each_us), min(reading.each_us)
     paired = [after / before for before, after in zip(without.each_us, reading.each_us, strict=True)]
     return {
@@ -298,7 +299,7 @@ async def _main(options: Options) -> int:
 
 
 def are_bounds_kept(explain_p99_ms: float | None, slowdown_percent: float, most_percent: float) -> bool:
-    """Whether explanations are soon enough, and permits slow down by less than `most_percent`. Nothing that was not measured is."""
+    """Whether explanations are soon enough, and permits slow down by less than `most_percent`. A missing figure keeps no bound."""
     return explain_p99_ms is not None and explain_p99_ms < MOST_MS and slowdown_percent < most_percent
 
 

@@ -1,4 +1,4 @@
-"""What an extender costs kube-scheduler: pods placed a second by itself, with an extender that does nothing, and with Parley.
+"""The cost of an extender for kube-scheduler: pods placed a second by itself, with an extender that does nothing, and with Parley.
 
 `benchmarks/extender.py [--short]`: nodes without kubelets (500; fewer with --short) on a control plane of this machine. For each figure
 the pods are made while kube-scheduler is stopped; then it is started with the extender, and the rate is that from the first to
@@ -7,9 +7,9 @@ round; the median of the rounds is shown.
 
 * ours: pods that request `parley.dev/managed`, for which the extender is asked. kube-scheduler alone places none of these.
 * others: all other pods. The extender is never asked for them. But kube-scheduler 1.35 places pods that are alike in batches, and
-  leaves that as soon as any extender is configured; "alone, unbatched" is without these batches, and what the others' rate should be.
+  leaves that as soon as any extender is configured; "alone, unbatched" is without these batches, and the rate that the others should have.
 * do-nothing: filter keeps every node, prioritize gives 0 to each (`benchmarks/load/idle_extender.py`). "binds" has the verb bind
-  as well, and makes the binding at the API server as Parley does: that is what Parley is compared with.
+  as well, and makes the binding at the API server as Parley does: Parley is compared with that.
 
 kube-scheduler's own limit of calls to the API server is set far above what it reaches. Everything shares this machine's cores.
 """
@@ -65,7 +65,7 @@ FULL: Final = Extent(500, 1500, 3)
 
 @dataclass(frozen=True, slots=True)
 class Extender:
-    """An extender that runs: where it listens, its process, and the verbs that it is asked for (none: all)."""
+    """An extender that runs: its place, its process, and the verbs that it is asked for (none: all)."""
 
     port: int
     process: psutil.Process
@@ -157,7 +157,7 @@ class Bench:
         plane.stop_scheduler()
 
     def place(self, name: str, extender: Extender | None, *, are_ours: bool) -> Turn:
-        """Let kube-scheduler place pods, with the extender where there is one."""
+        """Let kube-scheduler place pods, with the extender if there is one."""
         self._count += 1
         names = [f"pod-{self._count}-{number}" for number in range(self._extent.pods)]
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"

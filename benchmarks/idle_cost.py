@@ -1,4 +1,4 @@
-"""What the demo costs while nothing much happens: CPU of all its processes together, memory of each.
+"""The cost of the demo while nothing much happens: CPU of all its processes together, memory of each.
 
 `benchmarks/idle_cost.py [--short]`: starts the demo with 20 VMs (5 with --short), lets it settle, and measures. The
 VMs follow their seeded workloads, so a few of them are scaled meanwhile; the machine's own load is not raised.

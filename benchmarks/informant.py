@@ -206,7 +206,7 @@ def busy(is_busy: bool) -> Iterator[None]:
 
 
 async def idle(program: Program, client: HttpClient, seconds: float) -> dict[str, Any]:
-    """What it costs while nothing happens: share of a core, resident memory; and its page for agents."""
+    """The cost while nothing happens: share of a core, resident memory; and its page for agents."""
     before_s = program.cpu_s()
     await asyncio.sleep(seconds)
     used_s = program.cpu_s() - before_s

@@ -1,10 +1,10 @@
-"""Parley on Kubernetes: how fast a throttled pod of a real node grows, and what 1,000 pods cost the API server and the machine.
+"""Parley on Kubernetes: how fast a throttled pod of a real node grows, and the cost of 1,000 pods for the API server and the machine.
 
 `benchmarks/kube.py [--short]`: first one real node (as root): pods whose load jumps at random moments, from the first throttled period
-to the larger limit in the cgroup file, and how many resizes a sevenfold growth takes. Beside it stands what a Vertical Pod Autoscaler
-would need by its published timings alone, which is computed and not measured. Then 1,000 pods on 20 hollow nodes with one agent each,
+to the larger limit in the cgroup file, and how many resizes a sevenfold growth takes. Beside it stands the time of a Vertical Pod
+Autoscaler by its published timings alone, which is computed and not measured. Then 1,000 pods on 20 hollow nodes with one agent each,
 one scheduler, and one node informant for all of them over made-up cgroups: calls to the API server for each resize, and the CPU time
-and memory of scheduler and agents. A part is left out, and its figures are null, where this machine lacks what it needs.
+and memory of scheduler and agents. A part is left out, and its figures are null, if this machine lacks its requirements.
 """
 
 import argparse
@@ -35,19 +35,19 @@ LATENCIES: Final = {
 
 
 def on_real_node(programs: Programs, *, is_short: bool) -> dict[str, Any]:
-    """Raises `ClusterError` where this machine cannot have a real node."""
+    """Raises `ClusterError` if this machine cannot have a real node."""
     RealNode.check(programs)
     return _beside_plane(programs, lambda plane, found: real.measure(plane, found, is_short=is_short))
 
 
 def on_hollow_nodes(programs: Programs, *, is_short: bool) -> dict[str, Any]:
-    """Raises `ClusterError` where programs are missing."""
+    """Raises `ClusterError` if programs are missing."""
     programs.check(("hollow",))
     return _beside_plane(programs, lambda plane, found: hollow.measure(plane, found, is_short=is_short))
 
 
 def _beside_plane(programs: Programs, part: Part) -> dict[str, Any]:
-    """What a part gives, on a control plane of its own: what one part leaves behind does not cost the next."""
+    """The figures of a part, on a control plane of its own: the leftovers of one part do not cost the next."""
     programs.check(NEEDED)
     with tempfile.TemporaryDirectory() as name:
         plane = ControlPlane(programs, Path(name) / "plane", free_port)

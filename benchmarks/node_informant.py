@@ -1,8 +1,8 @@
-"""What the informant of a node costs, and how fast it hears a pod: from a throttled period, and from a full memory limit, to `/try-upscale`.
+"""The cost of a node's informant, and its speed in hearing a pod: from a throttled period, and from a full memory limit, to `/try-upscale`.
 
 `benchmarks/node_informant.py [--short]`: the real program over 200 pods of one container, each with an agent that registers and reads
-its page every 5 s. As root where cgroup v1 can be written, the groups are real, real loops are throttled and real memory is used up;
-elsewhere they are made-up files in the layout of cgroup v2, and the counters in them are written.
+its page every 5 s. As root on a machine whose cgroup v1 can be written, the groups are real, real loops are throttled and real memory
+is used up; elsewhere they are made-up files in the layout of cgroup v2, and the counters in them are written.
 """
 
 import argparse

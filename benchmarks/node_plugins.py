@@ -1,4 +1,4 @@
-"""What strategies and plugins of a node cost the agent: resizes beside strategies that misbehave, metrics of 110 pods, calls over gRPC.
+"""The cost of a node's strategies and plugins: resizes beside strategies that misbehave, metrics of 110 pods, calls over gRPC.
 
 `benchmarks/node_plugins.py [--short]`:
 
@@ -7,13 +7,14 @@
   each of them. At random moments a guest's urgent wish
   (`/try-upscale`), then more load on another guest; a latency counts until the change log has the size. The agent and the
   scheduler share one core. Without --short the smallest figures of three rounds; with it only those strategies that misbehave.
-* metrics: the cache with five minutes of all series of 110 pods of three containers at 1 Hz, and a process with nothing but an event loop
-  that the collectors run beside: their CPU time, and how late the loop is. As root where cgroup v1 can be written, the groups are real.
+* metrics: the cache with five minutes of all series of 110 pods of three containers at 1 Hz, and a process with nothing but an event
+  loop that the collectors run beside: their CPU time, and how late the loop is. As root on a machine whose cgroup v1 can be written,
+  the groups are real.
 * calls: the plugins of `examples/node-plugins` in processes of their own, registered as with an agent, and an informant's page, each asked
-  once a second for each of 100 VMs by the agent's own clients. CPU is that of the asking process beyond what waiting alone takes.
+  once a second for each of 100 VMs by the agent's own clients. CPU is that of the asking process beyond the cost of waiting alone.
 
 Figures are shown and not judged, those that a busy machine leaves out are null: wishes without a size are counted in `missing`, calls without
-an answer in time in `failures`. The exit code is 1 where no VM is resized at all, a strategy is not at work, or no call is answered.
+an answer in time in `failures`. The exit code is 1 if no VM is resized at all, a strategy is not at work, or no call is answered.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from hosting import logs
 
 
 async def part(name: str, *arguments: object) -> dict[str, Any]:
-    """The figures of a part that runs in a process of its own. Raises `SystemExit` where it fails."""
+    """The figures of a part that runs in a process of its own. Raises `SystemExit` if it fails."""
     command = (sys.executable, "-P", "-m", f"benchmarks.node_plugins_parts.{name}", *map(str, arguments))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=environment)
@@ -55,7 +56,7 @@ async def part(name: str, *arguments: object) -> dict[str, Any]:
 
 
 async def calls(directory: Path, seconds: float) -> dict[str, Any]:
-    """What calls of plugins take, beside the page of an informant."""
+    """The cost of calls to plugins, beside that of an informant's page."""
     config = directory / "informant.json"
     config.write_text(json.dumps({"state": str(directory / "informant-state")}))
     with Program.informant(free_port(), config) as informant:

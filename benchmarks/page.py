@@ -8,8 +8,8 @@ window. The page goes on asking the scheduler meanwhile, as it does for people.
   touches it; while a filter is typed letter by letter; while the list is scrolled from end to end. A key press or a wheel waits as long as that.
 * click: from the click on a VM to its explanation on the page, which asks the scheduler in between.
 
-Chromium has one core with this program, the scheduler the other one. The figures are kept and not judged. Where Chromium is missing nothing is measured, and the
-last line says so.
+Chromium has one core with this program, the scheduler the other one. The figures are kept and not judged. If Chromium is missing,
+nothing is measured, and the last line says so.
 """
 
 import argparse
@@ -41,7 +41,7 @@ const timer = setInterval(() => {
 const frame = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 """
-"""Begins to watch the page's thread; what a part of the benchmark does follows."""
+"""Begins to watch the page's thread; a part of the benchmark follows."""
 ENDED = """
 await rest(20);
 clearInterval(timer);

@@ -147,7 +147,7 @@ class Batches:
 
 
 def _check(agent: Agent, instance: bytes, content: Any, faults: figures.Faults) -> None:
-    """Note where an answer is not the full permit that was asked for."""
+    """Note an answer that is not the full permit that was asked for."""
     try:
         permit = agents.read(content)
     except ValueError as error:
@@ -173,7 +173,7 @@ class Options:
 
 
 class Bench:
-    """One server and what is measured on it."""
+    """One server and its figures."""
 
     def __init__(self, options: Options, server: program.Program) -> None:
         self._options = options
@@ -207,7 +207,7 @@ class Bench:
         return {"settled_s": round(run.seconds, 2), **found}
 
     async def batches(self) -> dict[str, object]:
-        """Batches in a closed loop; figures of None where the server takes none."""
+        """Batches in a closed loop; figures of None if the server takes none."""
         if not await self._takes_batches():
             names = ("batched_decisions_per_s", "batch_p50_ms", "batch_p99_ms", "batch_max_ms")
             return dict.fromkeys(names)

@@ -1,16 +1,16 @@
-"""Which policy gives a VM what it needs, neither later nor more: our policies and others over nine families of workloads.
+"""The fit of policies to the needs of VMs, in time and in size: our policies and others over nine families of workloads.
 
 `benchmarks/policies.py [--short] [--vms N] [--days N] [--hours N] [--seed N] [--policy NAME …] [--family NAME …] [--jobs N] [--families]`:
 seeded workloads (`benchmarks/policies_parts/families.py` says which real ones they stand for) are replayed in virtual time, each
 VM alone, with the same delays for all (`benchmarks/policies_parts/replay.py`). Our policies are the agent's own code. The
-last day counts; the time before is what fixed sizes and the recommender go by.
+last day counts; fixed sizes and the recommender go by the time before.
 
 Rows: `fixed at peak` and `fixed at P99.5 + 20 %` of the days before, `recommender` (the Vertical Pod Autoscaler's),
-`published` (Neon's rule), `before` (our default when resources were tied), `default` (what an agent does that is told nothing).
+`published` (Neon's rule), `before` (our default when resources were tied), `default` (an agent without any setting).
 
 Columns, means over families: slack is the mean over time of (size - use) / size; insufficient CPU is the share of time in
-which work waits for a CPU; out of memory counts events; late work is what could not be done at once; step to size is the
-time from a step of CPU demand until the size covers the new level, 0 where it did before, over all steps of all families.
+which work waits for a CPU; out of memory counts events; late work is work that could not be done at once; step to size is the
+time from a step of CPU demand until the size covers the new level, 0 if it did before, over all steps of all families.
 
 The seeds of the tuning are 1 and 3; a policy should do as well with others.
 """
@@ -71,7 +71,7 @@ POLICIES: Final[Mapping[str, Callable[[Demand, float], Rule]]] = {
     **{name: _agent(setup) for name, setup in agents.SETUPS.items()},
 }
 ROWS: Final = {**POLICIES, **{name: _agent(setup) for name, setup in agents.PARTS.items()}}
-"""What `--policy` may name."""
+"""The names for `--policy`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _row(name: str, found: Figures) -> tuple[object, ...]:
 
 
 def _behind(parts: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
-    """Where a peer does better than `default`: a line for each family, with the best peer of each column."""
+    """The peers that do better than `default`: a line for each family, with the best peer of each column."""
     ours = parts.get("default", {})
     for family, found in ours.items():
         better = []

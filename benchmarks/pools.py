@@ -1,9 +1,9 @@
-"""What pools and their plugins cost: growth that asks a chain of 0, 1 or 5 plugins, in a pool with room and in a full one.
+"""The cost of pools and their plugins: growth that asks a chain of 0, 1 or 5 plugins, in a pool with room and in a full one.
 
 `benchmarks/pools.py [--short] [--members N] [--renewals N] [--connections N]`: one real scheduler for each chain, all
 pinned to one core; the load comes from another. Each serves three groups of 500 VMs: one in no pool, one in a pool with
 room, one in a full pool. A group at a time is driven in a closed loop. All schedulers take turns, round by round, so that
-whatever else the machine does falls upon all of them; a figure is the median of its rounds.
+other work of the machine falls upon all of them; a figure is the median of its rounds.
 
 * with room: each VM grows and returns a unit in turn, so 1 of 2 requests is growth, which only the chain can admit.
 * full: each VM asks for a unit more and renews in turn. The chain has refused once; from then on the cached refusal answers.
@@ -11,12 +11,12 @@ whatever else the machine does falls upon all of them; a figure is the median of
 * `--renewals N` puts N unchanged renewals behind each of these requests (3: the mix of `permits.py`).
 
 `cap` is a plugin that knows the pool's total and says so; `async` is the same as a coroutine that waits for nothing;
-`quota` is ours, with a tenant for each pool. Their cost is what they take of the requests per second of the same group
-without plugins; by CPU it is what they would take of them by the scheduler's processor time alone, which other programs
+`quota` is ours, with a tenant for each pool. Their cost is the part that they take of the requests per second of the
+same group without plugins; by CPU it is the part that they would take by the scheduler's processor time alone, which other programs
 on the machine disturb less. Only growth pays for a chain: `growth %` says how many requests were growth, `questions %`
 how many questions to the chain there were for 100 requests (several growths may share one).
 
-Latencies are those of growth. An answer that is not what the group must get is an error, and makes the exit code 1.
+Latencies are those of growth. An answer that does not fit the group is an error, and makes the exit code 1.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Options:
 
     @property
     def totals(self) -> dict[str, int]:
-        """What the pools may hold together, in units: as much as their VMs, or what these have at first."""
+        """The units that the pools may hold together: as many as their VMs may have, or as these have at first."""
         return {ROOM: self.members * cluster.MOST_UNITS, FULL: self.members * LOW}
 
     def pools(self, *, limits_full: bool) -> tuple[cluster.Pool, ...]:
@@ -103,7 +103,7 @@ MOST_CAPS = 5
 
 
 def _distribution(directory: Path) -> Path:
-    """A distribution that offers `benchmarks.load.caps`: where it lies."""
+    """The folder of a distribution that offers `benchmarks.load.caps`."""
     metadata = directory / "site" / "bench_caps-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-caps\nVersion: 1\n")
@@ -160,7 +160,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Row:
-    """A group under a chain, and what came of its rounds."""
+    """A group under a chain, and the results of its rounds."""
 
     text: str
     key: str
@@ -176,14 +176,14 @@ class Row:
     cpu_s: float = 0.0
 
     def cost(self) -> float | None:
-        """What it takes of the requests per second of `base`, in percent: the median over the rounds."""
+        """The part that it takes of the requests per second of `base`, in percent: the median over the rounds."""
         if self.base is None:
             return None
         pairs = zip(self.rates, self.base.rates, strict=True)
         return round(statistics.median(1 - own / other for own, other in pairs) * 100, 1)
 
     def cpu_cost(self) -> float | None:
-        """What it would take of them by the scheduler's processor time alone."""
+        """The part that it would take of them by the scheduler's processor time alone."""
         return None if self.base is None else round((1 - self.base.cpu_us / self.cpu_us) * 100, 1)
 
     @property
@@ -192,7 +192,6 @@ class Row:
         return self.cpu_s / self.requests * 1e6
 
     def found(self) -> dict[str, float | None]:
-        """Its figures."""
         return {
             "requests_per_s": round(statistics.median(self.rates)),
             "growths_per_s": round(statistics.median(self.growth_rates)),

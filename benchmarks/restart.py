@@ -1,4 +1,4 @@
-"""What a crash of the permit server costs its agents: SIGKILL under load, and a start on the same port.
+"""The cost of a crash of the permit server for its agents: SIGKILL under load, and a start on the same port.
 
 `benchmarks/restart.py [--short] [--vms N] [--nodes N] [--connections N]`: 10,000 VMs (2,000 with --short), whose agents
 renew every 15 s with jitter over 32 connections; 1 of 4 requests changes the permit. The server has a core of its own.
@@ -7,12 +7,12 @@ of it: the first request names the dead process and is answered as unsettled, th
 
 * readiness: from the kill until /readyz answers 200 again.
 * first permit: from readiness until the first correct permit: an answer to a request that names the new process, not
-  unsettled, and no less than what the agent claimed (or asked for, when it returned something). 0 where an agent was
+  unsettled, and no less than what the agent claimed (or asked for, when it returned something). 0 if an agent was
   faster than the look at /readyz.
 * all settled: from readiness until every agent had one. The back-off alone is up to 5 s of it.
 * longest silence: between an answer and the sending of the request that was answered before it; a lease ends at 30 s.
 * stuck: agents without a correct answer from the new process at the end. Must be 0.
-* audit: what `GET /v1/audit` finds wrong with the ledger. Must be nothing.
+* audit: the faults that `GET /v1/audit` finds in the ledger. Must be 0.
 
 Any other status than 200 (but for 429 and 503, which are counted apart), a permit below the claim, or one above the
 request is an error. Errors, stuck agents and faults of the audit make the exit code 1.
@@ -72,7 +72,7 @@ async def _all_settled(renewals: renewing.Renewals) -> bool:
 
 
 async def _audit(port: int, faults: figures.Faults) -> int | None:
-    """How many faults the server's own audit finds; None where it has none."""
+    """How many faults the server's own audit finds; None if it has no audit."""
     status, body = await http.get(port, "/v1/audit")
     if status in ABSENT:
         print(f"the audit is not there: GET /v1/audit is answered with {status}")

@@ -1,13 +1,13 @@
-"""How fast a real guest gets what it cannot wait for: from pressure in the guest to a vCPU, or a slot of memory, that it can use.
+"""The speed at which a real guest gets more for an urgent need: from pressure in the guest to a vCPU, or a slot of memory, that it can use.
 
 `benchmarks/vm.py [--short]`: an emulated guest of QEMU with the real informant, and the real agent and scheduler as processes. The
 guest grows from 1 to 3 vCPUs, and by 8 slots of 128 MiB, only by wishes of its informant: the agent's own look at load is set so that
 it wants nothing. Then the same again with a fresh guest.
 
-What is measured, and how exactly. All moments are moments of the host's monotonic clock:
+The measurements and their error. All moments are moments of the host's monotonic clock:
 
 - *event*: the kernel of the guest tells of pressure: the group's memory.events counts a hit of memory.high, or its PSI trigger fires (tasks
-  waited for a CPU 1 s of 2 s). A program in the guest hears both as the informant does, at the highest priority. Where the informant
+  waited for a CPU 1 s of 2 s). A program in the guest hears both as the informant does, at the highest priority. If the informant
   itself saw the shortage before, that is the event. For CPU the time from load to event is shown besides: by the rule itself, 1 to 2 s.
 - *seen*: the informant's log line.
 - *agent*, *permit*: from the agent's own journal, exact to some milliseconds.
@@ -18,8 +18,8 @@ What is measured, and how exactly. All moments are moments of the host's monoton
 Moments of the guest are taken from the guest's clocks, and these are compared with the host's before and after each growth, by 20
 questions over a serial port, of which the quickest counts. Half of its way is the error; the largest one is printed.
 
-The guest, QEMU, agent, scheduler and this program share the machine's cores. Beside that: what an idle guest costs the host, and the
-informant the guest.
+The guest, QEMU, agent, scheduler and this program share the machine's cores. Beside that: the cost of an idle guest for the host,
+and of the informant for the guest.
 """
 
 import argparse
@@ -72,7 +72,7 @@ async def living(built: VmImage, directory: Path) -> AsyncIterator[tuple[VmHouse
 
 
 async def idle(guest: RunningGuest, notes: GuestProbe, seconds: float) -> dict[str, Any]:
-    """What a guest costs while nothing happens: QEMU on the host, and the informant in the guest."""
+    """The cost of a guest while nothing happens: QEMU on the host, and the informant in the guest."""
     qemu = psutil.Process(guest.pid)
     await asyncio.sleep(SETTLE_S)
     before, before_s, began_s = await notes.ask("use"), sum(qemu.cpu_times()[:2]), time.monotonic()
@@ -90,7 +90,7 @@ async def idle(guest: RunningGuest, notes: GuestProbe, seconds: float) -> dict[s
 
 
 async def measure(*, is_short: bool) -> dict[str, Any]:
-    """All of it. Raises `GuestError`, `ImageError` and `VmAssetsError` where there can be no guest."""
+    """All of it. Raises `GuestError`, `ImageError` and `VmAssetsError` if there can be no guest."""
     built = await asyncio.to_thread(image.build, lambda line: print(f"{line} …", flush=True))
     growths: dict[Resource, list[Growth]] = {name: [] for name in COUNTS}
     found: dict[str, Any] = {}

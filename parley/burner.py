@@ -14,7 +14,7 @@ from protocol.values import Resources
 CALM_S: Final = 4.0
 """`this-machine` must have kept its size for this long before the load starts."""
 PATIENCE_S: Final = 20.0
-"""On a machine that is never calm the load starts after so long, from whatever size there is."""
+"""On a machine that is never calm the load starts after so long, from any size."""
 
 
 class Process(Protocol):
@@ -33,7 +33,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Maximum:
-    """The maximum of `this-machine` in CPUs, and how far it is raised where other work has it there before the load."""
+    """The maximum of `this-machine` in CPUs, and how far it is raised if other work has the VM there before the load."""
 
     max: int
     most: int
@@ -102,7 +102,7 @@ class Burner:
 
     def figures(self, sizes: Sequence[SizeChange], vm: VmInShort | None) -> dict[str, Any]:
         """Seconds from the load's start to the first growth, and from its end to the size from before; `vm` is the last
-        report of the agent on `this-machine`. `notes` give the reason why a figure is missing, or what it took to get it.
+        report of the agent on `this-machine`. `notes` give the reason why a figure is missing, or the effort to get it.
         """
         growth_s, shrink_s = self._growth_s(sizes), self._shrink_s(sizes)
         return {

@@ -52,7 +52,7 @@ class Children:
         self._supervisor = Supervisor(log, self._rng)
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._begins: dict[str, int] = {}
-        """Where in a program's log the output since its last start begins."""
+        """The place in a program's log where the output since its last start begins."""
         self._is_stopping = False
         self.restarts: dict[str, int] = {}
 
@@ -91,7 +91,7 @@ class Children:
         return self.write_fault() or self.last_line(name)
 
     def write_fault(self) -> str:
-        """Why nothing can be written beside the logs, such as a full disk; empty where it can be."""
+        """The reason why nothing can be written beside the logs, such as a full disk; empty if writing works."""
         try:
             with tempfile.TemporaryFile(dir=self._logs) as file:
                 file.write(bytes(_WRITTEN_BYTES))

@@ -1,4 +1,4 @@
-"""`kubectl parley status` and `kubectl parley top`: what agents say of themselves, whichever node they are on."""
+"""`kubectl parley status` and `kubectl parley top`: what agents on any node say of themselves."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def top_command(way: Way) -> click.Command:
         The keys are those of `parley top`: s and S sort, r reverses, / filters, enter shows a VM, q ends. Needs the extra `top`;
         `kubectl parley status` shows the same once and needs nothing.
 
-        Exit codes: 0; 1 when no agent can be reached; 2 for a wrong command line, where there is no terminal, or where textual is not installed.
+        Exit codes: 0; 1 when no agent can be reached; 2 for a wrong command line, if there is no terminal, or if textual is not installed.
         """
         from parley.top.needs import loaded_app  # noqa: PLC0415 - `--version` should not load it
         from parley.top.source import NoAgentsError, ReachSource  # noqa: PLC0415 - as above

@@ -1,8 +1,8 @@
 """`parley demo --cluster`: a control plane on this machine with one node, and pods on it that are scaled in place.
 
 `kube`: the node is hollow, so nothing runs in its containers. Their load is made up by informants at the pods' addresses, one
-for each pod, named by the annotation `parley.dev/informant`: what the hollow node itself is told of use reaches only the kubelet's
-statistics, and a pod's cgroup, which the node informant reads, does not exist there.
+for each pod, named by the annotation `parley.dev/informant`: the use that the hollow node itself is told reaches only the
+kubelet's statistics, and a pod's cgroup, which the node informant reads, does not exist there.
 
 `node`: the node is real. The pods run a workload whose load follows a plan, the kernel throttles them, and the node informant sees it.
 """
@@ -47,7 +47,7 @@ LOAD_EVERY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """What each pod begins with, its step of growth and its maximum."""
+    """The beginning size of each pod, its step of growth and its maximum."""
 
     first: Resources
     step: Resources
@@ -87,7 +87,7 @@ REAL_POD: Final = PodShape(Resources(100, 64 * MIB), Resources(100, 64 * MIB), R
 
 @dataclass(frozen=True, slots=True)
 class NodeWithPods:
-    """A node that runs pods of one shape, what says their load, and where the node's informant is, if that is the one."""
+    """A node that runs pods of one shape, the source of their load, and the place of the node's informant, if it is the source."""
 
     name: str
     reservable: Resources
@@ -155,7 +155,7 @@ def _hollow(
     }
     addresses = [each["status"]["podIP"] for each in _running(plane, pods).values()]
     guest = directory / "guest.yaml"
-    # What a wish brought is soon given back, so that there is something to see.
+    # The growth by a wish is soon given back, so that there is something to see.
     _write(guest, {"protect": False, "wish": {"hold": 2, "calm": 2}})
     common = ("--config", str(guest), "--approve-all", "--high", "2.6", "--memory", "256Mi", "2Gi")
     informants = tuple(

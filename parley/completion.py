@@ -22,7 +22,7 @@ def completion_command(program: str) -> click.Command:
     def completion(ctx: click.Context, shell: str) -> None:
         """Print the script by which SHELL completes our commands. Options are completed as well, and the names of VMs, nodes and pools.
 
-        Names come from the scheduler, where it answers within a second; else there are none.
+        Names come from the scheduler, if it answers within a second; else there are none.
         """
         from click.shell_completion import get_completion_class  # noqa: PLC0415 - needed here only
 

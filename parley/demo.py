@@ -46,7 +46,7 @@ POLL_S: Final = 0.5
 EVIDENCE_LOST: Final = 4
 BURN_S: Final = 10.0
 START_S: Final = 30.0
-"""How long the agent has for its first answer, where the demo is to end by itself."""
+"""How long the agent has for its first answer, if the demo is to end by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DemoOptions:
     quiet: bool
     directory: Path | None
     picture: Path | None = None
-    """Where the last live view is written as an SVG."""
+    """The file to which the last live view is written as an SVG."""
     cluster: str | None = None
     """`kube` or `node`: on a control plane of Kubernetes, with that kind of node."""
 
@@ -135,8 +135,6 @@ def _burner_of(scene: Scene) -> Burner:
 
 
 class Demo:
-    """One run of the demo."""
-
     def __init__(self, options: DemoOptions, stage: Stage) -> None:
         self._options = options
         self._stage = stage
@@ -366,7 +364,7 @@ def run(options: DemoOptions) -> int:
 
 
 def _run_in(directory: Path, options: DemoOptions) -> int:
-    """Run the demo in a directory that exists; refused where that is in use, or has the VMs of another demo."""
+    """Run the demo in a directory that exists; refused if that is in use, or has the VMs of another demo."""
     try:
         lock = locked(directory, "in use")
     except OSError as error:

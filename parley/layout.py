@@ -1,7 +1,7 @@
-"""The live view of the demo, and what `parley status` shows on a terminal: lines that fit its width and height. Pure.
+"""The live view of the demo, and the output of `parley status` on a terminal: lines that fit its width and height. Pure.
 
-What matters most stays longest where there is little room: the VMs, the node, how the run goes, three events, refusals in full, the legend,
-further events.
+If there is little room, the most important lines stay longest: the VMs, the node, how the run goes, three events, refusals in full,
+the legend, further events.
 """
 
 import itertools
@@ -48,7 +48,7 @@ _STRIPS: Final = frozenset({_CPU, _MEMORY, _EITHER, _TREND})
 
 @dataclass(frozen=True, slots=True)
 class RecentHistory:
-    """What has happened until `now_s` to the VMs of `agent`, and how full the nodes are."""
+    """The events of `agent`'s VMs until `now_s`, and the fill of the nodes."""
 
     history: History
     agent: str
@@ -58,7 +58,7 @@ class RecentHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is shown of each VM."""
+    """The parts that are shown of each VM."""
 
     width: int
     is_wide: bool
@@ -146,7 +146,7 @@ def _folded(texts: Sequence[str], width: int, style: str = "") -> list[Text]:
 
 
 def _details(cut: Sequence[VmInShort]) -> list[str]:
-    """The reasons in full of the first VMs with a refusal or a fault, where the table had no room for them."""
+    """The reasons in full of the first VMs with a refusal or a fault, if the table had no room for them."""
     noted = [f"{_name(vm)}: {clean(why(vm), MAX_LINE)}" for vm in cut]
     more = len(noted) - MAX_DETAILS
     return noted if more <= 0 else [*noted[:MAX_DETAILS], f"and {more} more, in `parley status`"]
@@ -239,7 +239,7 @@ class _Table:
         }
 
     def _shown_load(self, vm: VmInShort, busy: str) -> str:
-        """The load of the resource whose sparkline is shown, where that is one of the two."""
+        """The load of the resource whose sparkline is shown, if that is one of the two."""
         used = memory_used(vm)
         return _gib(used) if used is not None and self._measured(vm) == "memory" else busy
 
@@ -293,7 +293,7 @@ class _Table:
         return lines
 
     def _words(self, vm: VmInShort) -> str:
-        """What a narrow terminal tells in the second line of a VM."""
+        """The text that a narrow terminal shows in the second line of a VM."""
         machine = (
             f"PSI {pressure(vm)} %, vCPUs {vcpus(vm)}, slots {slots(vm)}; " if self.shape.has_machines else ""
         )
@@ -326,7 +326,7 @@ class _Table:
 
 
 def _in_two(texts: tuple[str, str], width: int, *, is_tall: bool) -> tuple[str, str]:
-    """One text in two lines, where it is too long for the first; two texts as they are."""
+    """One text in two lines, if it is too long for the first; two texts as they are."""
     if not is_tall or texts[1] or cell_len(texts[0]) <= width:
         return texts
     first, *rest = textwrap.wrap(texts[0], width, break_on_hyphens=False)

@@ -1,7 +1,7 @@
 """Modules that offer the names of others, each loaded when it is first used.
 
-Such a module has a stub beside it, which is the list of the names: type checkers read it as what the module offers, and it is read
-here for where each name comes from. So no name is written down twice.
+Such a module has a stub beside it, which is the list of the names: type checkers read it as the interface of the module, and it is
+read here for the origin of each name. So no name is written down twice.
 """
 
 import ast
@@ -27,7 +27,7 @@ class LazyNames:
         return sorted(self._home_of)
 
     def load(self, name: str, into: dict[str, Any]) -> Any:
-        """What the name stands for; kept in `into`, the module's globals. Raises `AttributeError` for another name."""
+        """The object with this name; kept in `into`, the module's globals. Raises `AttributeError` for another name."""
         home = self._home_of.get(name)
         if home is None:
             raise AttributeError(f"module {self._module!r} has no attribute {name!r}")

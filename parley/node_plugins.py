@@ -1,4 +1,4 @@
-"""What authors of node plugins import, and nothing else (docs/guides/plugins.md). The names are those in `node_plugins.pyi`."""
+"""The names that authors of node plugins import, and nothing else (docs/guides/plugins.md). They are those in `node_plugins.pyi`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What authors of pool plugins import, and nothing else (docs/guides/pools.md). The names are those in `plugins.pyi`."""
+"""The names that authors of pool plugins import, and nothing else (docs/guides/pools.md). They are those in `plugins.pyi`."""
 
 from typing import Any
 

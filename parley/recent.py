@@ -1,4 +1,4 @@
-"""What the live view of the demo remembers, and how it asks the scheduler how full the node is."""
+"""The memory of the demo's live view, and its questions to the scheduler about the fill of the node."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -26,7 +26,7 @@ THIS_MACHINE: Final = "this-machine"
 GIB: Final = 2**30
 SHAPES: Final = ("step", "burst", "day")
 MORE_CPUS: Final = 2
-"""CPUs by which the maximum of `this-machine` is raised where other work has it there before the demo's load."""
+"""CPUs by which the maximum of `this-machine` is raised if other work has the VM there before the load."""
 MEMORY_INDEX: Final = 1
 CPU_INDEX: Final = 2
 BIG_INDEX: Final = 3
@@ -57,7 +57,7 @@ class DemoVm:
 
     @property
     def share(self) -> int:
-        """The CPUs that the node has for this VM, whatever the others use."""
+        """The CPUs that the node has for this VM, at any use of the others."""
         return CPU_SHARE if self.name == CPU_HEAVY else self.most.vcpu_milli // 1000
 
 
@@ -166,10 +166,9 @@ def raised(scene: Scene) -> Scene:
 
 
 def vms_of_another(scene: Scene) -> int | None:
-    """How many VMs the demo had whose state the directory holds, where that was another demo than this; else None.
+    """The number of VMs of the demo whose state the directory holds, if that was another demo than this; else None.
 
-    The VMs of that demo may be larger than the node of this one.
-    """
+    The VMs of that demo may be larger than the node of this one."""
     try:
         before = json.loads((scene.directory / "cluster.yaml").read_text())["vms"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -235,7 +234,7 @@ def write_files(scene: Scene) -> None:
     }
     # This machine's memory and its priority are none of the demo's business.
     informant = {"protect": False, "memory": {"waitingShare": None, "left": 0, "leftShare": 0}}
-    # What a wish brought is soon given back, so that there is something to see.
+    # The growth by a wish is soon given back, so that there is something to see.
     guest = {"protect": False, "wish": {"hold": 2, "calm": 2}}
     contents = {
         "cluster.yaml": cluster,

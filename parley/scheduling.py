@@ -1,4 +1,4 @@
-"""What authors of scheduling plugins import, and nothing else (docs/guides/scheduling-plugins.md). The names are those in `scheduling.pyi`."""
+"""The names that authors of scheduling plugins import, and nothing else (docs/guides/scheduling-plugins.md). See `scheduling.pyi`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a run of the demo consists of, wherever its node and its VMs come from."""
+"""The parts of a run of the demo, from any source of its node and its VMs."""
 
 import importlib.util
 import shlex
@@ -30,7 +30,7 @@ def live_page_arguments() -> tuple[str, ...]:
 
 
 def live_page_address(scheduler_port: int) -> str | None:
-    """Where a browser on this machine finds the page; None where there is none."""
+    """The address at which a browser on this machine finds the page; None if there is none."""
     return f"http://127.0.0.1:{scheduler_port}/" if has_live_page() else None
 
 
@@ -53,14 +53,14 @@ class Stage:
     directory: Path
     node: str
     reservable: Resources
-    """What all VMs of the node may use together."""
+    """The amount that all VMs of the node may use together."""
     agent_port: int
     scheduler_port: int
     programs: tuple[ProgramSpec, ...]
     steps: Mapping[str, Resources]
     """One compute unit of each VM, by NAMESPACE/NAME."""
     burner: Burner | None = None
-    """Burdens this machine, where one of the VMs has its load."""
+    """Burdens this machine, if one of the VMs has its load."""
     beside: Callable[[Say], Coroutine[Any, Any, None]] = nothing
     """Runs beside the programs until it is cancelled, before any of them is ended: sets loads, and keeps guests running."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Stage:
 
     @property
     def page(self) -> str | None:
-        """The address of the scheduler's live page; None where its chart code is not installed."""
+        """The address of the scheduler's live page; None if its chart code is not installed."""
         return live_page_address(self.scheduler_port)
 
     @property

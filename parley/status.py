@@ -1,4 +1,4 @@
-"""`parley status`: what the VMs of an agent have, and why."""
+"""`parley status`: the sizes of an agent's VMs, and the reasons."""
 
 import sys
 

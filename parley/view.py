@@ -1,4 +1,4 @@
-"""What the demo and `parley status` tell of a VM: the words of the live view, one line per change elsewhere, and the summary."""
+"""The texts about a VM in the demo and `parley status`: the words of the live view, one line per change elsewhere, and the summary."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -33,15 +33,15 @@ def permit(vm: VmInShort) -> str:
 
 
 def reasons(vm: VmInShort) -> tuple[str, ...]:
-    """The present reasons for a VM's size: a fault, the reason of a refusal, or the policy's for each resource. What its machine
-    waits for comes last."""
+    """The present reasons for a VM's size: a fault, the reason of a refusal, or the policy's for each resource. The wait of its
+    machine, if any, comes last."""
     found: tuple[str, ...] = vm.faults[:1] or (() if vm.reason_code else goal_reasons(vm)) or (vm.reason,)
     pending = vm.machine.pending if vm.machine is not None else None
     return (*found, pending) if pending else found
 
 
 def pressure(vm: VmInShort) -> str:
-    """Per cent of the last period in which tasks of the guest waited for CPU and for memory, as `97/3`; a dash where nothing is known."""
+    """Per cent of the last period in which tasks of the guest waited for CPU and for memory, as `97/3`; a dash if nothing is known."""
     if vm.load is None or not load(vm)[1]:
         return "-"
     found = (vm.load.cpu_pressure, vm.load.memory_pressure)
@@ -70,7 +70,7 @@ def why(vm: VmInShort) -> str:
 
 
 def code(vm: VmInShort) -> str:
-    """The reason in short: the peer with a fault, or the code of a refusal; empty where all is well."""
+    """The reason in short: the peer with a fault, or the code of a refusal; empty if all is well."""
     return vm.faults[0].partition(":")[0] if vm.faults else vm.reason_code or ""
 
 
@@ -84,7 +84,7 @@ def notes(document: AgentVms) -> Iterator[str]:
 
 
 def line(vm: VmInShort) -> str:
-    """All that is told of a VM in one line; what its agent does not say is a dash or a question mark."""
+    """All that is told of a VM in one line; a value that its agent does not say is a dash or a question mark."""
     goal = f"{amount_text(vm.goal)} {kind(vm)}".rstrip()
     machine = ""
     if vm.machine is not None:
@@ -99,7 +99,7 @@ def line(vm: VmInShort) -> str:
 
 
 def _restarted(vm: VmInShort) -> str:
-    """How often containers of a pod were restarted since its agent's start; empty where none was."""
+    """The number of restarts of a pod's containers since its agent's start; empty if there were none."""
     restarts, kills = vm.counts.restarts, vm.counts.ends.get("OOMKilled", 0)
     return f"restarts {restarts} (OOM kills {kills}), " if restarts or kills else ""
 
@@ -201,7 +201,7 @@ def node_figures(
 
 WIDTH: Final = 100
 HEIGHT: Final = 32
-"""Of every picture, in characters, whatever the terminal is like."""
+"""Of every picture, in characters, on any terminal."""
 FONTS: Final = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 ASPECT: Final = 0.602
 """Width by height of a character of the first two fonts; in others, letters are set apart or together to fit."""

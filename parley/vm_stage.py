@@ -1,7 +1,7 @@
 """`parley demo --vms qemu`: real Linux guests under QEMU, each with its informant and a load generator inside.
 
-Guests are restored from a saved state, or booted where there is none yet. A guest whose QEMU ends is taken out of the files of
-agent and scheduler at once, and booted again with another UID. All end with the demo, also where it is killed.
+Guests are restored from a saved state, or booted if there is none yet. A guest whose QEMU ends is taken out of the files of
+agent and scheduler at once, and booted again with another UID. All end with the demo, even if it is killed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ LEAST: Final = Resources(SPEC.vcpus * 1000, SPEC.memory_bytes)
 MOST: Final = Resources(SPEC.max_vcpus * 1000, SPEC.memory_bytes + SPEC.growth_bytes)
 STEP: Final = Resources(1000, SPEC.slot_bytes)
 MORE: Final = Resources(2000, 3 * SPEC.slot_bytes)
-"""What the node has beside the smallest sizes of its guests."""
+"""The amount that the node has beside the smallest sizes of its guests."""
 QUIET: Final = GuestLoad(cpus=0.1)
 BUSY_CPUS: Final = 2.4
 """More than two vCPUs can do at the target: the guest takes all that the node has left."""
@@ -98,7 +98,7 @@ class GuestScene:
 
     @property
     def reservable(self) -> Resources:
-        """What all guests may use together."""
+        """The amount that all guests may use together."""
         return LEAST * self.guests + MORE
 
     def write_files(self, running: Sequence[GuestVm], absent: Sequence[str]) -> None:
@@ -184,7 +184,7 @@ INSTEAD: Final = "The simulated demo needs none of this: `parley demo`"
 
 
 def image(say: Callable[[str], None]) -> images.VmImage:
-    """The image of the guests, which is built where there is none of what is installed here. Raises `StageError`."""
+    """The image of the guests, which is built if there is none of the installed software. Raises `StageError`."""
     if importlib.util.find_spec("qemu") is None:
         raise _cannot("the extra `vm` is not installed: `make setup` installs it")
     try:
@@ -197,7 +197,7 @@ def image(say: Callable[[str], None]) -> images.VmImage:
 async def staged(
     image: images.VmImage, directory: Path, guests: int, stop: lifecycle.Stop, say: Callable[[str], None]
 ) -> AsyncIterator[Stage | None]:
-    """A stage whose guests run, and end with the block; None where `stop` came before they did. Raises `StageError`.
+    """A stage whose guests run, and end with the block; None if `stop` came before they ran. Raises `StageError`.
 
     Call this in the main thread: the kernel kills the guests when the thread that has started them ends.
     """
@@ -243,7 +243,7 @@ def _place_for_sockets() -> Iterator[Path]:
 
 
 async def _unless(stop: lifecycle.Stop, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work; False where the end of the program was requested before it was done."""
+    """Do the work; False if the end of the program was requested before it was done."""
     working = asyncio.create_task(work, name="setting the stage")
     stopping = asyncio.create_task(stop.wait(), name="waiting for the end")
     try:
@@ -298,7 +298,7 @@ class GuestKeeper:
         say(f"{count} guest{'s run' if count > 1 else ' runs'} after {time.monotonic() - began_s:.1f} s")
 
     async def stop(self) -> None:
-        """End all guests. What they have printed is kept beside the programs' logs. Raises `StageError` where QEMU does not end."""
+        """End all guests. Their output is kept beside the programs' logs. Raises `StageError` if QEMU does not end."""
         stops = (guest.stop() for guest in self._running.values())
         ends = await asyncio.gather(*stops, return_exceptions=True)
         logs = self._scene.directory / "logs"

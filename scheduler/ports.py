@@ -1,4 +1,4 @@
-"""What the permit service needs of the world. Implementations are adapters; the core sees their events only."""
+"""The needs of the permit service: interfaces to the world. Implementations are adapters; the core sees their events only."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ BINDING_SETTLES_S: Final = 60.0
 
 
 class ClusterUnreachableError(Exception):
-    """The cluster cannot be read now; what was read before stays in force."""
+    """The cluster cannot be read now; the earlier state stays in force."""
 
 
 class Cluster(Protocol):
     """A view of nodes, VMs and pods. All implementations pass one conformance suite (tests/conformance/test_cluster.py).
 
-    **Calls** may overlap, fail and be cancelled. What they tell counts in the order in which they return. Each change is told
+    **Calls** may overlap, fail and be cancelled. Their results count in the order in which they return. Each change is told
     once, and states in between may be left out; a call that fails or is cancelled takes nothing with it, so nobody else
     may run between the decision what to tell and the return.
 
-    **Versions.** What is told of one object is never older than what was told of it before: where lists, reads and a
+    **Versions.** The description of one object is never older than that told of it before: if lists, reads and a
     watch race, the adapter goes by the object's resourceVersion. An older description is never told after a newer one,
     and the deletion of a pod never after the pod that was made anew under its name; an object that is made anew has
-    another UID, and the end of the old one is told first. What a list does not hold has gone only if nothing newer than the
-    list is known of it.
+    another UID, and the end of the old one is told first. An object that a list does not hold has gone only if nothing
+    newer than the list is known of it.
 
     **`begun_s`** of a `Reading`: no change of that object that the cluster accepted before that moment is missing. For a list
     or a read it is when that was sent. For an event of a watch it is when the last list was sent whose own
@@ -53,15 +53,15 @@ class Cluster(Protocol):
     async def refresh(self) -> tuple[events.Input, ...]:
         """Bring the view up to date and return what changed since the last call of either kind, ready to apply.
 
-        `ClusterRead` comes last, where everything that it stands for has been told; where nothing changes, one whose moment
+        `ClusterRead` comes last, if everything that it stands for has been told; if nothing changes, one whose moment
         is later comes after a while. Raises `ClusterUnreachableError`, or `SettingsError` with every fault of what was read;
-        then what was told before stays in force.
+        then everything that was told before stays in force.
         """
         ...
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """A fresh look at these pods, begun after the call: one `VmSeen` for each VM that is there, changed or not, with
-        sizes or without, and what changed beside. As in `refresh`, a `ClusterRead` comes last.
+        sizes or without, and the other changes. As in `refresh`, a `ClusterRead` comes last.
 
         A source that can read one object reads no more than these; one that is watched answers from what it has seen as
         soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`, or of the end of an older call that it
@@ -70,15 +70,15 @@ class Cluster(Protocol):
         ...
 
     def look(self, pod: PodName) -> events.Look:
-        """What `refresh` or `read` told last of one VM's pod; not found where that has gone or ended.
+        """The state of one VM's pod that `refresh` or `read` told last; not found if that has gone or ended.
 
-        It `is_watched` where a watch that works has shown nothing of the VM since.
+        It `is_watched` if a watch that works has shown nothing of the VM since.
         """
         ...
 
 
 class Pools(Protocol):
-    """Who has a say before the VMs of a pool grow. `scheduler.pools.chain.admission_queue.PoolAdmissionQueue` is it."""
+    """The plugins that have a say before the VMs of a pool grow. `scheduler.pools.chain.admission_queue.PoolAdmissionQueue` is it."""
 
     def call_admission(
         self,
@@ -101,7 +101,7 @@ class Pools(Protocol):
         ...
 
     async def close(self) -> None:
-        """End every question. Whoever still waits is not answered."""
+        """End every question. Callers that still wait are not answered."""
         ...
 
 
@@ -143,16 +143,16 @@ class Migrator(Protocol):
 
 
 class Journal(Protocol):
-    """Where what goes through the core is recorded. Calls never wait and never fail."""
+    """The record of everything that goes through the core. Calls never wait and never fail."""
 
     def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
-        """An input that is no request, and what came of it."""
+        """An input that is no request, and its outcome."""
         ...
 
     def request(
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
-        """A request with the bytes that it came as, and what came of it."""
+        """A request with the bytes that it came as, and its outcome."""
         ...
 
 
@@ -169,7 +169,7 @@ class NoJournal:
 
 
 class NotLeadingError(Exception):
-    """This process must not decide now, because another one does, or may. `leader` is the address of that, where it is known."""
+    """This process must not decide now, because another one does, or may. `leader` is the address of that, if it is known."""
 
     def __init__(self, leader: str | None = None) -> None:
         super().__init__("another scheduler leads")
@@ -180,7 +180,7 @@ class LeadershipGuard(Protocol):
     """Says before each decision whether this process may make it."""
 
     def check(self, seen_epoch: int) -> None:
-        """Raises `NotLeadingError` where it may not. `seen_epoch` is the highest one that the caller has met; 0 where it has met none."""
+        """Raises `NotLeadingError` if it may not. `seen_epoch` is the highest one that the caller has met; 0 if it has met none."""
         ...
 
 
@@ -195,7 +195,7 @@ class SoleScheduler:
 class Placements(Protocol):
     """Room in the ledger for pods that are about to be bound. Live, unlike a snapshot; nothing is awaited.
 
-    The answers are those of the core (`scheduler/permits/core/placement.py`): None where it worked, else the reason.
+    The answers are those of the core (`scheduler/permits/core/placement.py`): None if it worked, else the reason.
     """
 
     def assume(
@@ -217,23 +217,23 @@ class Placements(Protocol):
         ...
 
     def forget(self, holder: Holder) -> None:
-        """The pod will not be bound. What the cluster shows is the cluster's to end."""
+        """The pod will not be bound. The cluster itself ends a row that it shows."""
         ...
 
     def headroom(self, node: str, holder: Holder) -> Resources:
-        """What the others leave to `holder` on a node now; may be negative."""
+        """The amount that the others leave to `holder` on a node now; may be negative."""
         ...
 
 
 class PlacementAdmission(Protocol):
-    """Who has a say before a pod of a pool is placed: `pre_create_pod` of the pool's plugins, and the pool's own limits."""
+    """The say that `pre_create_pod` of a pool's plugins, and the pool's own limits, have before a pod of the pool is placed."""
 
     async def admit(
         self, pod: Mapping[str, Any], pool: str, amount: Resources, deadline_s: float
     ) -> Reason | None:
-        """None where the pool takes a pod of that amount, else why not. Has no effects, and ends by `deadline_s` (monotonic).
+        """None if the pool takes a pod of that amount, else why not. Has no effects, and ends by `deadline_s` (monotonic).
 
-        `pod` is its manifest. What is kept for the pod is the ledger's business (`Placements.assume`).
+        `pod` is its manifest. The ledger keeps the amount for the pod (`Placements.assume`).
         """
         ...
 
@@ -255,7 +255,7 @@ class Binder(Protocol):
     async def bind(
         self, pod: PodName, uid: str, node: str, annotations: Mapping[str, str]
     ) -> NotBound | None:
-        """Bind the pod of that UID; None where it is bound to that node now, by this call or an earlier one.
+        """Bind the pod of that UID; None if it is bound to that node now, by this call or an earlier one.
 
         The API server copies `annotations` to the pod. Ends within the implementation's own deadline, and raises nothing
         but cancellation: then the pod may be bound.

@@ -95,7 +95,7 @@ class Program:
         )
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Serve until the end is asked for; 2 where the cluster file cannot be used."""
+        """Serve until the end is asked for; 2 if the cluster file cannot be used."""
         try:
             return await self._run(stop)
         finally:
@@ -127,7 +127,7 @@ class Program:
 
 
 def check_options(options: AllOptions) -> None:
-    """Raises `click.UsageError` where options do not go together."""
+    """Raises `click.UsageError` if options do not go together."""
     is_standalone = options["cluster"] is not None
     if is_standalone == options["kubernetes"]:
         raise click.UsageError("exactly one of --cluster and --kubernetes is needed")
@@ -301,7 +301,7 @@ def _page_routes() -> tuple[server.Route, ...]:
 
 
 def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
-    """Raises `OSError` where the directory of the journal or the state cannot be used."""
+    """Raises `OSError` if the directory of the journal or the state cannot be used."""
     pages = {"page_routes": _page_routes() if options["page"] else ()}
     if not options["kubernetes"]:
         return Program(cast("Options", {**options, **pages})).run

@@ -23,11 +23,9 @@ class Bindings:
         watch(plane, self._path, self._see)
 
     def are_there(self, names: Iterable[str]) -> bool:
-        """Whether all of these pods were seen."""
         return self._existing.issuperset(names)
 
     def are_bound(self, names: Iterable[str]) -> bool:
-        """Whether all of these pods were seen bound."""
         return self.bound_s.keys() >= set(names)
 
     def clear(self) -> None:

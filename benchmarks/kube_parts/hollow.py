@@ -1,4 +1,4 @@
-"""Many pods on hollow nodes: what a resize costs the API server, and what scheduler and agents take of a machine."""
+"""Many pods on hollow nodes: the cost of a resize for the API server, and that of scheduler and agents for a machine."""
 
 import random
 import resource
@@ -26,11 +26,11 @@ REQUESTS: Final = {"cpu": "200m", "memory": "128Mi"}
 IDLE_MILLI: Final = 120
 LOADED_MILLI: Final = (150, 350, 500)
 FORGETFUL: Final = {"name": "utilisation", "args": {"window": 2, "tailWindow": 0, "surgeWindow": 0}}
-"""What a load was a minute ago does not count, so that pods shrink within the benchmark, too."""
+"""The load of a minute ago does not count, so that pods shrink within the benchmark, too."""
 PERIODS: Final = {"downWindow": 10}
 CREATORS: Final = 4
 DONE_S: Final = 5.0
-"""After the last change of load, what is under way ends."""
+"""After the last change of load, the resizes under way end."""
 START_S: Final = 240.0
 PROGRAMS: Final = ("scheduler", "agent")
 
@@ -60,7 +60,7 @@ class Scene:
     agents: tuple[str, ...]
 
     def costs(self) -> dict[str, Cost]:
-        """What the scheduler and all agents have used so far."""
+        """The cost of the scheduler and all agents so far."""
         return {each: self.parley.cost(each) for each in PROGRAMS}
 
     def patched(self) -> int:
@@ -68,7 +68,7 @@ class Scene:
         return sum(len(each.patched_s) for each in self.pods.seen.values())
 
     def is_settled(self) -> bool:
-        """Whether each agent knows its pods, and that nothing is wrong with them. Raises `OSError`."""
+        """Whether each agent knows its pods, and finds no fault with them. Raises `OSError`."""
         found = [vm["state"] for each in self.agents for vm in self.parley.page(each, "/v1/vms")["vms"]]
         return len(found) == len(self.pods.seen) and all(each == "ok" for each in found)
 

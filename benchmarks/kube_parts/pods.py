@@ -40,7 +40,7 @@ def labelled(name: str, node: str, requests: Mapping[str, str]) -> Manifest:
 
 @dataclass(slots=True)
 class PodHistory:
-    """What happened to one pod. `patched_s` are the moments at which its spec was seen to have another size; `waits_s` is how long it
+    """The history of one pod. `patched_s` are the moments at which its spec was seen to have another size; `waits_s` is how long it
     took from the last of them until that was done, for each time that it was done."""
 
     pod: Manifest

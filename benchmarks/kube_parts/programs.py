@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What programs have used so far, and what they have asked the API server."""
+    """The use of programs so far, and their calls to the API server."""
 
     cpu_s: float = 0.0
     resident_bytes: int = 0
@@ -128,7 +128,7 @@ class ParleyPrograms:
         return psutil.Process(self._running[name].process.pid)
 
     def cost(self, prefix: str) -> Cost:
-        """What all programs whose names begin with `prefix` have used. Raises `OSError`."""
+        """The cost of all programs whose names begin with `prefix`. Raises `OSError`."""
         total = Cost()
         for name, child in self._running.items():
             if name.startswith(prefix):
@@ -165,7 +165,7 @@ def programs(plane: ControlPlane, directory: Path) -> Iterator[ParleyPrograms]:
 
 
 def awaited(what: str, look: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
-    """What `look` gives, as soon as that is something. Raises `TimeoutError` where that takes too long."""
+    """The result of `look`, as soon as it is true. Raises `TimeoutError` if that takes too long."""
     limit_s, last = time.monotonic() + within_s, ""
     while time.monotonic() < limit_s:
         try:

@@ -1,6 +1,6 @@
 """The agents of a load, one small record for each VM, and the bytes that they send.
 
-What a request says is fixed per VM but for the amounts, the sequence number and the scheduler's instance, so it is
+The fields of a request are fixed per VM but for the amounts, the sequence number and the scheduler's instance, so it is
 joined from parts that were built before. The mix: an agent's first request names its use; then 3 of 4 are unchanged
 renewals and 1 of 4 changes the permit, growing by one unit and returning in turn.
 """
@@ -16,7 +16,7 @@ MIX = "3 of 4 unchanged renewals, 1 of 4 changes the permit (one unit up, one un
 NOBODY = b"null"
 """The instance that an agent names before it has heard from any scheduler."""
 LOW, HIGH = 2, 3
-"""What a VM has, in units of 1 CPU and 1 GiB."""
+"""The sizes of VMs, in units of 1 CPU and 1 GiB."""
 
 _STARTED_AT_MS = 1_763_719_200_000
 _MAX_REQUEST_BYTES = 1024
@@ -59,7 +59,7 @@ class Agent:
         self.token = b""
 
     def next_units(self) -> int:
-        """What the mix asks for next."""
+        """The units that the mix asks for next."""
         self._step += 1
         return self.held if self._step & 3 else LOW + HIGH - self.held
 
@@ -91,7 +91,7 @@ class Agent:
 
 
 def initial_units(index: int) -> int:
-    """What the agent's VM has at first: half of them have one unit more, so that as many grow as return."""
+    """The units of the agent's VM at first: half of them have one unit more, so that as many grow as return."""
     return HIGH if index >> 2 & 1 else LOW
 
 
@@ -136,7 +136,7 @@ def _after(instance: bytes, want: int, claim: int, token: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What a reply says."""
+    """The contents of a reply."""
 
     number: int
     instance: bytes
@@ -146,12 +146,12 @@ class Permit:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the scheduler does not know yet what the VM may use."""
+        """Whether the scheduler does not know the VM's use yet."""
         return "unsettled" in self.reasons
 
 
 def read(content: Any) -> Permit:
-    """Read the JSON of a reply. Raises `ValueError` where it is no whole permit with the extension."""
+    """Read the JSON of a reply. Raises `ValueError` if it is no whole permit with the extension."""
     try:
         amount = content["raw"]["permit"]
         units = int(amount["cpu"])

@@ -1,6 +1,6 @@
 """Pool plugins for a load: each caps the pools that its args name at a total of units, and only computes.
 
-A benchmark offers them as entry points. The args: `name`, what the plugin calls itself, and `totals`, units by pool.
+A benchmark offers them as entry points. The args: `name`, the plugin's own name, and `totals`, units by pool.
 """
 
 from collections.abc import Mapping
@@ -9,18 +9,17 @@ from parley.plugins import Admission, Args, BasePlugin, Context, Handle, Pods, P
 
 
 class Cap(BasePlugin):
-    """What both kinds have in common."""
+    """The shared part of both kinds."""
 
     def __init__(self, name: str, totals: Mapping[str, int]) -> None:
         self._name = name
         self._totals = totals
 
     def name(self) -> str:
-        """What its args say."""
         return self._name
 
     def cap(self, pool: Pool) -> Admission:
-        """The pool's total, stated each time; everything where the args name none."""
+        """The pool's total, stated each time; everything if the args name none."""
         total = self._totals.get(pool.name)
         if total is None or pool.replicas <= total:
             return Admission(admitted=total)

@@ -1,4 +1,4 @@
-"""What the change log of an agent tells: when a VM had more."""
+"""The times at which a VM had more, from the change log of an agent."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -17,10 +17,10 @@ _clock = time.perf_counter
 
 
 class Workload(Protocol):
-    """What is sent and what an answer is worth."""
+    """The requests that are sent, and the judgement of the answers."""
 
     def next(self) -> tuple[bytes, Any] | None:
-        """The next request and what to remember of it; None where there is nothing to ask now."""
+        """The next request and a value to remember with it; None if there is nothing to ask now."""
         ...
 
     def done(self, token: Any, status: int, body: bytes) -> int:
@@ -30,9 +30,9 @@ class Workload(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """What came of a drive. `late_s` is how far behind its schedule the generator itself was, for each request.
+    """The result of a drive. `late_s` is the generator's own delay behind its schedule, for each request.
 
-    Latencies of a paced run hold it too: where it is large, something else had the generator's core.
+    Latencies of a paced run hold it too: if it is large, something else had the generator's core.
     """
 
     seconds: float = 0.0
@@ -48,7 +48,7 @@ class Run:
 
 
 class _Drive(abc.ABC):
-    """What both ways have in common: connections, replies, the end."""
+    """The shared part of both ways: connections, replies, the end."""
 
     def __init__(self, workload: Workload, faults: Faults) -> None:
         self._workload = workload
@@ -88,10 +88,10 @@ class _Drive(abc.ABC):
 
     @abc.abstractmethod
     def go_on(self, connection: http.Connection) -> None:
-        """A connection has been answered: what now?"""
+        """Handle an answer on a connection."""
 
     def send(self, connection: http.Connection, since_s: float) -> bool:
-        """Send the next request, whose latency counts from `since_s`; False where there is none now."""
+        """Send the next request, whose latency counts from `since_s`; False if there is none now."""
         found = self._workload.next()
         if found is None:
             return False
@@ -149,10 +149,10 @@ class Closed(_Drive):
 
 
 class Paced(_Drive):
-    """Requests arrive evenly at `rate` per second, whatever the server does.
+    """Requests arrive evenly at `rate` per second, at any speed of the server.
 
     A latency counts from the moment the schedule named, so that a stall of the server counts against every request
-    that fell into it, sent or not. What finds no idle connection waits for one.
+    that fell into it, sent or not. A request that finds no idle connection waits for one.
     """
 
     def __init__(self, workload: Workload, faults: Faults, rate: float, seconds: float) -> None:

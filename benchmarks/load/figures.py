@@ -1,4 +1,4 @@
-"""Figures: percentiles, the machine, what went wrong, and a small table for people."""
+"""Figures: percentiles, the machine, the faults, and a small table for people."""
 
 import platform
 import sys
@@ -26,7 +26,7 @@ def percentile(ordered: list[float], share: float) -> float:
 
 
 def in_ms(latencies_s: list[float]) -> dict[str, float | None]:
-    """p50, p99 and maximum in milliseconds; None where nothing was measured."""
+    """p50, p99 and maximum in milliseconds; None if nothing was measured."""
     if not latencies_s:
         return {"p50_ms": None, "p99_ms": None, "max_ms": None}
     ordered = sorted(latencies_s)

@@ -1,5 +1,5 @@
-"""`python -m benchmarks.load.forgetful …`: the scheduler with its log lines, and without its memory of decisions: what that costs is the
-difference. No benchmark itself."""
+"""`python -m benchmarks.load.forgetful …`: the scheduler with its log lines, and without its memory of decisions: the difference is the
+cost of the memory. No benchmark itself."""
 
 import sys
 

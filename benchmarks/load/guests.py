@@ -41,7 +41,7 @@ class Guest:
         self._busy_s = 0.0
 
     def read(self) -> Reading:
-        """The machine now, with everything that /proc tells where the kernel has PSI."""
+        """The machine now, with everything that /proc tells on a kernel with PSI."""
         self._advance()
         load, free = self.demand_cpus, max(0, self._memory_bytes - self._used_bytes)
         names = (f"{part}_{kind}" for part in ("cpu", "memory", "io") for kind in ("waiting", "stalled"))
@@ -96,7 +96,7 @@ class Guests:
         first = next(iter(self._vms.values()))
         routes = tuple(server.Route(method, path, self._serve) for method, path in first.handlers)
         serving = server.Server(log, routes, limits=server.ServerLimits(connections=CONNECTIONS))
-        # Every address of the loopback network at once; whoever else comes is turned away.
+        # Every address of the loopback network at once; other clients are turned away.
         self.port = await serving.start("0.0.0.0", 0)
         self._open.push_async_callback(serving.close)
         for vm in self._vms.values():
@@ -132,7 +132,7 @@ class Guests:
         return answer
 
     def url_of(self, index: int) -> str:
-        """Where the informant of a VM listens."""
+        """The address of a VM's informant."""
         return f"http://{address_of(index)}:{self.port}"
 
     def guest_of(self, index: int) -> Guest:
@@ -140,7 +140,7 @@ class Guests:
         return self._vms[address_of(index)].guest
 
     def agent_of(self, index: int) -> wire.AgentDesc | None:
-        """What the agent that registered for a VM said of itself; None where there was none."""
+        """The description that the agent registered for a VM gave of itself; None if there was none."""
         return self._vms[address_of(index)].agent
 
     @property

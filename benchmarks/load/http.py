@@ -8,7 +8,7 @@ CALL_S = 5.0
 
 
 class Owner(Protocol):
-    """Who uses a connection and hears what becomes of it."""
+    """The user of a connection, which hears its events."""
 
     def replied(self, connection: "Connection", status: int, body: bytes) -> None:
         """A reply is complete."""
@@ -20,7 +20,7 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection. `since` and `token` are the owner's: the moment a latency counts from, and what was asked."""
+    """A connection. `since` and `token` are the owner's: the moment from which a latency counts, and the question."""
 
     __slots__ = ("_buffer", "_owner", "_transport", "is_busy", "is_open", "since", "token")
 

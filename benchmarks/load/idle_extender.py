@@ -24,13 +24,13 @@ LARGEST_BODY_BYTES: Final = 2**26
 
 
 class FilterRequest(msgspec.Struct):
-    """What is used of a request to filter."""
+    """The fields of a request to filter that are used."""
 
     NodeNames: list[str]
 
 
 class BindRequest(msgspec.Struct):
-    """What is used of a request to bind."""
+    """The fields of a request to bind that are used."""
 
     PodName: str
     PodNamespace: str

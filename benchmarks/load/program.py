@@ -32,7 +32,7 @@ def _cores() -> tuple[int, int] | None:
 
 
 CORES = _cores()
-"""The server's core and the generator's; None where there is only one for both."""
+"""The server's core and the generator's; None if there is only one for both."""
 
 
 def free_port() -> int:
@@ -55,14 +55,14 @@ class Program:
 
     @classmethod
     def scheduler(cls, port: int, cluster: Path, *arguments: str, paths: tuple[Path, ...] = ()) -> Self:
-        """The permit server over a cluster file; `paths` are where it finds more distributions."""
+        """The permit server over a cluster file; in `paths` it finds more distributions."""
         output = cluster.with_name("scheduler.log")
         command = ("scheduler", "--cluster", str(cluster), "--port", str(port), *arguments)
         return cls(port, output, *command, paths=paths)
 
     @classmethod
     def agent(cls, port: int, config: Path, paths: tuple[Path, ...] = ()) -> Self:
-        """The agent of one node, with this settings file; `paths` are where it finds more distributions."""
+        """The agent of one node, with this settings file; in `paths` it finds more distributions."""
         command = ("agent", "--config", str(config), "--port", str(port))
         return cls(port, config.with_name("agent.log"), *command, paths=paths)
 
@@ -83,7 +83,7 @@ class Program:
         # A child inherits the core, so that every thread of it has it from birth.
         if CORES is not None:
             os.sched_setaffinity(0, {CORES[0]})
-        # The tree that this file stands in, whatever the environment has installed.
+        # The tree that this file stands in, even if the environment has another one installed.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self._paths))}
         try:
             with self._output.open("ab") as file:

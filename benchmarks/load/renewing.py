@@ -1,8 +1,8 @@
 """Agents that renew their permits as real ones do: each every 15 s, over connections that come back after a cut.
 
-On the wire an agent does what the protocol asks of it: the first request to another process names the old one (or
+On the wire an agent follows the protocol: the first request to another process names the old one (or
 none) and is answered as unsettled with no more than what it claims; the agent asks again at once, with a higher number
-and naming the new one. What got no answer is sent again with the same number and the same bytes, unless it claims more
+and naming the new one. A request without an answer is sent again with the same number and the same bytes, unless it claims more
 than the agent counts on by now.
 """
 
@@ -47,10 +47,10 @@ class Renewing(Agent):
         self.sent_s = 0.0
         self.lease_s: float | None = None
         self.wanted: int | None = self.held
-        """What the next new request asks for; None: whatever comes next in the mix."""
+        """The amount that the next new request asks for; None for the next one of the mix."""
 
     def request(self, now_s: float) -> bytes:
-        """The body to send now: the open request once more where it still says the truth, else a new one."""
+        """The body to send now: the open request once more if it still says the truth, else a new one."""
         self.sent_s = now_s
         if self.is_open and self.claim <= self.held:
             return self.again()
@@ -62,7 +62,7 @@ class Renewing(Agent):
 
 
 class Renewals:
-    """All agents, their connections and what became of them. Seconds are those of `time.monotonic`."""
+    """All agents, their connections and their results. Seconds are those of `time.monotonic`."""
 
     def __init__(self, fleet: list[Renewing], port: int, rng: random.Random, faults: Faults) -> None:
         self._fleet = fleet
@@ -142,7 +142,7 @@ class Renewals:
             await asyncio.sleep(self._rng.uniform(*RECONNECT_S))
 
     def lost(self, connection: http.Connection) -> None:
-        """A connection was cut: what was under way on it will not be answered."""
+        """A connection was cut: the requests under way on it will not be answered."""
         gone = self._closed.pop(connection, None)
         if gone is None:
             return  # cut before it was taken up

@@ -1,4 +1,4 @@
-"""A server that decides nothing: it grants whatever is asked for, so that what limits the rate is the load generator.
+"""A server that decides nothing: it grants every request, so that the load generator limits the rate.
 
 `python -m benchmarks.load.trivial --port N`; the benchmarks start it with `--trivial`.
 """

@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/node_plugins.py`: control groups, what collecting them costs, strategies that misbehave, calls of plugins."""
+"""The parts of `benchmarks/node_plugins.py`: control groups, the cost of collecting them, strategies that misbehave, calls of plugins."""

@@ -1,4 +1,4 @@
-"""What it takes to ask a metrics source and a policy over gRPC, beside the page of an informant: 100 VMs, each once a second.
+"""The cost of asking a metrics source and a policy over gRPC, beside the page of an informant: 100 VMs, each once a second.
 
 `python -m benchmarks.node_plugins_parts.calls DIRECTORY INFORMANT_PORT SECONDS`: starts the plugins of `examples/node-plugins`, which
 register as they do with an agent, asks them and the informant with the agent's own clients, and prints one JSON line.
@@ -125,7 +125,7 @@ async def _measured(
 
 
 async def _registered(catalogue: Catalogue) -> None:
-    """Wait until every plugin is registered. Raises `SystemExit` where one never is."""
+    """Wait until every plugin is registered. Raises `SystemExit` if one never is."""
     for _ in range(round(PATIENCE_S / LOOK_S)):
         if all(catalogue.is_registered(plugin_type, name) for plugin_type, name, _ in PLUGINS):
             return

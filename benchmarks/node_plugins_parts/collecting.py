@@ -1,4 +1,4 @@
-"""What the metric cache and the collectors cost over 110 pods of three containers, in a process of its own.
+"""The cost of the metric cache and the collectors over 110 pods of three containers, in a process of its own.
 
 `python -m benchmarks.node_plugins_parts.collecting CGROUPS SECONDS`: prints one JSON line.
 """
@@ -56,7 +56,7 @@ def _resident_mb() -> float:
 
 
 def cache_figures() -> dict[str, float]:
-    """Memory of a cache with 5 minutes of all series at 1 Hz, and what queries of it take."""
+    """Memory of a cache with 5 minutes of all series at 1 Hz, and the time of queries of it."""
     clock = Clock()
     ids = [f"{number:064x}" for number in range(PODS * CONTAINERS)]
     uids = [uid_of(number) for number in range(PODS)]

@@ -1,4 +1,4 @@
-"""Control groups of 110 pods with three containers each: real ones where cgroup v1 can be written, else files that look like cgroup v2."""
+"""Control groups of 110 pods with three containers each: real ones if cgroup v1 can be written, else files that look like cgroup v2."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def _paths(tree: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def made(directory: Path) -> Iterator[tuple[str, Path]]:
-    """What the groups are, and where they are mounted, for the length of a `with` block."""
+    """The kind of the groups, and the folder in which they are mounted, for the length of a `with` block."""
     if not has_real():
         for path in _paths("kubepods"):
             (directory / path).mkdir(parents=True)

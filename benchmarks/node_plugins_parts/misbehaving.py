@@ -19,7 +19,7 @@ class _Strategy:
 
 
 class Waits(_Strategy):
-    """Does nothing until its end is asked for: what is left are the collectors."""
+    """Does nothing until its end is asked for: only the collectors are left."""
 
     def run(self, stop: StopSignal) -> None:
         while not stop.wait(60.0):
@@ -53,7 +53,7 @@ STRATEGIES: Final = (Waits, Raises, Blocks, Spins)
 
 
 def distribution(directory: Path) -> Path:
-    """A distribution that offers them, by their names: where it lies."""
+    """The folder of a distribution that offers them, by their names."""
     metadata = directory / "site" / "bench_strategies-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-strategies\nVersion: 1\n")

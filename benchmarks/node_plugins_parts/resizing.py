@@ -1,4 +1,5 @@
-"""Whether strategies delay resizes: from load and from urgent wishes to the size, in the real agent, beside each strategy that misbehaves."""
+"""The delay of resizes by strategies: from load and from urgent wishes to the size, in the real agent, beside each strategy that
+misbehaves."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ NOBODY: Final = "no strategy"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured beside one strategy; None where nothing was. `missing` are the wishes and loads that came to no size in time."""
+    """The measurements beside one strategy; None if there are none. `missing` are the wishes and loads that came to no size in time."""
 
     strategy: str
     wish: dict[str, float | None]
@@ -38,8 +39,8 @@ class Row:
 async def measure(
     directory: Path, groups: Path, strategies: tuple[str, ...], count: int, rounds: int, faults: Faults
 ) -> list[Row]:
-    """A row without strategies, and one with each of these, in an agent of its own. Of several rounds the smallest figures: what else
-    runs on the machine only ever adds."""
+    """A row without strategies, and one with each of these, in an agent of its own. Of several rounds the smallest figures: other
+    programs on the machine only ever add."""
     paths = (distribution(directory),)
     names = (NOBODY, *strategies)
     found: dict[str, list[Row]] = {name: [] for name in names}

@@ -56,7 +56,7 @@ class AgentSetup:
 
 
 class AgentRule(Rule):
-    """The agent's code for one VM, without its talks: the state after each event, and what it desires."""
+    """The agent's code for one VM, without its talks: the state after each event, and its wishes."""
 
     def __init__(self, setup: AgentSetup, size: Resources) -> None:
         super().__init__(size, setup.guest, setup.remembers_s)
@@ -92,7 +92,7 @@ class AgentRule(Rule):
         return desire(self.state, now_s, self._timing)[0]
 
     def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:
-        """What the agent asks the guest for."""
+        """The size that the agent asks the guest for."""
         return shrink(self.state, size, size.min(wanted), size, now_s, self._timing).amount
 
     def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
@@ -113,7 +113,7 @@ NOT_JUDGED: Final = ResourceGoal(None, "not judged")
 
 
 def _bytes_of(value: object, seen: set[int]) -> int:
-    """The memory of a value with all that it refers to; what is referred to twice counts once."""
+    """The memory of a value with all that it refers to; an object that is referred to twice counts once."""
     if id(value) in seen:
         return 0
     seen.add(id(value))

@@ -47,8 +47,8 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a workload would use, for each second. After running out of memory a workload begins at `base_bytes` again, and
-    grows by `regrowth` bytes in a second until it is where it would be."""
+    """The wanted use of a workload, for each second. After running out of memory a workload begins at `base_bytes` again, and
+    grows by `regrowth` bytes in a second until it has its wanted size."""
 
     family: str
     cpu: Series
@@ -160,7 +160,7 @@ def leak(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
 
 def heavy_tailed_bursts(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
     """Analytical queries or functions on demand: bursts whose height and length have heavy tails (Pareto).
-    What they have allocated is given back slowly."""
+    They give memory back slowly."""
     idle_cpu, idle_memory = rng.uniform(0.2, 0.35), rng.uniform(0.35, 0.55)
     bursts = np.zeros(seconds)
     for at_s in arrivals(rng, seconds, between(rng, 150, 700)):

@@ -27,8 +27,8 @@ _EPSILON: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class GuestRules:
-    """What an informant wishes for, and what it keeps. Memory is short with less than `reserve_bytes` and the share left of
-    the size; a downscale must leave `margin_bytes` more. Growth that a wish brought is kept for `hold_s`."""
+    """The wishes of an informant, and the amounts that it keeps. Memory is short with less than `reserve_bytes` and the share left of
+    the size; a downscale must leave `margin_bytes` more. The growth by a wish is kept for `hold_s`."""
 
     wishes_cpu: bool = True
     wishes_memory: bool = True
@@ -38,7 +38,7 @@ class GuestRules:
     hold_s: float = GuardSettings().hold_s
 
     def least_bytes(self, size_bytes: int) -> float:
-        """What must be left of a size of memory."""
+        """The part of a size of memory that must be left."""
         return max(self.reserve_bytes, self.reserve_share * size_bytes)
 
 
@@ -78,7 +78,7 @@ class Informant:
     def look(
         self, now_s: float, waited_s: float, busy_s: float, size: Resources, used_bytes: float
     ) -> MoreResources | None:
-        """Look at the guest; what to tell the agent, None where the agent knows."""
+        """Look at the guest; the message to the agent, None if the agent knows."""
         rules, limits = self.rules, self.limits
         self._seen.append((now_s, waited_s, busy_s))
         if rules.wishes_cpu and self._is_cpu_short(now_s, size):
@@ -114,7 +114,7 @@ class Informant:
         return MoreResources(*wished)
 
     def arrived(self, now_s: float, *, cpu: bool, memory: bool) -> MoreResources | None:
-        """More has come: what is wished for ends. What to tell the agent."""
+        """More has come, so the wish ends. Returns the message to the agent."""
         if cpu:
             self._cpu_from_s = now_s
             if self.cpu_needed_s is not None:
@@ -139,7 +139,7 @@ class Informant:
 
 
 class Guest:
-    """The workload in a VM, and what is counted of it from `counted_from_s` on."""
+    """The workload in a VM, and its counts from `counted_from_s` on."""
 
     def __init__(self, demand: Demand, size: Resources, tally: Tally, counted_from_s: float) -> None:
         self._demand = demand
@@ -173,7 +173,7 @@ class Guest:
         self._bytes = float(size.memory_bytes)
 
     def is_calm(self, period: int, cpu_share: float, left_bytes: float) -> bool:
-        """Whether nothing happens in a period: all demand is covered, and what is left of the size is enough."""
+        """Whether nothing happens in a period: all demand is covered, and the rest of the size is enough."""
         return (
             self.backlog_s == 0.0
             and self._cpu_most[period] <= cpu_share * self._cpus
@@ -230,7 +230,7 @@ class Guest:
         return self._cpu_list[max(0, -int(-at_s // 1) - 1)] + self.backlog_s
 
     def _run_out(self, second: int) -> None:
-        """Out of memory: the workload begins anew, and grows until it is where it would be without that."""
+        """Out of memory: the workload begins anew, and grows until it has the size that it would have without that."""
         self.was_out_of_memory = True
         if second >= self._counted_from_s:
             self._tally.out_of_memory += 1

@@ -1,8 +1,8 @@
-"""Sizes by others: fixed at what was needed in the past, and the Vertical Pod Autoscaler's recommender.
+"""Sizes by others: fixed at the needs of the past, and the Vertical Pod Autoscaler's recommender.
 
 The recommender as its documentation and flags describe it (Kubernetes autoscaler, vertical-pod-autoscaler): histograms with
 exponential buckets whose samples lose half of their weight in 24 h; of CPU a sample a minute, weighted by the request; of
-memory the peak of each day; the 90th percentile and a margin of 15 % are the target, the 50th and the 95th, widened where
+memory the peak of each day; the 90th percentile and a margin of 15 % are the target, the 50th and the 95th, widened if
 there is little history, the bounds. Its updater looks once a minute. A request outside the bounds is changed at once, one
 inside only when the pod is 12 h old and the change is 10 % or more. It resizes in place: nothing is restarted.
 """

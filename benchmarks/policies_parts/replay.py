@@ -1,6 +1,6 @@
 """One VM against its demand, under a rule of sizes: the same delays for every rule, in virtual time.
 
-Metrics are read every 5 s; what a rule decides after that, or after a wish of the guest, has taken effect 0.3 s later for
+Metrics are read every 5 s; a decision of a rule after that, or after a wish of the guest, has taken effect 0.3 s later for
 CPU and 1 s later for memory, permit and resize together. Growth goes at once, also beyond growth that is under way; a
 shrink waits until nothing moves, and needs the guest's approval. Periods in which nothing can happen are counted in one go.
 """
@@ -26,7 +26,7 @@ DECAY_1, DECAY_5 = 2.718281828459045 ** (-PERIOD_S / 60), 2.718281828459045 ** (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A reading: what an exporter tells, and whether the guest ran out of memory since the last one."""
+    """A reading: the figures of an exporter, and whether the guest ran out of memory since the last one."""
 
     sample: Sample
     ran_out: bool
@@ -93,7 +93,7 @@ class Replay:
         self._counted_from_s = counted_from_s
         self._target = size
         self._landings: list[_Landing] = []
-        """What is under way, soonest first."""
+        """The changes under way, soonest first."""
         self._sizes = [(0.0, size.vcpu_milli / 1000)]
         self._load1 = self._load5 = 0.0
         rule.moved(size, size, 0.0)

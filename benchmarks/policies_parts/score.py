@@ -1,4 +1,4 @@
-"""What is counted of one VM under one rule, and what that comes to over VMs and families."""
+"""The counts of one VM under one rule, and their sums over VMs and families."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of the table. Slack and insufficient time in per cent; None where nothing was measured."""
+    """The figures of the table. Slack and insufficient time in per cent; None if nothing was measured."""
 
     cpu_slack: float
     memory_slack: float
@@ -105,7 +105,7 @@ BEFORE_S, AFTER_S, LEAST_CPUS, LEAST_SHARE = 120, 30, 0.5, 1.0
 
 
 def steps_of(cpu: Series) -> list[Step]:
-    """The steps of a demand, whatever the rule: over `AFTER_S` it is on average higher than the mean of the two minutes before
+    """The steps of a demand, under any rule: over `AFTER_S` it is on average higher than the mean of the two minutes before
     by a unit and by 40 %, and the first five seconds are already half-way there. After a step the next counts two minutes later."""
     sums = np.concatenate(([0.0], np.cumsum(cpu)))
     at = np.arange(BEFORE_S, len(cpu) - AFTER_S)

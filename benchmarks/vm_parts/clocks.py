@@ -2,7 +2,7 @@
 
 A question travels to the guest and back. The guest reads its clocks in between, so the host's clock showed then some moment between
 question and answer: their middle, with an error of half the way at most. The shortest of several ways counts. Clocks also run at
-different rates, so there is such a pair before and after what is measured, and what lies between is interpolated.
+different rates, so there is such a pair before and after each measurement, and the moments between are interpolated.
 """
 
 from collections.abc import Iterable

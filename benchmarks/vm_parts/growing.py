@@ -89,7 +89,7 @@ class Climb:
         return spec.max_vcpus if resource == "cpu" else spec.slots
 
     async def _calm(self) -> None:
-        """Where everybody agrees on the guest's size, and nothing has waited for a while."""
+        """Wait until everybody agrees on the guest's size, and nothing has waited for a while."""
         await self.house.looks("rest", self.name, lambda look: look.drift() == "")
         await asyncio.sleep(CALM_S)
 
@@ -139,7 +139,7 @@ class Climb:
             await asyncio.sleep(LOOK_S)
 
     async def _journal(self) -> tuple[list[tuple[float, Note]], float]:
-        """What happened to the VM's runner in the agent, and how wrong the moments can be: the page says how long ago each was, and of several
+        """The events of the VM's runner in the agent, and the error of their moments: the page says how long ago each was, and of several
         pages the one that took the least time is the most exact."""
         pages = []
         for _ in range(PAGES):

@@ -37,7 +37,7 @@ def field_of(path: Path, name: str) -> int:
 
 
 def open_uevents() -> socket.socket:
-    """What the kernel tells of its devices."""
+    """A socket for the kernel's events about its devices."""
     found = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_KOBJECT_UEVENT)
     found.bind((0, 1))
     return found
@@ -58,7 +58,7 @@ def open_pressure() -> int:
 
 
 class Notes:
-    """The sources, and what they have told since somebody asked last."""
+    """The sources, and their events since somebody asked last."""
 
     def __init__(self) -> None:
         self.uevents = open_uevents()
@@ -90,7 +90,6 @@ class Notes:
             self.note(at_ns, "cpu-pressure")
 
     def answer(self, word: str) -> dict[str, Any]:
-        """What was asked for."""
         now = {"mono_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
         if word == "notes":
             noted, self.noted = self.noted, []

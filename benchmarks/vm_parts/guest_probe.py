@@ -38,7 +38,7 @@ class GuestProbe:
             return await self.heard(number)
 
     async def heard(self, number: int) -> dict[str, Any]:
-        """The answer of that number; whatever else comes by is passed over."""
+        """The answer of that number; other answers are passed over."""
         while True:
             line = await self._reader.readline()
             if not line:
@@ -50,7 +50,7 @@ class GuestProbe:
                     return answer
 
     async def clocks(self) -> ClockPair:
-        """What the guest's clocks show now, as exactly as some tries give it."""
+        """The guest's clocks now, as exactly as some tries give them."""
         pairs = []
         for _ in range(CLOCK_TRIES):
             sent_s = time.monotonic()
@@ -59,7 +59,7 @@ class GuestProbe:
         return best(pairs)
 
     async def notes(self) -> list[dict[str, Any]]:
-        """What was noted since the last call."""
+        """The notes since the last call."""
         noted: list[dict[str, Any]] = (await self.ask("notes"))["notes"]
         return noted
 

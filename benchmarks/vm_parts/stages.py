@@ -26,7 +26,7 @@ SHARES: Final = (("p50", 0.5), ("p95", 0.95))
 
 
 EARLIER_S: Final = 0.1
-"""By so much the informant may see new memory before the kernel tells that it is online. What was written to memory.high earlier was relief."""
+"""By so much the informant may see new memory before the kernel tells that it is online. An earlier change of memory.high was relief."""
 
 
 class NotMeasuredError(Exception):
@@ -84,10 +84,11 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What each side has noted of one growth, on the host's clock: the guest's notes with their moments, the moments at which the informant
-    logged a shortage, and the agent's journal, the oldest first.
+    """The notes of each side about one growth, on the host's clock: the guest's notes with their moments, the moments at which the
+    informant logged a shortage, and the agent's journal, the oldest first.
 
-    `error_s` is how wrong a moment of one side can be beside those of another. A memory.high of `least_high_bytes` has the new memory: a limit that is full is relieved by less, unless the memory is very late.
+    `error_s` is the largest error of a moment of one side beside those of another. A memory.high of `least_high_bytes` has the new
+    memory: a limit that is full is relieved by less, unless the memory is very late.
     """
 
     loaded_s: float

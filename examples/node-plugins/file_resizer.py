@@ -20,7 +20,7 @@ from parley.node_plugins import (
 
 
 class FileResizer(ResizerPlugin):
-    """Writes files, where a real resizer would command a hypervisor. A file is written whole or not at all, and at once."""
+    """Writes files instead of commanding a hypervisor, as a real resizer would do. A file is written whole or not at all, and at once."""
 
     name = "file"
     software_version = "1.0"

@@ -14,7 +14,7 @@ PERIOD_S = 600.0
 
 
 class WaveLoad(MetricsSourcePlugin):
-    """Makes load up, where a real source would ask the VM's hypervisor."""
+    """Makes load up instead of asking the VM's hypervisor, as a real source would do."""
 
     name = "wave-load"
     software_version = "1.0"

@@ -25,7 +25,7 @@ WAITING = {"psi_resource": "cpu", "psi_precision": "avg10", "psi_degree": "some"
 
 
 class CalmSharesArgs(Settings):
-    """What `qos.args.CalmShares` may say."""
+    """The settings of `qos.args.CalmShares`."""
 
     interval: float = 1.0
     """Seconds between two rounds."""
@@ -68,7 +68,7 @@ class CalmShares:
             self.give(USUAL, "calm", inputs)
 
     def give(self, shares: int, reason: str, inputs: dict[str, float]) -> None:
-        """Set the shares of all best-effort pods together, where they are others, and say why."""
+        """Set the shares of all best-effort pods together, if they are others, and say why."""
         groups = self.client.cgroups.best_effort()
         wrong = [group for group in groups if self.client.read(group, CgroupResource.CPU_SHARES) != shares]
         updates = [CgroupUpdate(group, CgroupResource.CPU_SHARES, shares, reason) for group in wrong]

@@ -34,7 +34,7 @@ class NodeSize:
     cpu: str = "4"
     memory: str = "8Gi"
     allocatable_cpu: str = ""
-    """As much as `cpu` where it is empty."""
+    """As much as `cpu` if it is empty."""
     allocatable_memory: str = ""
 
 
@@ -103,7 +103,7 @@ class HollowNodes:
         self._post("faults", node, {_camel(name): value for name, value in words.items()})
 
     def set_usage(self, node: str, pod: str, container: str, cpu_milli: int, memory_bytes: int) -> None:
-        """What a container seems to use. `pod` is NAMESPACE/NAME."""
+        """Set the usage that a container seems to have. `pod` is NAMESPACE/NAME."""
         self._post(
             "usage",
             node,

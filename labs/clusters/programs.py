@@ -1,4 +1,4 @@
-"""The programs that a cluster on this machine consists of: where they are, and how they are started and ended."""
+"""The programs that a cluster on this machine consists of: their places, their start and their end."""
 
 import os
 import shutil
@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 KUBERNETES_VERSION: Final = "1.35.4"
 BUILT: Final = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl", "kubelet", "hollow")
-"""What `make kube-assets` builds."""
+"""The programs that `make kube-assets` builds."""
 INSTALLED: Final = ("etcd", "openssl", "setpriv")
-"""What every cluster needs from the system besides."""
+"""The programs of the system that every cluster needs besides."""
 END_S: Final = 5.0
 """How long a program has after SIGTERM."""
 START_S: Final = 60.0
@@ -43,7 +43,7 @@ class Programs:
         self._hollow = hollow
 
     def path(self, name: str) -> str:
-        """The file of a program. Raises `ClusterError` where there is none."""
+        """The file of a program. Raises `ClusterError` if there is none."""
         if name not in BUILT:
             found = shutil.which(name)
             if found is None:
@@ -97,7 +97,7 @@ class ClusterProcess:
             self._process.send_signal(number)
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal and wait for the end; SIGKILL follows where that takes too long."""
+        """Send a signal and wait for the end; SIGKILL follows if that takes too long."""
         self.send(number)
         try:
             self._process.wait(END_S)
@@ -113,7 +113,7 @@ class ClusterProcess:
 def await_answer(
     what: str, look: Callable[[], T | None], *beside: ClusterProcess, within_s: float = START_S
 ) -> T:
-    """What `look` gives, as soon as that is something. OSError means "not yet".
+    """The result of `look`, as soon as it is true. OSError means "not yet".
 
     Raises `ClusterError` after `within_s`, or as soon as one of the processes `beside` has ended.
     """

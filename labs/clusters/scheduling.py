@@ -1,4 +1,4 @@
-"""What shows kube-scheduler at work without a kubelet: nodes that stay ready by themselves, and extenders on loopback."""
+"""The means to show kube-scheduler at work without a kubelet: nodes that stay ready by themselves, and extenders on loopback."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ MERGE: Final = "application/merge-patch+json"
 
 
 def kubeless_plane(programs: Programs, directory: Path, free_port: Callable[[], int]) -> ControlPlane:
-    """A control plane, not started yet, where a node that no kubelet speaks for is not taken to be dead."""
+    """A control plane, not started yet, that does not take a node without a kubelet to be dead."""
     controllers = [name for name in CONTROLLERS if name != NODE_LIFECYCLE]
     return ControlPlane(programs, directory, free_port, controllers)
 
@@ -32,7 +32,7 @@ def create_node(plane: ControlPlane, name: str, *, cpu: str, memory: str) -> Non
 
 
 def extender_at(port: int, *verbs: str, **fields: Any) -> dict[str, Any]:
-    """An entry of `extenders` for a server on loopback with these verbs, all of them where none is named.
+    """An entry of `extenders` for a server on loopback with these verbs, all of them if none is named.
 
     kube-scheduler asks it for pods that request `MANAGED`. `fields` replace those of the entry.
     """

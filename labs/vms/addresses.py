@@ -16,7 +16,7 @@ class NoAddressError(Exception):
 def free_address(rng: random.Random) -> str:
     """An address in 127.16.0.0 to 127.254.255.255 whose ports nobody listens on just now. Raises `NoAddressError`.
 
-    Another guest may take it before QEMU does; who starts QEMU tries again then.
+    Another guest may take it before QEMU does; the starter of QEMU tries again then.
     """
     for _ in range(_TRIES):
         address = f"127.{rng.randrange(16, 255)}.{rng.randrange(256)}.{rng.randrange(1, 255)}"

@@ -1,9 +1,9 @@
-"""What guests need besides this project: QEMU, a kernel with its modules, a static busybox and some tools.
+"""The needs of guests besides this project: QEMU, a kernel with its modules, a static busybox and some tools.
 
     python -m labs.vms.assets
 
-gets the kernel and busybox from Debian's packages into the user's cache, without root, and installs QEMU where it runs as root. It needs nothing but
-the standard library, because it runs before anything of the project is installed.
+gets the kernel and busybox from Debian's packages into the user's cache, without root, and installs QEMU if it runs as root. It needs
+nothing but the standard library, because it runs before anything of the project is installed.
 """
 
 import os
@@ -55,7 +55,7 @@ class VmAssets:
 
 
 def cache_folder() -> Path:
-    """Where everything is kept that can be made again."""
+    """The folder of everything that can be made again."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
     return cache / "parley"
 
@@ -83,7 +83,7 @@ def newest_kernel() -> VmAssets | None:
 
 
 def missing_programs() -> Iterator[str]:
-    """What is missing on this machine besides the cache, each with what would help."""
+    """The things that are missing on this machine besides the cache, each with a remedy."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         yield f"guests run on Linux on x86-64 (this is {sys.platform} on {platform.machine()})"
     for name, package in PROGRAMS.items():

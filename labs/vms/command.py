@@ -1,4 +1,4 @@
-"""The commands `parley vm …`. What is slow to load is loaded by the command that needs it."""
+"""The commands `parley vm …`. Slow modules are loaded by the command that needs them."""
 
 import asyncio
 import json
@@ -99,7 +99,7 @@ def build_image() -> None:
 def boot(name: str | None, directory: Path | None, cold: bool, workload: bool, **machine: Any) -> None:
     """Boot a guest, and wait until its informant answers. NAME is vm-1 (vm-2, …) unless it is given.
 
-    Prints where the guest is, and what to write into the agent's settings. `parley vm stop` ends it.
+    Prints the place of the guest, and the lines for the agent's settings. `parley vm stop` ends it.
 
     Exit codes: 0; 1 when the guest did not start; 2 for a wrong command line.
     """
@@ -154,7 +154,7 @@ def stop(name: str | None, is_all: bool, directory: Path | None) -> None:
 
 
 async def _stop(store: "VmStore", names: "Sequence[str]") -> None:
-    """End all of them, also where one does not end. Raises `StoreError` with every fault."""
+    """End all of them, even if one does not end. Raises `StoreError` with every fault."""
     from labs.vms.running import GuestError  # noqa: PLC0415 - as above
     from labs.vms.store import StoreError  # noqa: PLC0415 - as above
 
@@ -202,7 +202,7 @@ def _store(directory: Path | None) -> "VmStore":
 
 
 def _run(work: Coroutine[Any, Any, _T]) -> _T:
-    """What the coroutine gives. A fault that a person can mend ends the program with its text and code 1."""
+    """The result of the coroutine. A fault that a person can mend ends the program with its text and code 1."""
     from labs.vms.image import ImageError  # noqa: PLC0415 - as above
     from labs.vms.probe import ProbeError  # noqa: PLC0415 - as above
     from labs.vms.running import GuestError  # noqa: PLC0415 - as above
@@ -237,7 +237,7 @@ qmp        {guest.qmp_path}
 
 
 def agents_file(name: str, spec: MachineSpec, informant_url: str, qmp_path: Path) -> str:
-    """What to write into the agent's file, so that it scales a guest."""
+    """The lines for the agent's file that make it scale a guest."""
     return f"""\
 # in the agent's file
 backend: qemu

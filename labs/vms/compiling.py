@@ -1,6 +1,6 @@
 """Compile modules to bytecode with the same bytes each time. `image` runs this file as a program of its own.
 
-What `marshal` writes depends on which strings the process knows already, so each run is given a fixed set of files in a fixed
+The output of `marshal` depends on which strings the process knows already, so each run is given a fixed set of files in a fixed
 order. Input: lines of source, bytecode file and the module's path in the guest, separated by tabs.
 """
 

@@ -1,6 +1,6 @@
-"""What the guest's root holds: the running interpreter, the packages that the informant and the workload use, libraries, our files.
+"""The contents of the guest's root: the running interpreter, the packages that the informant and the workload use, libraries, our files.
 
-Each entry says where in the guest a file of the host goes. Nothing is copied here.
+Each entry maps a place in the guest to a file of the host. Nothing is copied here.
 """
 
 import importlib.metadata
@@ -16,7 +16,7 @@ from typing import Final
 
 DISTRIBUTION: Final = "parley-autoscaler"
 OUR_PACKAGES: Final = ("protocol", "hosting", "informant", "labs")
-"""What of ours runs in a guest: the informant, and the workload of `labs.vms`, with what these import."""
+"""The packages of ours that run in a guest: the informant, and the workload of `labs.vms`, with their imports."""
 INTERPRETER: Final = PurePosixPath("usr/bin/python3")
 LIBRARIES: Final = PurePosixPath("lib/x86_64-linux-gnu")
 PACKAGES: Final = PurePosixPath("opt/parley")
@@ -27,7 +27,7 @@ _UNUSED: Final = frozenset(
 _UNUSED_MODULES: Final = ("_tkinter.", "_test", "_ctypes_test.", "_xxtest", "xxlimited")
 """How the names of extension modules begin that are only for desktops, with all the libraries of one, or for tests."""
 _NOTES: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
-"""What installers note beside a package, such as digests of programs that name the environment: two of the same contents differ there."""
+"""Notes of installers beside a package, such as digests of programs that name the environment: equal packages differ in them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESOLVED: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>/\S+)|^\s*(?P<loader>/\S+) \(0x")
 _LDD_S: Final = 120.0
@@ -35,7 +35,7 @@ _AT_ONCE: Final = 200
 """So many files one call of `ldd` looks at."""
 
 Contents = dict[PurePosixPath, Path]
-"""Files of the guest, and where their contents are on the host."""
+"""Files of the guest, and their contents on the host."""
 
 
 class ContentsError(Exception):
@@ -71,7 +71,7 @@ def standard_library(folder: Path) -> Contents:
 
 
 def distributions(name: str) -> set[str]:
-    """What a distribution needs to run, by name, and what that needs; without extras. Raises `ContentsError`.
+    """The distributions that one needs to run, by name, and those that these need; without extras. Raises `ContentsError`.
 
     A requirement that holds elsewhere alone is known by this: it is not installed here.
     """
@@ -146,7 +146,7 @@ def _is_note(file: PurePosixPath) -> bool:
 
 
 def _base_path(kind: str) -> str:
-    """A path of the interpreter itself, also where a virtual environment runs."""
+    """A path of the interpreter itself, even if a virtual environment runs."""
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix, "installed_base": sys.base_prefix}
     return sysconfig.get_path(kind, vars=base | {"installed_platbase": sys.base_exec_prefix})
 
@@ -180,7 +180,7 @@ def _is_elf(file: Path) -> bool:
 
 
 def _linked(programs: list[Path]) -> Iterator[str]:
-    """What `ldd` says of these files, line by line."""
+    """The output of `ldd` for these files, line by line."""
     for start in range(0, len(programs), _AT_ONCE):
         some = [str(file) for file in programs[start : start + _AT_ONCE]]
         try:

@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 
 def run(command: list[str], place: Path | None = None) -> str:
-    """What a command has printed. Raises `DebianError` where it fails, or takes too long."""
+    """The output of a command. Raises `DebianError` if it fails, or takes too long."""
     try:
         done = subprocess.run(
             command,
@@ -68,7 +68,7 @@ def install(packages: Iterable[str], missing: Iterable[str]) -> None:
 
 def unpack(packages: list[str], place: Path) -> tuple[Path, dict[str, str]]:
     """Download packages, and unpack them together: the folder with their files, and the version of each. Raises `DebianError`."""
-    place.chmod(0o755)  # apt's own user writes there where we are root
+    place.chmod(0o755)  # apt's own user writes there if we are root
     download = ["apt-get", "download", "-q", *packages]
     try:
         run(download, place)
@@ -92,7 +92,7 @@ def unpack(packages: list[str], place: Path) -> tuple[Path, dict[str, str]]:
 
 @contextlib.contextmanager
 def making(cache: Path, prefix: str) -> Iterator[Path]:
-    """A folder in the cache in which something is made. What a killed run has left under that prefix is removed."""
+    """A folder in the cache in which something is made. The leftovers of a killed run under that prefix are removed."""
     cache.mkdir(parents=True, exist_ok=True)
     for each in cache.glob(f"{prefix}*"):
         if time.time() - each.stat().st_mtime > DEADLINE_S:  # a run that goes on just now is younger
@@ -102,7 +102,7 @@ def making(cache: Path, prefix: str) -> Iterator[Path]:
 
 
 def keep(folder: Path, target: Path) -> None:
-    """What was made is there from now on, whole. Somebody else may have made the same just now."""
+    """Move the result to its place, whole. Somebody else may have made the same just now."""
     try:
         folder.rename(target)
     except OSError:

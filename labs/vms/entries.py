@@ -1,4 +1,4 @@
-"""What is written down of a guest in its directory, as soon as its QEMU runs: so it is found again, whoever started it."""
+"""The record of a guest in its directory, written as soon as its QEMU runs: so anybody finds the guest again."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -37,7 +37,7 @@ class UnreadableEntryError(Exception):
 
 
 def read(directory: Path) -> GuestEntry | None:
-    """The guest of a directory; None where there is none. Raises `UnreadableEntryError` and `OSError`: its QEMU may run."""
+    """The guest of a directory; None if there is none. Raises `UnreadableEntryError` and `OSError`: its QEMU may run."""
     path = directory / _FILE
     try:
         found = json.loads(path.read_bytes())

@@ -23,7 +23,7 @@ class FileSystemError(Exception):
 def make(tree: Path, image: Path) -> None:
     """Put everything below `tree` into a new file system in the file `image`; all of it belongs to root there.
 
-    Raises `FileSystemError`, and `OSError` where files cannot be read or written.
+    Raises `FileSystemError`, and `OSError` if files cannot be read or written.
     """
     blocks, inodes = _room(tree)
     image.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def _room(tree: Path) -> tuple[int, int]:
 
 
 def _level(file: int) -> None:
-    """Give every inode the same owner and times: `mke2fs` takes them from the files, where a user cannot choose them all.
+    """Give every inode the same owner and times: `mke2fs` takes them from the files, for which a user cannot choose them all.
 
     There are no checksums over inodes (feature `metadata_csum`), so that this is a matter of some bytes.
     """
@@ -84,7 +84,7 @@ def _level(file: int) -> None:
         table = struct.unpack_from("<I", descriptors, group * 32 + 8)[0] * _BLOCK_BYTES
         content = bytearray(os.pread(file, per_group * _INODE_BYTES, table))
         for start in range(0, len(content), _INODE_BYTES):
-            if struct.unpack_from("<H", content, start)[0]:  # its mode: 0 where there is no file
+            if struct.unpack_from("<H", content, start)[0]:  # its mode: 0 if there is no file
                 _level_inode(content, start)
         os.pwrite(file, content, table)
 

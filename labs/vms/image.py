@@ -26,11 +26,11 @@ KEPT: Final = 4
 """So many images are kept at least; of the others those are removed that were not used for `IN_USE_S`."""
 IN_USE_S: Final = 3600.0
 _LAYOUT: Final = "1"
-"""Changes with this builder, where the same inputs give another image."""
+"""Changes with this builder if the same inputs give another image."""
 _OURS: Final = Path(__file__).parent / "guest"
 _COMPILER: Final = Path(__file__).with_name("compiling.py")
 _SLICES: Final = 4
-"""The modules are compiled in so many processes, whatever the number of cores: it decides on the bytes."""
+"""The modules are compiled in so many processes, on any number of cores: it decides on the bytes."""
 _EMPTY: Final = ("dev", "proc", "sys", "run", "tmp", "var", "root")
 _BUSYBOX: Final = PurePosixPath("bin/busybox")
 _BUILDING: Final = ".building-"
@@ -55,7 +55,7 @@ class VmImage:
     digest: str
 
     def touch(self) -> None:
-        """The image is used now. Raises `OSError` where it is not there."""
+        """The image is used now. Raises `OSError` if it is not there."""
         _ = self.folder.stat()  # an error of `utime` would not name the folder
         os.utime(self.folder)
 
@@ -65,7 +65,7 @@ class VmImage:
 
 
 def build(say: Callable[[str], None]) -> VmImage:
-    """The image of what is installed here, which is made where the cache has none; `say` is told of what takes long.
+    """The image of the installed software, which is made if the cache has none; `say` is told of long steps.
 
     Raises `ImageError`.
     """
@@ -146,7 +146,7 @@ def stage(tree: Path, contents: Contents, busybox: Path) -> None:
         _copy(_OURS / name, tree / "etc/parley" / name)
     for name, text in _FIXED.items():
         (tree / name).write_text(text)
-    (tree / "lib64").symlink_to("lib/x86_64-linux-gnu")  # where programs look for their loader
+    (tree / "lib64").symlink_to("lib/x86_64-linux-gnu")  # programs look there for their loader
     compile_modules(tree, sorted(str(place) for place in contents if place.suffix == ".py"))
     _level(tree)
 
@@ -208,7 +208,7 @@ def _build(image: VmImage, kernel: assets.VmAssets, contents: Contents, modules:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No other process builds an image meanwhile. Raises `ImageError` where one does so for too long."""
+    """No other process builds an image meanwhile. Raises `ImageError` if one does so for too long."""
     images_folder().mkdir(parents=True, exist_ok=True)
     deadline_s = time.monotonic() + _TURN_S
     with FileLock(images_folder() / ".lock") as lock:
@@ -230,7 +230,7 @@ def _copy(file: Path, target: Path, mode: int | None = None) -> None:
 
 
 def _mode(file: Path) -> int:
-    """The mode that a file has in the guest, whatever the umask and the owner's habits are here."""
+    """The mode that a file has in the guest, independent of the umask and the owner's habits here."""
     return 0o755 if file.stat().st_mode & 0o100 else 0o644
 
 

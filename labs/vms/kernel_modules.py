@@ -11,7 +11,7 @@ class KernelModuleError(Exception):
 def in_order(folder: Path, names: Iterable[str]) -> list[Path]:
     """The files of these modules and of all that they need, in an order in which they can be inserted.
 
-    `folder` is the kernel's below `lib/modules`. What is built into the kernel has no file, and is left out.
+    `folder` is the kernel's below `lib/modules`. A module that is built into the kernel has no file, and is left out.
     Raises `KernelModuleError`.
     """
     files = {_name(file): file for file in sorted(folder.rglob("*.ko"))}

@@ -97,16 +97,16 @@ class MachineSpec:
 
 
 def addressable_bytes(memory_bytes: int, slots: int, slot_bytes: int = MEMORY_BLOCK_BYTES) -> int:
-    """A `max_memory_bytes` for so much memory and so many slots: `PLAIN_MAX_MEMORY_BYTES`, or the next whole GiB where that is too little."""
+    """A `max_memory_bytes` for so much memory and so many slots: `PLAIN_MAX_MEMORY_BYTES`, or the next whole GiB if that is too little."""
     return max(PLAIN_MAX_MEMORY_BYTES, -(-(memory_bytes + slots * slot_bytes) // GIB) * GIB)
 
 
 @dataclass(frozen=True, slots=True)
 class GuestWords:
-    """What else a guest is told at its boot.
+    """The further words that a guest is told at its boot.
 
-    `workload`: run the load generator. `shell`: a root shell on a second serial port. `quick`: what a wish for more has brought may
-    be taken back after 2 s instead of 30 s, for tests and demos.
+    `workload`: run the load generator. `shell`: a root shell on a second serial port. `quick`: the growth by a wish for more may be
+    taken back after 2 s instead of 30 s, for tests and demos.
     """
 
     workload: bool = False
@@ -125,7 +125,7 @@ class BootFiles:
 
 @dataclass(frozen=True, slots=True)
 class GuestIdentity:
-    """What tells one guest from others. `address` is the host's address that has the guest's ports; `boot` is new each time that QEMU starts."""
+    """The identity of one guest. `address` is the host's address that has the guest's ports; `boot` is new each time that QEMU starts."""
 
     address: str
     boot: uuid.UUID
@@ -133,7 +133,7 @@ class GuestIdentity:
 
 @dataclass(frozen=True, slots=True)
 class GuestPaths:
-    """The files of one guest in its directory: sockets, and what it and QEMU have printed."""
+    """The files of one guest in its directory: sockets, and the output of it and of QEMU."""
 
     directory: Path
 
@@ -144,7 +144,7 @@ class GuestPaths:
 
     @property
     def control(self) -> Path:
-        """The monitor for whoever started the guest."""
+        """The monitor for the one who started the guest."""
         return self.directory / "control.sock"
 
     @property
@@ -154,7 +154,7 @@ class GuestPaths:
 
     @property
     def serial(self) -> Path:
-        """What the kernel, init and the informant print."""
+        """The output of the kernel, init and the informant."""
         return self.directory / "serial.log"
 
     @property
@@ -185,7 +185,7 @@ def qemu_arguments(
 
 
 def machine_text(spec: MachineSpec, words: GuestWords) -> str:
-    """What a saved state depends on besides QEMU and the image: the arguments without what differs from guest to guest."""
+    """The inputs of a saved state besides QEMU and the image: the arguments without those that differ from guest to guest."""
     files = BootFiles(Path("kernel"), Path("initramfs"), Path("root"))
     identity = GuestIdentity("127.0.0.1", uuid.UUID(int=0))
     return "\n".join(qemu_arguments(spec, words, files, GuestPaths(Path()), identity))
@@ -254,7 +254,7 @@ def _listening(name: str, path: Path) -> list[str]:
 
 
 def _in_option(path: Path) -> str:
-    """A path inside an option of QEMU, where a comma ends a value unless it is doubled."""
+    """A path inside an option of QEMU, in which a comma ends a value unless it is doubled."""
     return str(path).replace(",", ",,")
 
 

@@ -1,4 +1,4 @@
-"""Whether an accelerator works on this machine: shown by a guest, because a device that opens does not show it."""
+"""The test whether an accelerator works on this machine. A guest shows it, because a device that opens does not show it."""
 
 import asyncio
 import tempfile

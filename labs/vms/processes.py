@@ -26,7 +26,7 @@ class ProcessIdentity:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Who the process is now; None where there is none, or where it has ended and only its exit code is left."""
+    """The identity of the process now; None if there is none, or if it has ended and only its exit code is left."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

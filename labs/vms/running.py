@@ -41,7 +41,7 @@ _TRY_S: Final = 1.0
 """A port of the host accepts before the guest listens, and such a connection may hang: so each try is short."""
 _POLL: Final = Backoff(base_s=0.05, factor=1.2, cap_s=0.3)
 _STARTS: Final = 5
-"""So often another address is tried, where somebody took one meanwhile."""
+"""So often another address is tried, if somebody took one meanwhile."""
 _TAIL_LINES: Final = 12
 
 
@@ -55,7 +55,7 @@ class HostError(GuestError):
 
 @dataclass(frozen=True, slots=True)
 class GuestSetup:
-    """What to start, and where its files go. `directory` is made, for the owner alone."""
+    """The guest to start, and the folder of its files. `directory` is made, for the owner alone."""
 
     spec: MachineSpec
     image: VmImage
@@ -86,7 +86,7 @@ class RunningGuest:
 
     @property
     def workload_url(self) -> str:
-        """Where the load generator answers, if the guest has one."""
+        """The address of the load generator, if the guest has one."""
         return f"http://{self.address}:{WORKLOAD_PORT}"
 
     @property
@@ -99,15 +99,16 @@ class RunningGuest:
         return paths_of(self.setup.directory).shell
 
     def serial_tail(self, lines: int = _TAIL_LINES) -> str:
-        """What kernel, init and informant printed last."""
+        """The last output of kernel, init and informant."""
         return _tail(paths_of(self.setup.directory).serial, lines)
 
     def errors_tail(self, lines: int = _TAIL_LINES) -> str:
-        """What QEMU printed last."""
+        """The last output of QEMU."""
         return _tail(paths_of(self.setup.directory).errors, lines)
 
     async def until_ready(self, deadline_s: float) -> None:
-        """Return when the informant answers, and the load generator where there is one. Raises `GuestError` when QEMU ends, or after the deadline."""
+        """Return when the informant answers, and the load generator if there is one. Raises `GuestError` when QEMU ends, or after the
+        deadline."""
         rng, tries = random.Random(), 0
         try:
             async with asyncio.timeout(deadline_s), HttpClient(max_connections=1) as client:
@@ -150,7 +151,7 @@ class RunningGuest:
         self.process.close()
 
     async def _answers(self, client: HttpClient) -> bool:
-        """Whether the informant answers, and the load generator where there is one."""
+        """Whether the informant answers, and the load generator if there is one."""
         pages = [f"{self.informant_url}/healthz"]
         if self.setup.words.workload:
             pages.append(f"{self.workload_url}/load")
@@ -162,7 +163,7 @@ class RunningGuest:
 
 
 def paths_of(directory: Path) -> GuestPaths:
-    """The files of the guest in this directory. Raises `GuestError` where a socket's path would be too long."""
+    """The files of the guest in this directory. Raises `GuestError` if a socket's path would be too long."""
     paths = GuestPaths(directory)
     longest = max((paths.qmp, paths.control, paths.shell), key=lambda each: len(os.fsencode(each)))
     length = len(os.fsencode(longest))
@@ -235,7 +236,7 @@ def _clear_sockets(paths: GuestPaths) -> None:
 
 
 def said(directory: Path, what: str) -> str:
-    """`what` has happened, and what QEMU and the guest printed before."""
+    """The text of a fault: `what` has happened, with the earlier output of QEMU and the guest."""
     paths = GuestPaths(directory)
     tails = [
         f"{name}:\n{tail}"

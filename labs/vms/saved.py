@@ -1,4 +1,4 @@
-"""Saved states of guests in the cache: a guest goes on from one in half a second, where a boot takes many.
+"""Saved states of guests in the cache: a guest goes on from one in half a second, while a boot takes many.
 
 A state belongs to one QEMU, one image and one machine. States that were used longest ago are removed.
 """
@@ -37,7 +37,7 @@ class SavedStates:
         return path
 
     def lock(self, key: str) -> FileLock:
-        """The lock of whoever makes this state: others wait, and find it afterwards. Raises `OSError`.
+        """The lock for the making of this state: others wait, and find it afterwards. Raises `OSError`.
 
         Some keys share a lock, so that the number of these files does not grow.
         """

@@ -19,9 +19,9 @@ from labs.vms.running import GuestError, GuestSetup, HostError, RunningGuest, la
 from labs.vms.saved import SavedStates, state_key
 
 BOOT_S: Final = 180.0
-"""How long a guest has from its start to the informant's first answer; 5 to 10 s where the host is idle."""
+"""How long a guest has from its start to the informant's first answer; 5 to 10 s if the host is idle."""
 RESTORE_S: Final = 60.0
-"""The same for a guest that goes on from a saved state; half a second where the host is idle."""
+"""The same for a guest that goes on from a saved state; half a second if the host is idle."""
 TURN_S: Final = 600.0
 """How long a guest waits until others have booted, and for a state that another process makes."""
 SAVE_S: Final = 60.0
@@ -82,7 +82,7 @@ async def start(
 
 
 async def _restored(setup: GuestSetup, states: SavedStates, key: str, say: Say) -> RunningGuest | None:
-    """A guest that goes on from the saved state; None where there is none, or where it is of no use: then it is removed."""
+    """A guest that goes on from the saved state; None if there is none, or if it is of no use: then it is removed."""
     state = states.find(key)
     if state is None:
         return None
@@ -113,7 +113,7 @@ async def _booted(setup: GuestSetup, say: Say) -> RunningGuest:
 
 
 async def _save(guest: RunningGuest, states: SavedStates, key: str, say: Say) -> None:
-    """Save a guest's state, and let the guest go on. Where that fails, the guest goes on, and there is no state."""
+    """Save a guest's state, and let the guest go on. If that fails, the guest goes on, and there is no state."""
     path = states.unfinished(key)
     try:
         await guest.control.execute("migrate-set-parameters", {"max-bandwidth": _UNTHROTTLED})
@@ -161,7 +161,7 @@ async def _stopped_on_error(guest: RunningGuest) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _turn(locks: list[FileLock]) -> AsyncIterator[None]:
-    """Hold one of the locks. Other processes have them, too. Raises `GuestError` where none becomes free in time."""
+    """Hold one of the locks. Other processes have them, too. Raises `GuestError` if none becomes free in time."""
     try:
         await _acquired(locks)
         yield
@@ -182,7 +182,7 @@ async def _acquired(locks: list[FileLock]) -> None:
 
 
 async def qemu_version() -> str:
-    """What QEMU says of itself. Raises `GuestError`."""
+    """QEMU's version as it prints it. Raises `GuestError`."""
     qemu = assets.program(assets.QEMU)
     if qemu is None:
         raise GuestError("; ".join(assets.missing_programs()))

@@ -43,7 +43,7 @@ class ListedGuest:
 
 
 def default_folder() -> Path:
-    """Where the guests of this user are."""
+    """The folder of this user's guests."""
     state = Path(os.environ.get("XDG_STATE_HOME", "") or Path.home() / ".local" / "state")
     return state / "parley" / "vms"
 
@@ -71,8 +71,8 @@ class VmStore:
     def booting(self, name: str | None = None) -> Iterator[Path]:
         """Have the directory of a guest to oneself to boot it: of `name`, or of the first of `vm-1`, `vm-2`, … that nobody has, nor boots just now.
 
-        What an ended guest of this name has left is removed, and so is all when the block fails. Raises `StoreError`, `GuestError` and
-        `OSError`.
+        The leftovers of an ended guest of this name are removed, and so is everything when the block fails. Raises `StoreError`,
+        `GuestError` and `OSError`.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with ExitStack() as stack:
@@ -158,7 +158,7 @@ class VmStore:
 
 
 def _entry(directory: Path) -> GuestEntry | None:
-    """The guest of a directory; None where there is none. Raises `StoreError` and `OSError`."""
+    """The guest of a directory; None if there is none. Raises `StoreError` and `OSError`."""
     try:
         return entries.read(directory)
     except entries.UnreadableEntryError as error:

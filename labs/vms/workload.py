@@ -1,7 +1,7 @@
 """`python -m labs.vms.workload`: the load generator inside a guest. `GET /load` shows what it does, `PUT /load` sets that.
 
-Jobs and memory are in processes of their own: the GIL would let one process use one CPU only, and whatever the OOM killer ends, the
-process that answers stays. A process that has ended is reported and started again.
+Jobs and memory are in processes of their own: the GIL would let one process use one CPU only, and the process that answers stays
+when the OOM killer ends another. A process that has ended is reported and started again.
 """
 
 import asyncio
@@ -58,11 +58,11 @@ class GuestWorkload:
         self._last_end: _LastEnd | None = None
 
     def routes(self) -> tuple[Route, ...]:
-        """What the load generator serves."""
+        """The load generator's HTTP routes."""
         return Route("GET", "/load", self._shown), Route("PUT", "/load", self._set)
 
     def children(self) -> dict[str, Child]:
-        """What runs beside the server, by name."""
+        """The tasks that run beside the server, by name."""
         jobs = {name: partial(self._work, name) for name in self._unstarted if name != MEMORY}
         return {"arrivals": self._arrivals, MEMORY: self._memory, **jobs}
 

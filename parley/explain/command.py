@@ -34,9 +34,10 @@ def explain_command(way: Way) -> click.Command:
     )
     @way.options
     def explain(vm: str, namespace: str | None, decisions: int, output: str, **options: Any) -> None:
-        """Say why a VM has the size that it has. The cause is told in two lines, then what is behind it, in at most 12.
+        """Say why a VM has the size that it has. The cause is told in two lines, then the facts behind it, in at most 12.
 
-        The scheduler that leads and the VM's agent are both asked. Where only one of them answers, that is said, and the other's part is left out.
+        The scheduler that leads and the VM's agent are both asked. If only one of them answers, that is said, and the other's part is
+        left out.
 
         The code in brackets at the end of the first line is for scripts, as is `cause.code` in JSON.
 

@@ -17,7 +17,7 @@ from protocol.explaining import Explanation
 from protocol.texts import clean
 
 MAX_AGENTS: Final = 256
-"""Where nobody knows the VM's node, so many agents are asked."""
+"""So many agents are asked if nobody knows the VM's node."""
 AT_ONCE: Final = 16
 MAX_NAMES: Final = 3
 MAX_NAME: Final = 160
@@ -27,7 +27,7 @@ _MAX_CUTOFF_NAMES: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The evidence, and the documents as they came (None where none came)."""
+    """The evidence, and the documents as they came (None if none came)."""
 
     evidence: Evidence
     agent: Mapping[str, Any] | None
@@ -52,7 +52,7 @@ async def gather(reach: Reach, vm: str, decisions: int | None = None) -> Gathere
 
 
 async def _told(reach: Reach, agent: str, vm: str) -> Answered:
-    """An agent's answer about the VM; a fault where that is a document about something else."""
+    """An agent's answer about the VM; a fault if that is a document about something else."""
     answer = await reach.agent(agent, f"/v1/vms/{path_of(vm)}")
     if isinstance(answer, Got) and answer.document.get("vm") != vm:
         return NoAnswer(f"{answer.peer}: this is no agent of Parley: its answer is not about {vm}")
@@ -85,7 +85,8 @@ async def _agent(reach: Reach, node: str, vm: str) -> Answered:
 
 
 def _rank(answer: Answered) -> int:
-    """What is best to know: an agent that serves the VM, one that lies dormant, one that will not scale it, silence, and "unknown"."""
+    """The rank of an answer, best first: an agent that serves the VM, one that lies dormant, one that will not scale it, silence,
+    "unknown"."""
     if isinstance(answer, Got):
         return 1 if answer.document.get("state") == "dormant" else 0
     if answer.code == NOT_SCALED:

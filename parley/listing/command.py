@@ -67,7 +67,7 @@ def _table_options(sorts: tuple[str, ...]) -> Callable[[Command], Command]:
 
 
 def _no_namespaces(command: Command) -> Command:
-    """Options of namespaces for lists of what is in none: whoever types them for every command shall not be refused."""
+    """Options of namespaces for lists of objects without one: a user who types them for every command shall not be refused."""
     why = "Without effect: these are in no namespace."
     every = click.option("--all-namespaces", "-A", is_flag=True, expose_value=False, help=why)
     return click.option("--namespace", "-n", expose_value=False, help=why)(every(command))
@@ -196,7 +196,8 @@ def _history(way: Way) -> click.Command:
         output: str,
         **options: Any,
     ) -> None:
-        """List the last decisions on a VM, the oldest first. They are the scheduler's; the agent's last events are among them, where it answers.
+        """List the last decisions on a VM, the oldest first. They are the scheduler's; the agent's last events are among them, if it
+        answers.
 
         With --outcome only decisions are listed, and the scheduler must answer. A wide table has the events that come all the time, too.
         """

@@ -1,4 +1,4 @@
-"""What a shell is told when a name is to be completed. Silent and quick: whatever goes wrong, there is nothing to complete."""
+"""The answers to a shell when a name is to be completed. Silent and quick: after any fault there is nothing to complete."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def items(way: Way, kind: str, options: Mapping[str, Any], incomplete: str) -> l
                 found.extend(await _names(reach, kind))
         return 0
 
-    # A shell shows whatever is written here in the middle of the line that is being typed.
+    # A shell shows any text that is written here in the middle of the line that is being typed.
     with redirect_stderr(io.StringIO()), contextlib.suppress(Exception):
         lifecycle.run(main)
         if kind == "vms":

@@ -33,7 +33,7 @@ class State:
 
 
 async def state(reach: Reach, *, max_pages: int = MAX_PAGES) -> State | NoAnswer:
-    """Follow the pages of `/v1/state`, at most `max_pages`, as far as VMs go: what is listed after them is not asked for."""
+    """Follow the pages of `/v1/state`, at most `max_pages`, as far as VMs go: the entries after them are not asked for."""
     found, path = State(), f"/v1/state?limit={PAGE}"
     for _ in range(max_pages):
         page = await document(reach, path, StatePage)

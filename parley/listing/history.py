@@ -1,4 +1,4 @@
-"""`parley history`: what was decided of a VM, and what its agent noted, in one order."""
+"""`parley history`: the decisions about a VM and the notes of its agent, in one order."""
 
 import functools
 import json
@@ -103,5 +103,5 @@ def _nothing(explained: Explanation, wanted: HistoryOptions) -> str:
 
 
 def _fault(answer: object) -> str | None:
-    """Why a program told nothing; None where it did."""
+    """The reason why a program told nothing; None if it told something."""
     return answer.fault if isinstance(answer, NoAnswer) else None

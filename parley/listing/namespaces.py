@@ -15,7 +15,7 @@ def namespace_options(command: Command) -> Command:
 
 
 def chosen_namespace(way: Way, options: dict[str, Any]) -> str | None:
-    """The namespace that is meant, None for all; takes its options out of those of the way. Raises `click.UsageError` where both are given."""
+    """The namespace that is meant, None for all; takes its options out of those of the way. Raises `click.UsageError` if both are given."""
     namespace, is_every = options.pop("namespace"), options.pop("all_namespaces")
     if is_every and namespace is not None:
         raise click.UsageError("--namespace and --all-namespaces exclude each other")
@@ -23,7 +23,7 @@ def chosen_namespace(way: Way, options: dict[str, Any]) -> str | None:
 
 
 def full_name(way: Way, vm: str, namespace: str | None, options: dict[str, Any]) -> str:
-    """`NAMESPACE/NAME` of the VM on a command line, whose `--namespace` is `namespace`. Raises `click.UsageError` where the two contradict
+    """`NAMESPACE/NAME` of the VM on a command line, whose `--namespace` is `namespace`. Raises `click.UsageError` if the two contradict
     each other."""
     if "/" not in vm:
         return f"{namespace or way.namespace(options)}/{vm}"

@@ -1,4 +1,4 @@
-"""How commands write and end: one line at a time, quietly where the reader has gone, with one exit code for each kind of end."""
+"""The writing and the end of commands: one line at a time, quietly if the reader has gone, with one exit code for each kind of end."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import click
 from hosting import lifecycle
 
 NOBODY: Final = 1
-"""Exit code: nobody answered, what was asked for is not known, or the output cannot be written."""
+"""Exit code: nobody answered, the thing asked for is not known, or the output cannot be written."""
 GONE: Final = 141
 """Exit code: the reader of our output has gone, as a shell tells of a program that SIGPIPE ended."""
 
@@ -19,13 +19,13 @@ Main: TypeAlias = Callable[[lifecycle.Stop], Awaitable[int]]
 
 
 def run(main: Main, *, interrupted: int = lifecycle.INTERRUPTED) -> int:
-    """Run a command to its end; its exit code, `interrupted` where Ctrl-C or another such signal ended it. A reader that goes before the end,
+    """Run a command to its end; its exit code, `interrupted` if Ctrl-C or another such signal ended it. A reader that goes before the end,
     such as `head`, is no error to talk about."""
     return ended(lambda: lifecycle.run(lambda stop: _until_stopped(main, stop, interrupted)))
 
 
 def ended(tell: Callable[[], int]) -> int:
-    """What `tell` returns, once everything is written; the exit code of output that fails, where it does."""
+    """The result of `tell`, once everything is written; the exit code of failed output if the output fails."""
     try:
         code = tell()
         sys.stdout.flush()

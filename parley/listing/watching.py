@@ -27,7 +27,7 @@ RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What is watched, and how it is printed: `output` is table, wide or json; `count` decisions are the end, None: there is none."""
+    """The filter and the form of the output: `output` is table, wide or json; `count` decisions are the end, None stands for no end."""
 
     namespace: str | None = None
     names: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class DecisionWatch:
                 return 0
 
     async def _say_if_nobody(self, reach: Reach) -> None:
-        """Say that no VM is watched yet, where that is known: decisions may never come then."""
+        """Say that no VM is watched yet, if that is known: decisions may never come then."""
         wanted = self.options.vms()
         known = await documents.state(reach, max_pages=20) if wanted is not None else None
         if wanted is None or not isinstance(known, documents.State) or known.is_cut:

@@ -1,4 +1,4 @@
-"""What an HTTP answer of a program means: its document, or a fault for people. Pure; for every way to the programs."""
+"""The meaning of an HTTP answer of a program: its document, or a fault for people. Pure; for every way to the programs."""
 
 import json
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def decoded(
 
 
 def leads(answer: Answered) -> bool:
-    """Whether this is the word of a scheduler that leads: not that of a follower, and not silence."""
+    """Whether this is the word of a scheduler that leads: neither that of a follower nor silence."""
     return isinstance(answer, Got) or (answer.status is not None and answer.code != NOT_LEADER)
 
 

@@ -1,4 +1,4 @@
-"""What keeps somebody from reaching a program through the API server, in words that name the context and the right that is missing."""
+"""The faults that keep somebody from reaching a program through the API server, in words that name the context and the missing right."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ VIEWER_ROLE: Final = "parley-viewer"
 _MAX_FAULT: Final = 1000
 """Characters: a fault names a right and the command to check it."""
 _TROUBLE: Final = "error trying to reach service: "
-"""How the API server begins where a pod does not answer it. Source: apimachinery, pkg/util/proxy/transport.go."""
+"""The beginning of the API server's text if a pod does not answer it. Source: apimachinery, pkg/util/proxy/transport.go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ PROXY: Final = Right("get", "pods", "proxy")
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where Parley is: a context of a kubeconfig, empty within a pod of the cluster; the API server's address; Parley's namespace."""
+    """The place of Parley: a context of a kubeconfig, empty within a pod of the cluster; the API server's address; Parley's namespace."""
 
     context: str
     server: str
@@ -88,8 +88,8 @@ class Installation:
 
 
 def unreachable_pod(error: RefusedError, port: int) -> str | None:
-    """Why the API server could not reach the port of a pod; None where it says something else. Fit to be shown: a program behind the proxy
-    can write a Status, too."""
+    """The reason why the API server could not reach the port of a pod; None if it says something else. Fit to be shown: a program
+    behind the proxy can write a Status, too."""
     if error.status < 500 or _TROUBLE not in error.message:
         return None
     said = error.message.partition(_TROUBLE)[2].strip("'\" ")

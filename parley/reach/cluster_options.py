@@ -66,7 +66,7 @@ class ByCluster:
         return KubernetesReach(api, Installation(name, server, options["parley_namespace"]))
 
     def namespace(self, options: Mapping[str, Any]) -> str:
-        """The context's namespace, `default` where it names none. Raises `click.ClickException`."""
+        """The context's namespace, `default` if it names none. Raises `click.ClickException`."""
         return _found(options)[3] or "default"
 
 

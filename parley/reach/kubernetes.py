@@ -145,7 +145,7 @@ class KubernetesReach:
         return node if isinstance(await self._agent_on(node), ProgramPod) else None
 
     async def agent(self, agent: str, path: str) -> Answered:
-        """The answer of the agent of a node. Where its pod cannot be reached, it may have been replaced: then the new one is asked."""
+        """The answer of the agent of a node. If its pod cannot be reached, it may have been replaced: then the new one is asked."""
         peer, pod, failed, asked = f"agent of {agent}", self._agents.get(agent), None, ""
         for _ in range(2):
             if pod is None:
@@ -195,7 +195,7 @@ class KubernetesReach:
         return pod
 
     def token_hint(self) -> str:
-        """Where the token is that agents want."""
+        """The advice to find the token that agents want."""
         return f"in the Secret {TOKEN_SECRET} of the namespace {self._installation.namespace}"
 
     # ------------------------------------------------------------ calls
@@ -229,7 +229,7 @@ class KubernetesReach:
     async def _asked(
         self, pod: ProgramPod, peer: str, path: str, headers: Mapping[str, str]
     ) -> Answered | _PassedOver:
-        """The answer of the program in a pod; `_PassedOver` where another pod may do better."""
+        """The answer of the program in a pod; `_PassedOver` if another pod may do better."""
         page = urlsplit(path)
         try:
             async with self._calls:
@@ -260,7 +260,7 @@ class KubernetesReach:
     # ------------------------------------------------------------ the token
 
     async def _shared_token(self, instead_of: str | None = None) -> str | None:
-        """The token of the Secret, which is read once, and again where the one that was read is `instead_of`."""
+        """The token of the Secret, which is read once, and again if the one that was read is `instead_of`."""
         async with self._reading:
             if not self._is_token_known or (instead_of is not None and self._token == instead_of):
                 self._is_token_known = True
@@ -288,7 +288,7 @@ class KubernetesReach:
 
 
 def _entry(secret: Manifest) -> bytes:
-    """What the Secret holds. Raises `ValueError`; its text quotes nothing."""
+    """The token in the Secret. Raises `ValueError`; its text quotes nothing."""
     data = secret.get("data") or {}
     try:
         return base64.b64decode(data.get(TOKEN_KEY) or "", validate=True)

@@ -1,4 +1,4 @@
-"""What the commands ask the programs by, however these are reached."""
+"""The interface by which the commands ask the programs, on any way to these."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -16,8 +16,8 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No usable answer. `fault` is for people and names the peer; `status` is that of an answer, None where there was none; `code` is that of a
-    problem document, empty where there was none."""
+    """No usable answer. `fault` is for people and names the peer; `status` is that of an answer, None if there was none; `code` is that
+    of a problem document, empty if there was none."""
 
     fault: str
     status: int | None = None
@@ -40,7 +40,7 @@ class Reach(Protocol):
         """The answer of one agent to `GET path`."""
 
     async def agent_of(self, node: str) -> str | None:
-        """The agent of a node, None where there is none or where that is not known: then all are asked."""
+        """The agent of a node, None if there is none or it is not known: then all are asked."""
 
     def token_hint(self) -> str:
         """How a user of this way shows a token, as a part of a sentence: `with --token-file`."""
@@ -51,10 +51,10 @@ Command: TypeAlias = Callable[..., Any]
 
 
 class Way(Protocol):
-    """What a family of commands reaches an installation by: options of the command line, and what is made of them.
+    """The way on which a family of commands reaches an installation: options of the command line, and the objects made of them.
 
     The commands are built once for each way (`parley.listing.command.commands`, `parley.explain.command.explain_command`). Modules of a way are
-    loaded with every call of the program, so what is slow to load is imported in `reach` only.
+    loaded with every call of the program, so slow modules are imported in `reach` only.
     """
 
     def options(self, command: Command) -> Command:

@@ -14,9 +14,9 @@ PROGRAM: Final = "app.kubernetes.io/name"
 AGENT: Final = "parley-agent"
 SCHEDULER: Final = "parley-scheduler"
 PORT_WITH_TLS: Final = "tls"
-"""The name of a container's port where an agent serves its pages with TLS: it goes before the plain one."""
+"""The name of a container's port if an agent serves its pages with TLS: it goes before the plain one."""
 PORTS: Final = {AGENT: ("agent", 10300), SCHEDULER: ("permits", 10299)}
-"""The name of the container's port for each program, and its number where no port of the pod has that name."""
+"""The name of the container's port for each program, and its number if no port of the pod has that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def schedulers_to_ask(
 
 
 def leader_of(body: bytes) -> str:
-    """The address of the leader's pod, where a scheduler that does not lead names it in its answer; else an empty text."""
+    """The address of the leader's pod, if a scheduler that does not lead names it in its answer; else an empty text."""
     try:
         found = msgspec.json.decode(body, type=_Follower)
         return urlsplit(found.leader or "").hostname or ""

@@ -1,4 +1,4 @@
-"""Names for the completion of a shell: those of VMs and nodes that the scheduler tells at once, and none where it does not."""
+"""Names for the completion of a shell: those of VMs and nodes that the scheduler tells at once, and none if it does not."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -19,7 +19,7 @@ KINDS: Final = ("vms", "nodes", "pools")
 
 
 def complete_vms(way: Way) -> Complete:
-    """VMs: by `NAMESPACE/NAME`, or by name where the namespace is given or the usual one."""
+    """VMs: by `NAMESPACE/NAME`, or by name if the namespace is given or the usual one."""
     return _complete(way, "vms")
 
 

@@ -29,9 +29,10 @@ PERIOD_S: Final = 1.0
 def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None, tls: "Tls | None") -> None:
     """Watch the VMs of one or several agents live. Each is shown with what it has, wants and may use, and why.
 
-    Every agent is asked once a second. One that does not answer is named above the table and asked again, with growing
-    waits; its VMs stay, in the state `away`. Above the table each node has a bar: what is busy and what is reserved of what may be, or of what is
-    permitted while no scheduler answers. Below it are the load and the permit of the VM under the cursor over the last minutes, and the last events.
+    Every agent is asked once a second. One that does not answer is named above the table and asked again, with growing waits; its VMs
+    stay, in the state `away`. Above the table each node has a bar: the busy and the reserved part of the reservable amount, or of the
+    permitted one while no scheduler answers. Below it are the load and the permit of the VM under the cursor over the last minutes, and
+    the last events.
 
     \b
     Keys:
@@ -45,7 +46,7 @@ def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None,
     TEXTUAL_THEME chooses the colours (textual-light, nord, …), NO_COLOR=1 switches them off. Needs the extra `top`;
     `parley status` shows the same once and needs nothing.
 
-    Exit codes: 0; 2 for a wrong command line, where there is no terminal, or where textual is not installed.
+    Exit codes: 0; 2 for a wrong command line, if there is no terminal, or if textual is not installed.
     """
     unique = tuple(dict.fromkeys(agents))
     if len(unique) > MAX_AGENTS:

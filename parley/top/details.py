@@ -16,8 +16,6 @@ Kind = Literal["heading", "plain", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class DetailLine:
-    """A line, and its kind."""
-
     text: str
     kind: Kind = "plain"
 
@@ -63,7 +61,7 @@ def _amounts(vm: VmInFull) -> Iterator[DetailLine]:
 
 
 def _goal(vm: VmInFull) -> Iterator[DetailLine]:
-    """The goal, and a line with the reason for each resource where the agent gives them."""
+    """The goal, and a line with the reason for each resource if the agent gives them."""
     tied_or_apart = kind(vm)
     yield _pair("goal", f"{amount_text(vm.goal)}{f', {tied_or_apart}' if tied_or_apart else ''}")
     reasons, goal = vm.goal_reasons or GoalReasons(), vm.goal

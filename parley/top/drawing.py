@@ -41,7 +41,7 @@ _STYLES: Final = {
 
 
 def plain(text: Text) -> Text:
-    """The same in ASCII, where it is made of what is drawn here; other letters become question marks."""
+    """The same in ASCII, if it is made of the characters drawn here; other letters become question marks."""
     made = text.copy()
     made.plain = "".join(
         letter if letter.isascii() else "?" * cell_len(letter) for letter in text.plain.translate(_ASCII)
@@ -59,7 +59,7 @@ def can_draw(encoding: str) -> bool:
 
 
 def spark(values: Iterable[float], top: float) -> str:
-    """A character for each value, as high as its part of `top`; a blank where nothing is known."""
+    """A character for each value, as high as its part of `top`; a blank for an unknown value."""
     last = len(LEVELS) - 1
     return "".join(
         " "
@@ -72,7 +72,7 @@ def spark(values: Iterable[float], top: float) -> str:
 
 
 def strips(past: Past) -> tuple[Text, Text]:
-    """The load, and below it the permit, to the same scale. Where the load is at its permit, it is yellow."""
+    """The load, and below it the permit, to the same scale. It is yellow while the load is at its permit."""
     top = past.top
     load = Text(no_wrap=True, end="")
     is_tight = (value >= TIGHT * permit for value, permit in zip(past.load, past.permit, strict=True))
@@ -113,7 +113,7 @@ def panel(history: History, key: Key, width: int) -> list[Text]:
 
 
 def telling(history: History, key: Key, width: int) -> tuple[Measured, Past] | None:
-    """The resource of a VM whose permit has moved most, the CPUs where that is equal; None for a VM without a past."""
+    """The resource of a VM whose permit has moved most, the CPUs if that is equal; None for a VM without a past."""
     cpu, memory = history.past(key, "cpu", width), history.past(key, "memory", width)
     if cpu is None or memory is None:
         return None
@@ -132,18 +132,18 @@ class NodeFill:
 
     @property
     def share(self) -> float:
-        """The larger part of the two resources that is taken; what is busy, where it is not known how much there is."""
+        """The larger part of the two resources that is taken; the busy amount, if the total is not known."""
         parts = zip(self.taken if self.total else self.busy, self.total or self.taken, strict=True)
         return max(part / whole if whole > 0 else 0.0 for part, whole in parts)
 
     def within(self, total: tuple[float, float]) -> "NodeFill":
-        """The same, where it is known how much may be reserved."""
+        """The same, if it is known how much may be reserved."""
         return replace(self, total=total)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSums:
-    """What a scheduler says of its nodes: reserved and reservable, in CPUs and bytes."""
+    """A scheduler's sums of its nodes: reserved and reservable, in CPUs and bytes."""
 
     nodes: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
 
@@ -193,7 +193,7 @@ def _units(found: AmountShown | None) -> tuple[float, float]:
 
 
 def bar(busy: float, taken: float, total: float, width: int) -> Text:
-    """What is busy, what is taken beyond that, and what is free, in `width` characters."""
+    """The busy part, the part taken beyond that, and the free part, in `width` characters."""
     taken_cells = _cells(taken, total, width)
     busy_cells = min(_cells(busy, total, width), max(taken_cells, 0))
     return Text.assemble(

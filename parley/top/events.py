@@ -1,4 +1,4 @@
-"""Events: what has changed of a VM between two documents of its agent, as short lines for people. Pure."""
+"""Events: the changes of a VM between two documents of its agent, as short lines for people. Pure."""
 
 import enum
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ MAX_TEXT: Final = 200
 
 
 class EventKind(enum.StrEnum):
-    """What an event is about, in one word."""
+    """The subject of an event, in one word."""
 
     GREW = "grew"
     SHRANK = "shrank"
@@ -51,7 +51,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class KnownVm:
-    """What was last known of a VM. An amount that an agent does not tell, after its start for example, stays as it was."""
+    """The last known state of a VM. An amount that an agent does not tell, after its start for example, stays as it was."""
 
     size: AmountShown | None = None
     permit: AmountShown | None = None
@@ -141,7 +141,7 @@ def _faulty(before: KnownVm, after: KnownVm, row: VmRow) -> tuple[EventKind, str
 
 
 def _moved(old: AmountShown, new: AmountShown) -> tuple[int, int]:
-    """By how much CPU and memory have moved; none where an amount cannot be read."""
+    """The changes of CPU and memory; none if an amount cannot be read."""
     if old.worth is None or new.worth is None:
         return 0, 0
     return new.worth[0] - old.worth[0], new.worth[1] - old.worth[1]

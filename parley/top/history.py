@@ -1,6 +1,6 @@
-"""What happened in the last minutes: load, permit and size of each VM by time, and the last events. No I/O; the time is passed in.
+"""The history of the last minutes: load, permit and size of each VM by time, and the last events. No I/O; the time is passed in.
 
-Time is cut into buckets of `BUCKET_S`, the same for all VMs. A bucket has the largest values that were heard in it, and none where nothing
+Time is cut into buckets of `BUCKET_S`, the same for all VMs. A bucket has the largest values that were heard in it, and none if nothing
 was heard. Everything is bounded: the buckets, the VMs that are remembered, and the events.
 """
 
@@ -19,7 +19,7 @@ BUCKET_S: Final = 2.0
 BUCKETS: Final = 120
 """Four minutes."""
 HELD_BUCKETS: Final = 3
-"""What was heard stands for so many buckets more, until the next answer: an answer may take longer than a bucket."""
+"""A value that was heard stands for so many buckets more, until the next answer: an answer may take longer than a bucket."""
 MAX_VMS: Final = 10_000
 """VMs that are remembered, of all agents: 30 MB. Further ones have no past, and no events."""
 MAX_EVENTS: Final = 200
@@ -34,13 +34,13 @@ Key: TypeAlias = tuple[str, str]
 _STEPS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60, BUCKETS)
 _FIELDS: Final = 6
 _UNKNOWN: Final = -1.0
-"""In a bucket in which nothing was heard; what is heard is at least 0."""
+"""The value of a bucket in which nothing was heard; a heard value is at least 0."""
 _EMPTY: Final = array("f", [_UNKNOWN]) * (_FIELDS * BUCKETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One resource of a VM by time, the oldest first; NaN where nothing is known."""
+    """One resource of a VM by time, the oldest first; NaN for unknown values."""
 
     load: tuple[float, ...]
     permit: tuple[float, ...]
@@ -48,12 +48,12 @@ class Past:
 
     @property
     def top(self) -> float:
-        """The largest load and permit; 0 where nothing is known."""
+        """The largest load and permit; 0 if nothing is known."""
         return max((each for each in (*self.load, *self.permit) if not math.isnan(each)), default=0.0)
 
     @property
     def moved(self) -> float:
-        """How far the permit has moved: the largest by the smallest; 1 where it has not."""
+        """The movement of the permit: the largest divided by the smallest; 1 if it has not moved."""
         known_ones = [each for each in self.permit if each > 0]
         return max(known_ones) / min(known_ones) if known_ones else 1.0
 
@@ -100,7 +100,7 @@ class _VmPast:
 
 @dataclass(slots=True)
 class _AgentPast:
-    """What was last heard of an agent."""
+    """The last answer of an agent."""
 
     daemon: str
     vms: dict[Key, _VmPast] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class _AgentPast:
 
 
 class History:
-    """The past of all agents' VMs. `now_s` is any clock that does not go back; where it does, everything before is forgotten but events."""
+    """The past of all agents' VMs. `now_s` is any clock that does not go back; if it does, everything before is forgotten but events."""
 
     def __init__(self, max_vms: int = MAX_VMS) -> None:
         self._max_vms = max_vms

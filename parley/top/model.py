@@ -1,4 +1,4 @@
-"""The table: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
+"""The table: rows from the agents' documents, their order, the filter, and the changes. Pure."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +21,13 @@ STALE_S: Final = 15.0
 AWAY: Final = "away"
 """The state of every VM of an agent that does not answer; its other cells show the agent's last answer."""
 
-# What needs a person first. A state that is not known here comes before all of them.
+# The states that need a person come first. A state that is not known here comes before all of them.
 _URGENCY: Final = ("stuck", AWAY, "denied", "migrating", "starting", "dormant", "ok")
 TROUBLED: Final = frozenset({"stuck", "denied"})
 
 
 class Column(enum.StrEnum):
-    """The columns; a narrow terminal shows the first ones. The node is shown where there are several agents."""
+    """The columns; a narrow terminal shows the first ones. The node is shown if there are several agents."""
 
     VM = "VM"
     NODE = "node"
@@ -77,7 +77,7 @@ class VmRow:
     memory_reason: str = ""
     """The reasons for the goal of each resource."""
     code: str = ""
-    """The code of the refusal that binds, where there is one."""
+    """The code of the refusal that binds, if there is one."""
     faults: tuple[str, ...] = ()
     trend: str = ""
     """The load of the last minutes as a share of the permit, drawn."""
@@ -173,13 +173,13 @@ class Order:
 
 
 def matches(row: VmRow, wanted: str) -> bool:
-    """Whether each word of `wanted` occurs in the name, the state or the reason, in whatever case."""
+    """Whether each word of `wanted` occurs in the name, the state or the reason, in any case."""
     text = f"{row.name}\n{row.state}\n{row.reason}".casefold()
     return all(word in text for word in wanted.casefold().split())
 
 
 def arranged(rows: Iterable[VmRow], order: Order, wanted: str = "") -> list[VmRow]:
-    """The rows that match, in order. Equal ones are in the order of their names, whatever the direction."""
+    """The rows that match, in order. Equal ones are in the order of their names, in both directions."""
     kept = sorted((row for row in rows if matches(row, wanted)), key=lambda row: (natural(row.name), row.key))
     ranked = [(row.rank(order.column), row) for row in kept]
     present = [(rank, row) for rank, row in ranked if rank is not None]
@@ -282,7 +282,7 @@ def memory_used(vm: VmInShort) -> float | None:
 
 
 def load(vm: VmInShort) -> tuple[float | None, str]:
-    """Busy CPUs where they are known, else the load average, as a number and a text; empty when the last reading is old."""
+    """Busy CPUs if they are known, else the load average, as a number and a text; empty when the last reading is old."""
     found = _fresh_load(vm)
     if found.busy_cpus is not None:
         return found.busy_cpus, f"{figure(found.busy_cpus)} busy"

@@ -1,4 +1,4 @@
-"""What the live view needs: textual, which is optional and slow to load, and a terminal."""
+"""The needs of the live view: textual, which is optional and slow to load, and a terminal."""
 
 import sys
 from types import ModuleType
@@ -7,7 +7,7 @@ import click
 
 
 def loaded_app(program: str) -> ModuleType:
-    """The module that draws. Ends the program where something is missing, and says what; `program` is what people typed before `top`."""
+    """The module that draws. Ends the program if something is missing, and says what; `program` is what people typed before `top`."""
     try:
         from parley.top import app  # noqa: PLC0415 - see the module
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Polls agents for the state of their VMs: a loop for each agent, over whichever way there is to them."""
+"""Polls agents for the state of their VMs: a loop for each agent, over any way to them."""
 
 import asyncio
 import random
@@ -67,7 +67,7 @@ class NoAgentsError(Exception):
 
 
 def chosen(agents: tuple[str, ...], globs: tuple[str, ...]) -> tuple[str, ...]:
-    """The agents whose names match one of `globs`; all where there are none. Raises `NoAgentsError` where none matches."""
+    """The agents whose names match one of `globs`; all if there are none. Raises `NoAgentsError` if none matches."""
     found = tuple(each for each in agents if not globs or any(fnmatchcase(each, glob) for glob in globs))
     if not found:
         raise NoAgentsError(f"no node with an agent matches {', '.join(globs)}")

@@ -38,12 +38,12 @@ def amount_text(amount: AmountShown | None) -> str:
 
 
 def kind(vm: VmInShort) -> str:
-    """Whether the resources of a VM are `tied` or `apart`; "" where the agent does not say."""
+    """Whether the resources of a VM are `tied` or `apart`; "" if the agent does not say."""
     return "" if vm.tied is None else "tied" if vm.tied else "apart"
 
 
 def goal_reasons(vm: VmInShort) -> tuple[str, ...]:
-    """Why the goal is as it is: a text for each resource, or one for both; none where the agent does not say."""
+    """The reasons for the goal: a text for each resource, or one for both; none if the agent does not say."""
     return vm.goal_reasons.texts() if vm.goal_reasons is not None else ()
 
 

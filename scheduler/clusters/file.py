@@ -32,16 +32,16 @@ Uid = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class NodeEntry(Settings):
-    """A node: what it can allocate, the share of the system, and its compute unit."""
+    """A node: its allocatable amount, the share of the system, and its compute unit."""
 
     name: Name
     """The node's name."""
     allocatable: Resources
-    """What the node can give to pods, VMs among them."""
+    """The amount that the node can give to pods, VMs among them."""
     system: Resources | None = None
-    """What the system keeps of that; the configuration's where it is left out."""
+    """The system's share of that; the configuration's if it is left out."""
     compute_unit: PositiveResources | None = None
-    """The step of growth of VMs here that have none of their own; the configuration's where it is left out."""
+    """The step of growth of VMs here that have none of their own; the configuration's if it is left out."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -64,7 +64,7 @@ class NodeEntry(Settings):
 
 
 class VmEntry(Settings):
-    """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size.
+    """A VM: the pod it runs in, its node and bounds, and its size if the cluster shows it.
 
     One whose `phase` is Succeeded or Failed holds nothing. A VM that is `tied` grows in whole compute units, whatever its
     agent asks for. `migration` says whether it may be chosen to leave its node.
@@ -86,11 +86,11 @@ class VmEntry(Settings):
     slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
     """The size of a memory slot, for callers without the extension."""
     compute_unit: PositiveResources | None = None
-    """The step of the VM's growth; the node's where it is left out."""
+    """The step of the VM's growth; the node's if it is left out."""
     size: Resources | None = None
-    """What the VM has now, where that is known."""
+    """The VM's size now, if it is known."""
     target: Resources | None = None
-    """What the VM is being resized to."""
+    """The size that the VM is being resized to."""
     phase: Phase = "Running"
     """The phase of the pod; one that has ended holds nothing."""
     migration: Literal["auto", "always", "never"] = "auto"
@@ -102,7 +102,7 @@ class VmEntry(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """The bounds fit together, and a target is where a size moves to."""
+        """The bounds fit together, and a target needs a size."""
         yield from bounds_fault(found.get("min"), found.get("max"))
         if found.get("target") is not None and "size" in found and found["size"] is None:
             yield "target", "needs a size beside it"
@@ -121,7 +121,7 @@ class PartEntry(Settings):
 
 
 class PodEntry(Settings):
-    """A pod that is no VM. It holds its requests; its limits, where it requests nothing; nothing once it has ended."""
+    """A pod that is no VM. It holds its requests; its limits if it requests nothing; nothing once it has ended."""
 
     namespace: Name
     """The pod's namespace."""
@@ -270,11 +270,11 @@ class FileCluster:
         return self._now.pools
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
+        """The changes in the file since the last read. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
         return await self.read(())
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
-        """What changed in the file, and what it says of `pods` now."""
+        """The changes in the file since the last read, and the state of `pods` by the file now."""
         begun_s = self._clock()
         try:
             read = await self._file.refresh()
@@ -288,7 +288,7 @@ class FileCluster:
         return (*changes, events.ClusterRead(begun_s))
 
     def _take(self, read: _Contents, begun_s: float) -> list[events.Input]:
-        """Make what was read the view. What differs from the one before comes back, to be told."""
+        """Make the contents that were read the view. Return the differences from the view before, to be told."""
         old, self._now = self._now, read
         self._written_s = None if self._has_begun else self._file.written_unix_s - self._unix_offset_s
         changes = self._changes(old, begun_s)
@@ -301,7 +301,7 @@ class FileCluster:
     def _tell(self, pod: PodName, begun_s: float, *, is_new: bool = False) -> events.VmSeen:
         """A VM as a read begun at `begun_s` shows it.
 
-        Whoever keeps its size up to date writes the file; what nobody has written since before our start shows what was.
+        The one who keeps its size up to date writes the file; a size that was last written before our start shows the past.
         """
         self._told_s[pod] = begun_s if self._written_s is None else min(begun_s, self._written_s)
         return events.VmSeen(self._now.vms[pod].spec, self._reading(pod), begun_s, is_new)

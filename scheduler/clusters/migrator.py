@@ -37,7 +37,7 @@ _OVER: Final = frozenset({"Succeeded", "Failed"})
 
 Key = tuple[str, str]
 Choose: TypeAlias = Callable[[events.MigrationWanted], Awaitable[tuple[str, ...]]]
-"""Says which nodes could take a VM, the best one first. Raises `MigratorError` where there is none."""
+"""Says which nodes could take a VM, the best one first. Raises `MigratorError` if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class KubernetesMigrator:
     """The `Migrator` port. Its `children` run as long as this scheduler leads; one migrator serves one core.
 
     `uid_of` gives the UID under which the core knows a pod's VM; `report` takes inputs to the core. With `choose` no move
-    begins that has nowhere to go, and each names the best node. That is a wish: who places the second pod decides, and NeonVM
-    up to v0.49 does not pass it on. `guard` lets nothing be created where another process leads.
+    begins that has nowhere to go, and each names the best node. That is a wish: the scheduler of the second pod decides, and NeonVM
+    up to v0.49 does not pass it on. `guard` lets nothing be created if another process leads.
     """
 
     def __init__(  # noqa: PLR0913 - the ports of a migrator
@@ -144,7 +144,7 @@ class KubernetesMigrator:
     # ------------------------------------------------------------ beginning
 
     async def _migration(self, wanted: events.MigrationWanted, targets: tuple[str, ...]) -> Manifest:
-        """The object that moves the VM of a pod. Raises `MigratorError` where that cannot be."""
+        """The object that moves the VM of a pod. Raises `MigratorError` if that cannot be."""
         namespace = wanted.pod.namespace
         pod = await self._api.get(PODS, namespace, wanted.pod.name)
         name = machine_of(pod)
@@ -191,7 +191,7 @@ class KubernetesMigrator:
     # ------------------------------------------------------------ until the end
 
     async def _look(self) -> None:
-        """Tell the core what has begun and what is over, and clean up."""
+        """Tell the core of the moves that have begun and those that are over, and clean up."""
         moves = {move.key: move for move in map(_Move.read, self._watch.objects().values())}
         for key in self._told.keys() - moves.keys():
             if await self._is_gone(key):
@@ -251,7 +251,7 @@ class KubernetesMigrator:
         return False
 
     async def _delete(self, move: _Move) -> None:
-        """Delete an object of ours. What fails is tried again with the next look."""
+        """Delete an object of ours. A failed deletion is tried again with the next look."""
         name = "/".join(move.key)
         try:
             await self._api.delete(MIGRATIONS, *move.key, body={"preconditions": {"uid": move.uid}})

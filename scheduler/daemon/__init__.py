@@ -1,1 +1,1 @@
-"""The wiring of a scheduler process: one core after another, leadership, and what is read from where."""
+"""The wiring of a scheduler process: one core after another, leadership, and the sources that are read."""

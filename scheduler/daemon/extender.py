@@ -73,7 +73,7 @@ def extender_options(command: F) -> F:
 
 
 def listener_settings(options: ExtenderOptions) -> ListenerSettings | None:
-    """Where the extender listens; None where it does not. Raises `click.UsageError` where options do not go together."""
+    """The extender's listener; None if it does not listen. Raises `click.UsageError` if options do not go together."""
     certificate, key = options["extender_certificate"], options["extender_key"]
     authority, port = options["extender_client_ca"], options["extender_port"]
     files = TlsFiles(certificate, key, client_ca=authority)

@@ -71,7 +71,7 @@ async def either(*waits: "asyncio.Task[Any] | Coroutine[Any, Any, Any]") -> None
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
 _OF_AGENTS: Final = ("/", "/batch")
 AWAITED_S: Final = 3.0
-"""So long a request is held for this process to lead. What is left of the caller's patience goes to a look at the cluster."""
+"""A request is held so long for this process to lead. The rest of the caller's patience goes to a look at the cluster."""
 
 
 def is_published(request: server.Request) -> bool:
@@ -92,7 +92,7 @@ class HeldRequests:
         (self._leads.set if handler is not None else self._leads.clear)()
 
     async def serve(self, request: server.Request) -> server.Reply | server.HangUp:
-        """The answer once this process leads; the end of the connection where it does not in time."""
+        """The answer once this process leads; the end of the connection if it does not lead in time."""
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:
@@ -253,7 +253,7 @@ class KubernetesProgram:
             await self._server.close()
 
     async def _opened(self) -> bool:
-        """Listen for kube-scheduler, where that is wanted; whether it worked."""
+        """Listen for kube-scheduler, if that is wanted; whether it worked."""
         if self._listener is None:
             return True
         try:
@@ -293,8 +293,8 @@ class KubernetesProgram:
         )
 
     async def _prove(self) -> bool:
-        """Read everything once: whoever cannot must not lead, and is not ready. Nor is a pod that bears the label of its last leader:
-        published agents would ask it for the first time."""
+        """Read everything once: a process that cannot must not lead, and is not ready. Nor is a pod that bears the label of its last
+        leader: published agents would ask it for the first time."""
         failures = 0
         while True:
             try:
@@ -314,7 +314,7 @@ class KubernetesProgram:
                 return True
 
     def _check(self, source: ConfigurationSource, read: Configuration | None) -> None:
-        """Whoever led with profiles that cannot be used would serve nobody, and keep others from leading. Raises `SettingsError`."""
+        """A leader with profiles that cannot be used would serve nobody, and keep others from leading. Raises `SettingsError`."""
         mode = self._options["mode"]
         if read is None or mode == "permits":
             return
@@ -352,7 +352,7 @@ class KubernetesProgram:
             self._log.info("leads no more", epoch=leadership.epoch)
 
     def _label_of(self, leadership: Leadership) -> dict[str, Child]:
-        """What keeps the leader's label where it belongs; nothing outside of a pod."""
+        """The task that keeps the leader's label where it belongs; none outside of a pod."""
         label = self._label
         if label is None:
             return {}

@@ -22,7 +22,7 @@ PUBLISHED_NAME: Final = "name"
 RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
 REMOVAL_DEADLINE_S: Final = 2.0
 LOOK_S: Final = 15.0
-"""After so long to twice that the leader looks again where the label is."""
+"""The leader looks again after this time, or at most twice this time, where the label is."""
 
 
 class LeaderLabel:
@@ -48,7 +48,7 @@ class LeaderLabel:
     async def keep(self, leads: Callable[[], bool]) -> None:
         """Keep the label on this pod and on no other, for ever. `leads` says whether this process still may.
 
-        What was right once is looked at again: a removal that was given up may be carried out later.
+        A label that was right once is looked at again: a removal that was given up may be carried out later.
         """
         failures, is_anew = 0, True
         while True:
@@ -64,8 +64,8 @@ class LeaderLabel:
                 await sleep(LOOK_S * (1 + self._rng.random()))
 
     async def clear(self) -> None:
-        """Take off what an earlier process has left on this pod. Raises `ClusterUnreachableError` where that is not known to be done;
-        where it is not allowed, the label could not be set either."""
+        """Take off what an earlier process has left on this pod. Raises `ClusterUnreachableError` if that is not known to be done; if
+        it is not allowed, the label could not be set either."""
         try:
             await self._patch(self._name, dict.fromkeys(self._labels))
         except RefusedError as error:
@@ -76,14 +76,15 @@ class LeaderLabel:
             raise ClusterUnreachableError(str(error)) from None
 
     async def remove(self) -> None:
-        """Take the label off this pod, where the API server can be asked; else the next leader does."""
+        """Take the label off this pod, if the API server can be asked; else the next leader does."""
         try:
             await self._patch(self._name, dict.fromkeys(self._labels), deadline_s=REMOVAL_DEADLINE_S)
         except KubernetesError as error:
             self._log.warning("the leader's label stays on a pod that does not lead", error=str(error))
 
     async def _put(self, leads: Callable[[], bool], *, is_anew: bool) -> None:
-        """Label this pod, and then no other, where that is not so; anew where that was before this process led. Raises `KubernetesError`."""
+        """Label this pod, and then no other, if that is not so; anew if the label is from before this process led. Raises
+        `KubernetesError`."""
         listed = await self._api.list(
             PODS, self._namespace, query={"labelSelector": f"{names.ROLE}={names.LEADER}"}
         )

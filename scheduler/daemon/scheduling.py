@@ -1,4 +1,4 @@
-"""The scheduling framework for one time that this process leads: its profiles, and what their plugins reach.
+"""The scheduling framework for one time that this process leads: its profiles, and the objects that their plugins reach.
 
 It follows the pods of the profiles itself, and tells the queue which room came free."""
 
@@ -302,7 +302,7 @@ class LiveScheduling:
         return (*self.shared.families(), *own)
 
     def tell_of_room(self, refused: RefusedPods) -> Child:
-        """What has kube-scheduler try refused pods again when there is room for them."""
+        """The task that makes kube-scheduler try refused pods again when there is room for them."""
         return RoomFreed(
             self._api, self._cluster, self._core, refused, clock=time.monotonic, rng=self._rng
         ).run
@@ -339,7 +339,7 @@ class LiveScheduling:
             raise ClusterUnreachableError(str(error)) from None
 
     async def catch_up(self) -> None:
-        """Bring the ledger up to date with what the cluster has accepted by now; as it is, where that takes too long."""
+        """Bring the ledger up to date with what the cluster has accepted by now; as it is, if that takes too long."""
         try:
             async with asyncio.timeout(READ_DEADLINE_S):
                 await self._refresh()

@@ -55,15 +55,15 @@ SWITCH_S: Final = 0.001
 TICK_S = 1.0
 REFRESH_S = 2.0
 UNREADABLE: Final = (SettingsError, ClusterUnreachableError, FileUnreachableError)
-"""What reading the cluster or the configuration raises."""
+"""The errors raised by a read of the cluster or the configuration."""
 
 
 NOT_LEADING: Final = "Another scheduler leads (`leader`), or none that this one knows of."
-"""What 503 means where a route says nothing else of it."""
+"""The meaning of 503 if a route says nothing else of it."""
 
 
 class ServingOptions(TypedDict):
-    """What holds for each core of the process."""
+    """The options for each core of the process."""
 
     published_agents: tuple[str, ...]
     trust_published: bool
@@ -75,15 +75,15 @@ class ServingOptions(TypedDict):
 
 
 class ConfigurationSource(Protocol):
-    """Where the configuration is read from: a file, or a ConfigMap."""
+    """The source of the configuration: a file, or a ConfigMap."""
 
     @property
     def path(self) -> Path:
-        """What faults name."""
+        """The path that faults name."""
         ...
 
     async def refresh(self) -> Configuration | None:
-        """What it says, where that is read for the first time or has changed since; else None. Raises one of `UNREADABLE`."""
+        """The configuration, if it is read for the first time or has changed since; else None. Raises one of `UNREADABLE`."""
         ...
 
 
@@ -94,9 +94,9 @@ def no_scheduling(profiles: tuple[Profile, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed;
+    """The sources of a core. `pools` are the pools that are described there, another object after each change;
     `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
-    it raises `FaultsError` where they cannot be used. `refreshed` is called whenever the core has taken what the cluster shows, `refused`
+    it raises `FaultsError` if they cannot be used. `refreshed` is called whenever the core has taken what the cluster shows, `refused`
     with the faults of a configuration that is not taken up, once for each text."""
 
     cluster: Cluster
@@ -112,7 +112,7 @@ class Sources:
 
 def description(led: Iterable[server.Route], always: Iterable[server.Route]) -> server.Route:
     """The route that describes those of a scheduler: `led` are answered by the one that leads, `always` by every one. It is the same for
-    schedulers that have nobody beside them. Raises `ValueError` where one says nothing of itself."""
+    schedulers that have nobody beside them. Raises `ValueError` if one says nothing of itself."""
     version = importlib.metadata.version("parley-autoscaler")
     routes = (*map(_led, led), *always)
     return openapi.route("Parley scheduler", version, routes, shared={503: NOT_LEADING})
@@ -126,16 +126,16 @@ def _led(route: server.Route) -> server.Route:
 def description_if_any(
     led: tuple[server.Route, ...], always: tuple[server.Route, ...], log: logs.Logger
 ) -> tuple[server.Route, ...]:
-    """The route that describes all, where that can be done: a page that says nothing of itself must not end a scheduler that leads."""
+    """The route that describes all, if that can be done: a page that says nothing of itself must not end a scheduler that leads."""
     try:
         return (description(led, always),)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with a description is wrong with it alone
+    except Exception as error:  # noqa: BLE001 - a fault of a description is a fault of it alone
         log.error("the pages cannot be described, and are served without that", error=repr(error))
         return ()
 
 
 class Serving:
-    """The wiring around one core. Raises `OSError` where the directory of the journal or the state cannot be used."""
+    """The wiring around one core. Raises `OSError` if the directory of the journal or the state cannot be used."""
 
     def __init__(self, options: ServingOptions, sources: Sources, *, epoch: int = 0) -> None:
         self._log = logs.logger("scheduler")
@@ -189,7 +189,7 @@ class Serving:
             self._log, "configuration not usable, the old one stays in force", "configuration usable again"
         )
         self._config_fault = ""
-        """Why the configuration is not taken up; empty where it is."""
+        """The reason why the configuration is not taken up; empty if it is."""
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
         self.supervisor = Supervisor(self._log, random.Random())
@@ -198,7 +198,7 @@ class Serving:
         self.service.take(event)
 
     def routes(self) -> tuple[server.Route, ...]:
-        """What is answered from the core."""
+        """The routes that are answered from the core."""
         return (
             *self.service.routes(),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
@@ -239,7 +239,7 @@ class Serving:
         return faults
 
     def greet(self, address: str) -> None:
-        """Say what is served, and what the options leave unsafe."""
+        """Log that the scheduler serves, and the risks of its options."""
         config = self.core.config
         self._log.info(
             "serving",
@@ -276,7 +276,7 @@ class Serving:
 
     def start(self, others: Mapping[str, Child] | None = None) -> None:
         """Go on with what was loaded, and with `others`."""
-        # What was loaded stays; what a request makes is gone with its last reference. Few cycles ever need collecting,
+        # Loaded objects stay; those of a request are gone with their last reference. Few cycles ever need collecting,
         # and a full collection at 10,000 VMs would be a pause that callers feel.
         gc.unfreeze()
         gc.collect()
@@ -292,7 +292,7 @@ class Serving:
             self.supervisor.start(name, child)
 
     async def end(self) -> None:
-        """End what goes on. Whoever still waits is not answered."""
+        """End the tasks. Callers that still wait are not answered."""
         await self.supervisor.stop()
         await self.service.close()
 
@@ -349,7 +349,7 @@ class Serving:
             self._log.warning("growth is stopped by the configuration")
 
     async def _configure(self) -> None:
-        """Take the configuration up where it has changed: all of it, or nothing. Raises as its source does."""
+        """Take the configuration up if it has changed: all of it, or nothing. Raises as its source does."""
         source = self._sources.configuration
         if source is None:
             return

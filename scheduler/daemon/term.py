@@ -1,4 +1,4 @@
-"""One time that a process leads: a core of its own, what that learns from, and what is written about it."""
+"""One time that a process leads: a core of its own, its sources, and the writers of its state."""
 
 import random
 import time
@@ -78,16 +78,15 @@ class ConfigMapSource:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The ConfigMap; None where there is none."""
         return self._watch.objects().get(self._place)
 
     @property
     def path(self) -> Path:
-        """What faults name."""
+        """The path that faults name."""
         return Path(f"configmap/{'/'.join(self._place)}/{KEY}")
 
     async def refresh(self) -> Configuration | None:
-        """The configuration, where it is read for the first time or has changed since; else None.
+        """The configuration, if it is read for the first time or has changed since; else None.
 
         Raises `SettingsError` with every fault, in each call until the text changes, and `ClusterUnreachableError` before the
         ConfigMap was seen for the first time.
@@ -118,7 +117,7 @@ class ConfigMapSource:
         return found
 
     def _text(self) -> str:
-        """The text as the API server showed it last. Raises `SettingsError` where there is none."""
+        """The text as the API server showed it last. Raises `SettingsError` if there is none."""
         found = self.manifest
         if found is None:
             raise SettingsError(self.path, ["there is no such ConfigMap"])
@@ -134,7 +133,7 @@ REPORTER: Final = f"{names.GROUP}/scheduler"
 class KubernetesOptions(ServingOptions, ExtenderOptions):
     """The command line of a scheduler on Kubernetes, checked. Places are namespace and name.
 
-    `listener` says where kube-scheduler calls; None where nobody is answered there.
+    `listener` says where kube-scheduler calls; None if nobody is answered there.
     """
 
     listener: ListenerSettings | None
@@ -169,7 +168,7 @@ class LeaseGuard:
 
 
 class LeadershipTerm:
-    """One time that this process leads: a core, what it learns from, and what is written about it."""
+    """One time that this process leads: a core, its sources, and the writers of its state."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class LeadershipTerm:
         return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
 
     async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
-        """Where a VM could go, the best node first. Nobody is asked while pods are not our matter (mode `permits`)."""
+        """The nodes that a VM could go to, the best one first. Nobody is asked while pods are not our matter (mode `permits`)."""
         return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
 
     def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
@@ -258,7 +257,7 @@ class LeadershipTerm:
             self._scheduling.refreshed()
 
     def routes(self) -> tuple[server.Route, ...]:
-        """What is answered from the core, apart from kube-scheduler's calls."""
+        """The routes that are answered from the core, apart from kube-scheduler's calls."""
         pages = self._scheduling.routes() if self._scheduling is not None else ()
         return (*self.serving.routes(), *pages)
 

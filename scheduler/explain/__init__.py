@@ -1,1 +1,1 @@
-"""What is remembered of decisions, and what is told of them."""
+"""The memory of decisions, and the answers about them."""

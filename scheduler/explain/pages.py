@@ -1,4 +1,4 @@
-"""What the scheduler tells people and tools, as pages: decisions and their explanations, nodes, pods and everything in pages.
+"""The scheduler's pages for people and tools: decisions and their explanations, nodes, pods and everything in pages.
 
 Pages read the live core and answer at once: none waits, asks anybody, or holds anything for its reader between two calls.
 """
@@ -70,8 +70,8 @@ TAG: Final = "explain"
 
 
 class ExplainPages:
-    """The pages of one core. `clock` is that of the core, `pool_states` what is remembered of each pool; `configuration_fault` says why the
-    configuration is not taken up, and is empty where it is."""
+    """The pages of one core. `clock` is that of the core, `pool_states` the memory of each pool; `configuration_fault` says why the
+    configuration is not taken up, and is empty if it is."""
 
     def __init__(
         self,

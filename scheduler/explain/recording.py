@@ -17,7 +17,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.vms import VmRecord
 
 EVENT: Final = "decision"
-"""What every line of a decision says; the keys tell them apart."""
+"""The message of every line of a decision; the keys tell them apart."""
 COUNTED_EVERY_S: Final = 1.0
 """Seconds between two lines that count."""
 LOAD_IS_NEWS_S: Final = 15.0
@@ -26,7 +26,8 @@ _COULD_NOT: Final = (ProgressCode.MIGRATION_FAILED.value, ProgressCode.MIGRATION
 
 
 class CountedLine:
-    """One log line a second for what may happen thousands of times a second. What happens within that second is in the next line's count."""
+    """One log line a second for events that may happen thousands of times a second. Those within that second are in the next line's
+    count."""
 
     def __init__(self, log: Logger, event: str) -> None:
         self._log = log
@@ -66,7 +67,7 @@ class DecisionRecorder:
             self._write(happening)
 
     def _note_load(self, record: VmRecord) -> float | None:
-        """The load that the agent of a VM has just reported; None where that was long ago, or never."""
+        """The load that the agent of a VM has just reported; None if that was long ago, or never."""
         load, at_s = record.load1, record.load1_at_s
         if load is None or at_s is None:
             return None

@@ -1,8 +1,8 @@
 """The routes of the live page: `GET /` and the chart code that it loads.
 
-The page is one file of ours, whose style is put into it, and D3, which a package brings. They are read once, at the start; what the page shows it reads from the scheduler's own API,
-like any other reader. The Content-Security-Policy lets a browser run these two files and reach nothing but this server, so that names and messages of peers
-stay text even where the page had a fault.
+The page is one file of ours, whose style is put into it, and D3, which a package brings. They are read once, at the start; the page
+reads its data from the scheduler's own API, like any other reader. The Content-Security-Policy lets a browser run these two files and
+reach nothing but this server, so that names and messages of peers stay text even if the page has a fault.
 """
 
 import base64
@@ -18,10 +18,10 @@ from hosting.problems import DocumentedAnswer, Operation
 
 D3_PACKAGE: Final = "xstatic.pkg.d3"
 D3_PLACE: Final = b"{{D3_INTEGRITY}}"
-"""What stands in the page for the digest of the chart code."""
+"""The placeholder in the page for the digest of the chart code."""
 PARTS: Final = ("page.html", "page.css")
 STYLE_PLACE: Final = b"{{STYLE}}"
-"""What stands in the page for its style."""
+"""The placeholder in the page for its style."""
 INSTALL: Final = "--page needs the chart code of the page, the extra `page`: .venv/bin/pip install '.[page]'"
 HARDENING: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -30,7 +30,7 @@ HARDENING: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""What browsers shall not do with the page's files."""
+"""The headers by which browsers restrict the page's files."""
 ASK_AGAIN: Final = "no-cache"
 """A browser keeps the file, and asks whether it is still the same."""
 
@@ -49,7 +49,7 @@ class _PageFile:
     headers: dict[str, str]
 
     async def serve(self, request: server.Request) -> server.Reply:
-        """The file, or 304 where the reader has it already."""
+        """The file, or 304 if the reader has it already."""
         if self.headers["ETag"] in re.split(r"\s*,\s*", request.headers.get("if-none-match", "")):
             return server.Reply(304, b"", self.content_type, self.headers)
         if _takes_gzip(request.headers.get("accept-encoding", "")):
@@ -59,7 +59,7 @@ class _PageFile:
 
 
 def page_routes() -> tuple[server.Route, ...]:
-    """Where the page is served. Reads its files. Raises `PageUnavailableError` where the chart code is not installed."""
+    """The routes of the page. Reads its files. Raises `PageUnavailableError` if the chart code is not installed."""
     chart_code = _chart_code()
     page, style = (importlib.resources.files(__package__).joinpath(name).read_bytes() for name in PARTS)
     page = page.replace(STYLE_PLACE, style).replace(D3_PLACE, digest(chart_code).encode())
@@ -99,7 +99,7 @@ def policy(page: bytes, chart_code: bytes) -> str:
 
 
 def inline(page: bytes, element: str) -> list[bytes]:
-    """What stands between the tags of such elements of the page, where there is anything."""
+    """The texts between the tags of such elements of the page; empty ones are left out."""
     name = element.encode()
     return [each for each in re.findall(rb"<%s[^>]*>(.*?)</%s>" % (name, name), page, re.DOTALL) if each]
 

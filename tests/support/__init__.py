@@ -1,19 +1,19 @@
-"""What tests of several rooms share. Look here before you write a helper a second time.
+"""The helpers that tests of several folders share. Look here before you write a helper a second time.
 
 - `amounts`: `cu(2)`, `UNIT`, `GIB`.
 - `waiting`: `until` a condition of this process holds; `shown` by another process (`shown_blocking` without an event loop).
 - `virtual_time`: `@virtually` runs a test in a loop that never waits; `now_s()`, `turns()`.
 - `servers`: `answering` serves a function on loopback, `FaultyPeer` fails as told, `Certain` is chance without chance.
-- `qemu`: a QEMU machine and its guest that are made up, with what was measured of real ones.
-- `openapi`: `document_faults` says what is wrong with an OpenAPI document.
+- `qemu`: a QEMU machine and its guest that are made up, with the measured behaviour of real ones.
+- `openapi`: `document_faults` lists the faults of an OpenAPI document.
 - `log_keys`: the keys of log lines about decisions, of the scheduler and of the agent.
 - `pages`: `paged` serves one answer to the commands that ask an agent.
 - `processes`: `running` starts a real program, `free_port`, `fetch`, `post`, and the files that the programs read.
 - `our_programs`: `Ours` is one of them that an async test starts, kills and starts again at its address; `together` runs several.
-- `vm_house`: a scheduler and an agent around real guests; `vm_looks` has what each side shows of these, and what is left over.
+- `vm_house`: a scheduler and an agent around real guests; `vm_looks` has the view of each side of these, and the leftovers.
 - `evictions`: pods, fakes and args around a QoS strategy that evicts.
 - `made_up_plugins`: plugins behind paths without files, and connections to them, for a virtual clock.
-- `node_plugins`: `managed` runs the plugin manager over a folder; `NotingHandler` takes every plugin, and notes what was asked.
+- `node_plugins`: `managed` runs the plugin manager over a folder; `NotingHandler` takes every plugin, and notes the questions.
 - `vms`: real guests (`Guests`), a root shell in one (`shell_of`), a directory that goes with its runner (`guarded_directory`, by `guardian`).
 - `watch_assets`: Debian's Prometheus and promtool, and Chromium: found for a test, or got by `make watch-assets`.
 - `kube`: a real control plane's programs, and `Objects` of a namespace; its fixtures are in `kube/fixtures.py`. `kube/faulty_api.py` is a faulty

@@ -156,7 +156,7 @@ class FakeMetrics:
         aggregation: Aggregation = Aggregation.AVG,
         properties: Mapping[str, str] | None = None,
     ) -> Aggregate:
-        """As it is set, whatever the window."""
+        """As it is set, for any window."""
         key = (kind.name, *(properties or {}).values())
         if key not in self.values:
             raise MetricError(f"no samples of {key} in {window_s} s for {aggregation}")
@@ -165,7 +165,7 @@ class FakeMetrics:
     def query_each(
         self, kind: MetricKind, window_s: float, aggregation: Aggregation = Aggregation.AVG
     ) -> Mapping[tuple[str, ...], Aggregate]:
-        """As it is set, whatever the window."""
+        """As it is set, for any window."""
         assert window_s > 0, aggregation
         found = {key[1:]: value for key, value in self.values.items() if key[0] == kind.name}
         return {key: Aggregate(value, 5, self.span_s) for key, value in found.items()}

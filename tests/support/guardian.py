@@ -2,8 +2,8 @@
 
     python -I -S guardian.py DIRECTORY
 
-It waits for the end of its standard input, a pipe whose other end only the runner holds. Then it kills whatever inherited the runner's
-mark (see `MARK`), and removes the directory. It needs nothing but the standard library.
+It waits for the end of its standard input, a pipe whose other end only the runner holds. Then it kills every process that inherited
+the runner's mark (see `MARK`), and removes the directory. It needs nothing but the standard library.
 """
 
 import os

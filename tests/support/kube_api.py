@@ -111,7 +111,7 @@ class FakeApiServer:
         self.lags = False
         """Whether watches show nothing at all until this is over; `wake` shows it."""
         self.programs: dict[str, Program] = {}
-        """What answers behind the proxy of a pod, by `SCHEME:NAME:PORT`; for others the connection is refused."""
+        """The programs behind the proxies of pods, by `SCHEME:NAME:PORT`; for others the connection is refused."""
         self.bookmark_every_s = bookmark_every_s
         self._faults: list[_Fault] = []
         self._watches: set[_Watch] = set()
@@ -400,7 +400,7 @@ def _selector(call: ApiCall) -> Selector:
 
 
 def _parsed(path: str) -> tuple[ResourceType, Key, str]:
-    """The type, namespace and name ("" where there is none), and the subresource."""
+    """The type, namespace and name ("" if there is none), and the subresource."""
     _, root, *parts = path.split("/")
     group = parts.pop(0) if root == "apis" else ""
     version = parts.pop(0)

@@ -21,7 +21,7 @@ NEVER_CHANGED: Final = ("uid", "creationTimestamp", "generation", "resourceVersi
 
 
 class RefusalError(Exception):
-    """What the API server refuses, as its Status object says it. Hooks of tests raise it as well."""
+    """A refusal of the API server, with the text of its Status object. Hooks of tests raise it as well."""
 
     def __init__(self, status: int, reason: str, message: str = "", retry_after_s: int | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -47,7 +47,7 @@ class Change:
     before: Manifest | None
 
     def event(self, namespace: str, selector: "Selector") -> tuple[str, Manifest] | None:
-        """What a watch with a selector shows of the change; None for nothing."""
+        """The view of the change in a watch with a selector; None if it shows nothing."""
         if namespace not in {"", self.key[0]}:
             return None
         was = self.before is not None and selector.matches(self.before)
@@ -125,7 +125,7 @@ class KubeStore:
         self._numbers = itertools.count(1)
 
     def find(self, type_: ResourceType, key: Key) -> Manifest | None:
-        """One object; None where there is none."""
+        """One object; None if there is none."""
         return self._objects.get((type_, key))
 
     def select(self, type_: ResourceType, namespace: str, selector: Selector) -> list[Manifest]:
@@ -199,7 +199,7 @@ class KubeStore:
     def delete(
         self, type_: ResourceType, key: Key, preconditions: Mapping[str, str] | None = None
     ) -> Manifest:
-        """Delete an object, or, where it has finalizers, mark it."""
+        """Delete an object, or mark it if it has finalizers."""
         found = self.find(type_, key)
         if found is None:
             raise RefusalError(404, "NotFound", f'{type_.plural} "{key[1]}" not found')

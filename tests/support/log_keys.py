@@ -21,4 +21,4 @@ AGENT_KEYS: Final = frozenset(
     {"seq", "goal", "size", "target", "permit", "reason", "resource", "message", "retry_after_s"}
 )
 OF_EVERY_LINE: Final = frozenset({"event", "log_level"})
-"""What a recorded line has before it is written."""
+"""The keys of a recorded line before it is written."""

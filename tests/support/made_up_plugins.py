@@ -34,13 +34,13 @@ class MadeUpServer:
     is_dead: asyncio.Event = field(default_factory=asyncio.Event)
     is_registered: bool = False
     told: PluginTold | None = None
-    """What the plugin says of itself; by default its name and endpoint."""
+    """The plugin's description of itself; by default its name and endpoint."""
     is_silent: bool = False
     """Connections are taken, and nothing is ever said."""
 
     @property
     def endpoint(self) -> str:
-        """Where the plugin serves; each server has a place of its own."""
+        """The path at which the plugin serves; each server has its own."""
         return f"{self.path}-{self.born}"
 
     async def answer(self, call: str) -> None:
@@ -81,7 +81,7 @@ class MadeUpConnection:
 
     @classmethod
     async def dial(cls, path: str, within_s: float) -> "MadeUpConnection":
-        """Connect to whoever listens at the path, which takes a moment."""
+        """Connect to the server that listens at the path, which takes a moment."""
         await asyncio.sleep(0.001)
         server = cls.servers.get(path)
         if server is None or server.is_dead.is_set() or server.is_silent:

@@ -71,7 +71,7 @@ class ManagedFolder:
         )
 
     def states(self) -> dict[str, PluginState]:
-        """Where each plugin is, by its path below the folder."""
+        """The state of each plugin, by its path below the folder."""
         return {
             each.socket_path.removeprefix(f"{self.root}/"): each.state for each in self.manager.statuses()
         }

@@ -1,4 +1,4 @@
-"""Whether a document is OpenAPI 3.1."""
+"""The check that a document is OpenAPI 3.1."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _META = jsonschema_rs.Draft202012Validator(OPENAPI_31)
 
 
 def document_faults(document: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a document: against the published schema of OpenAPI 3.1, in its own schemas, and references to nothing."""
+    """The faults of a document: against the published schema of OpenAPI 3.1, in its own schemas, and references to nothing."""
     faults = [
         f"{'/'.join(map(str, each.instance_path))}: {each.message}" for each in _META.iter_errors(document)
     ]

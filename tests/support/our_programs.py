@@ -1,6 +1,6 @@
 """One of our programs as a process that an async test starts, ends, kills and starts again at the same address.
 
-Where a wait has no setting of its own, the program is started with a shorter one (`waits`); all else is the real thing.
+If a wait has no setting of its own, the program is started with a shorter one (`waits`); all else is the real thing.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A network of this process's own: addresses that are none of loopback, and that nobody else on the machine sees.
 
-What runs meanwhile, children included, reaches nothing but itself. API servers refuse addresses of loopback as endpoints.
+Programs that run meanwhile, children included, reach nothing but each other. API servers refuse addresses of loopback as endpoints.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _OWN: Final = Path("/proc/thread-self/ns/net")
 def own_network() -> Iterator[str]:
     """A network namespace for the length of the block, in which all of NETWORK.0.0/16 is this machine's own.
 
-    It holds for this thread, and for the threads and processes that it starts. Skips the test where it may not be made.
+    It holds for this thread, and for the threads and processes that it starts. Skips the test if it may not be made.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("needs root and iproute2, for a network of its own")

@@ -31,7 +31,7 @@ class Program:
             )
 
     def text(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self.output.read_text(errors="replace")
 
     def end(self, number: int = signal.SIGTERM) -> int:

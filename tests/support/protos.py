@@ -1,6 +1,6 @@
 """Makes the modules of the .proto files of node plugins: `python -m tests.support.protos [DIRECTORY]`, which is `make protos`.
 
-They are committed, so that whoever installs the agent needs no compiler; `tests/tidy/test_protos.py` compares.
+They are committed, so that an installation of the agent needs no compiler; `tests/tidy/test_protos.py` compares.
 """
 
 import sys
@@ -14,7 +14,7 @@ PROTOS: Final = "agent/node/plugins/proto"
 
 
 def made(into: Path) -> None:
-    """Make all modules below `into`, as they lie below the root. Raises `RuntimeError` where the compiler refuses a file."""
+    """Make all modules below `into`, as they lie below the root. Raises `RuntimeError` if the compiler refuses a file."""
     files = sorted((ROOT / PROTOS).glob("*.proto"))
     _compile(into, files, "python_out", "mypy_out")
     _compile(

@@ -1,7 +1,7 @@
 """QEMU and a guest that are made up, with the quirks that were measured (reference/real-vm.md). They go by the clock of the event loop.
 
-`FakeQemu` serves one client at a time, as QEMU does: `connect` of a second one waits until the first is gone. What was sent takes effect,
-whatever becomes of its sender. `FakeGuest` is the guest's kernel and its informant.
+`FakeQemu` serves one client at a time, as QEMU does: `connect` of a second one waits until the first is gone. A command that was sent
+takes effect, even if its sender goes away. `FakeGuest` is the guest's kernel and its informant.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class FakeGuest:
         return shown
 
     async def order(self, order: MachineOrder) -> GuestMachine:
-        """As the informant: the newest order stands, also where nobody waits for its answer, which comes after 3 s at most."""
+        """As the informant: the newest order stands, even if nobody waits for its answer, which comes after 3 s at most."""
         await self._arrive()
         if self.is_unable and order.online_cpus is not None:
             raise GuestUnableError("status 501: CPUs cannot be switched here")
@@ -155,7 +155,7 @@ class FakeDimm:
     size: int
     is_leaving: bool = False
     is_used: bool = True
-    """Whether the guest has its memory online; what was there at the begin is."""
+    """Whether the guest has its memory online; memory that was there at the begin is online."""
 
 
 @dataclass
@@ -395,7 +395,7 @@ class FakeQemu:
         return {}
 
     def _move(self) -> None:
-        """The guest's driver goes an eighth of a GiB at a time, and gives up where memory cannot be spared."""
+        """The guest's driver goes an eighth of a GiB at a time, and gives up if memory cannot be spared."""
         device = self.virtio
         assert device is not None
         if device.size > device.requested and not self.guest.spares_memory:
@@ -424,7 +424,7 @@ _COMMANDS: Final[Mapping[str, Callable[[FakeQemu, dict[str, Any]], Any]]] = {
 
 
 class FakeMonitor:
-    """The `QmpMonitor` port of the only client. What was sent is carried out in order, also after the client has gone."""
+    """The `QmpMonitor` port of the only client. Commands are carried out in order, also after the client has gone."""
 
     def __init__(self, qemu: FakeQemu, on_event: Callable[[QmpEvent], None]) -> None:
         self.on_event = on_event

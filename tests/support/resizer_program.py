@@ -78,7 +78,7 @@ class SimulatedResizer(ResizerPlugin):
         self._fencing = Fencing(0)
 
     async def truth(self) -> list[int] | None:
-        """Size and target as they are; None where nobody can read them."""
+        """Size and target as they are; None if nobody can read them."""
         try:
             seen = await self._honest.observe(VM)
         except BackendError:

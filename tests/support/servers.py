@@ -46,7 +46,7 @@ class FaultyPeer:
         self.host = host
         self.port = 0
         self.mode = ""
-        self._rng = random.Random(rng.getrandbits(64))  # its own: what is drawn when depends on the clock
+        self._rng = random.Random(rng.getrandbits(64))  # its own: the order of draws depends on the clock
         self._server: Server | None = None
 
     @property

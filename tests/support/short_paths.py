@@ -8,6 +8,6 @@ from pathlib import Path
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """A directory with a short path, whatever `TMPDIR` and pytest's own directories are."""
+    """A directory with a short path, even if those of `TMPDIR` and pytest are long."""
     with tempfile.TemporaryDirectory(prefix="parley-", dir="/tmp", ignore_cleanup_errors=True) as name:
         yield Path(name)

@@ -5,7 +5,7 @@
         await house.rests("db", cpus=2)  # agent, ledger, QEMU and guest agree on that
         await house.keeps_the_law()
 
-It is free of pytest: the benchmark and the soak live in it too. What is waited for has the deadline of `tests.support.waiting`.
+It is free of pytest: the benchmark and the soak live in it too. Every wait has the deadline of `tests.support.waiting`.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ MACHINE: Final = MachineSpec()
 """One vCPU and 512 MiB at its boot, and room for four and 1.5 GiB."""
 WORDS: Final = GuestWords(workload=True, shell=True, quick=True)
 TO_HOST: Final = "10.0.2.2"
-"""What a guest on a user-mode network calls the loopback of its host."""
+"""The address by which a guest on a user-mode network calls the loopback of its host."""
 QUICK: Final = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02, "window": 1, "tailWindow": 0, "surgeWindow": 0}
 """Arguments of the agent's policy: nothing is kept for what was busy some minutes ago."""
 TOLD_EVENTS: Final = 12
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HouseVm:
-    """A VM of the house: its guest, and what agent and scheduler are told of it.
+    """A VM of the house: its guest, and the description that agent and scheduler are told.
 
     `uid` is the pod's, `uid-NAME` unless said otherwise. A VM of a `pool` needs the team's quota to grow.
     """
@@ -68,7 +68,7 @@ class HouseVm:
     pool: str = ""
 
     def entry(self) -> Document:
-        """What the files of agent and scheduler have in common."""
+        """The shared part of the files of agent and scheduler."""
         return {
             "namespace": NAMESPACE,
             "name": self.name,
@@ -82,15 +82,15 @@ class HouseVm:
 
 @dataclass(frozen=True, slots=True)
 class HouseRules:
-    """What holds in the house. Periods are those of the agent, in seconds, short enough that something happens soon.
+    """The rules of the house. Periods are those of the agent, in seconds, short enough that something happens soon.
 
     `handover_s` is the scheduler's: how long it reserves the maximum of a VM whose agent another life preceded.
     """
 
     room: Resources
-    """What all VMs may use together."""
+    """The amount that all VMs may use together."""
     quota: Resources | None = None
-    """What the VMs of all pools may use together; None: as much as the node has."""
+    """The amount that the VMs of all pools may use together; None stands for as much as the node has."""
     metrics_s: float = 0.5
     tick_s: float = 2.0
     down_window_s: float = 1.0
@@ -132,7 +132,7 @@ async def inhabited(
 
 
 class VmHouse:
-    """The house. Its programs run inside an `async with`; its guests belong to whoever started them."""
+    """The house. Its programs run inside an `async with`; its guests belong to the one who started them."""
 
     def __init__(self, directory: Path, rules: HouseRules) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class VmHouse:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Kill the agent, then the scheduler. Raises `AssertionError` where one of them logged a traceback."""
+        """Kill the agent, then the scheduler. Raises `AssertionError` if one of them logged a traceback."""
         await self._running.aclose()
 
     # ------------------------------------------------------------ who lives here
@@ -179,7 +179,7 @@ class VmHouse:
         self.move_in(replace(self.vms[name], **changes))
 
     def move_out(self, name: str) -> None:
-        """The VM does not exist any more, as whoever runs the VMs says."""
+        """The VM does not exist any more, by the word of the one who runs the VMs."""
         del self.vms[name]
         self._write()
 
@@ -264,13 +264,13 @@ class VmHouse:
     async def set_load(
         self, name: str, *, cpus: float = 0.0, memory_bytes: int = 0, **more: int
     ) -> LoadReport:
-        """What the guest's workload uses from now on; `memory_bytes_per_s` says how fast memory grows."""
+        """Set the use of the guest's workload from now on; `memory_bytes_per_s` says how fast memory grows."""
         load = GuestLoad(cpus=cpus, memory_bytes=memory_bytes, **more)
         knob = self._knob(name)
         return await shown(f"the load generator of {name}", lambda: knob.set(load), (*NOT_YET, LoadError))
 
     async def load(self, name: str) -> LoadReport:
-        """What the guest's workload uses."""
+        """The use of the guest's workload."""
         return await shown(f"the load of {name}", self._knob(name).read, (*NOT_YET, LoadError))
 
     def _knob(self, name: str) -> LoadClient:
@@ -298,7 +298,7 @@ class VmHouse:
         return found
 
     async def guest(self, name: str) -> GuestLook:
-        """What QEMU and the guest show. Raises `QmpClosedError` where QEMU has ended."""
+        """The view of QEMU and the guest. Raises `QmpClosedError` if QEMU has ended."""
         guest = self.vms[name].guest
         return await guest_look(guest.control, self._to_guests, f"http://{guest.address}:{INFORMANT_PORT}")
 
@@ -323,7 +323,7 @@ class VmHouse:
         return await self._shown(f"{what} of {name}", name, look)
 
     async def looks(self, what: str, name: str, condition: Callable[[VmLook], object]) -> VmLook:
-        """Wait until a VM looks so, from whatever side."""
+        """Wait until a VM looks so, from any side."""
 
         async def look() -> VmLook | None:
             found = await self.look(name)
@@ -332,7 +332,7 @@ class VmHouse:
         return await self._shown(f"{what} of {name}", name, look)
 
     async def rests(self, name: str, *, cpus: int | None = None, memory_bytes: int | None = None) -> VmLook:
-        """Wait until the VM is where the agent wants it, and agent, ledger, QEMU and guest agree on that: at a size, if one is given."""
+        """Wait until the VM has the size that the agent wants, or the given one, and agent, ledger, QEMU and guest agree on it."""
 
         def is_there(look: VmLook) -> bool:
             use = look.guest.use

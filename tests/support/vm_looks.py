@@ -1,4 +1,4 @@
-"""Looks at real guests: what QEMU says is plugged, what the guest says it uses, and what agent and scheduler make of that."""
+"""Looks at real guests: the parts plugged by QEMU's word, the use by the guest's word, and the view of agent and scheduler."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ def size_of(written: Mapping[str, str]) -> Resources:
 
 @dataclass(frozen=True, slots=True)
 class GuestLook:
-    """What QEMU has plugged in, and what the guest has online of that: None while its informant is silent."""
+    """The amount that QEMU has plugged in, and the part of it that the guest has online: None while its informant is silent."""
 
     vcpus_plugged: int
     memory_plugged_bytes: int
@@ -40,7 +40,7 @@ class GuestLook:
 
     @property
     def use(self) -> Resources:
-        """What counts as in use: the vCPUs online, or all that are plugged while nobody tells; the memory that is plugged."""
+        """The amount that counts as in use: the vCPUs online, or all that are plugged while nobody tells; the memory that is plugged."""
         vcpus = self.vcpus_plugged if self.vcpus_online is None else self.vcpus_online
         return Resources(vcpus * 1000, self.memory_plugged_bytes)
 
@@ -69,7 +69,7 @@ async def guest_look(monitor: QmpMonitor, client: HttpClient, informant_url: str
 
 
 def figures_of(answer: Outcome) -> dict[str, float]:
-    """The figures of a page of metrics, by their names with labels. Raises `OSError` where nobody answered."""
+    """The figures of a page of metrics, by their names with labels. Raises `OSError` if nobody answered."""
     if not isinstance(answer, Answered):
         raise OSError(answer.message)
     lines = (line.rpartition(" ") for line in answer.body.decode().splitlines() if not line.startswith("#"))
@@ -85,7 +85,7 @@ class VmLook:
     guest: GuestLook
 
     def drift(self) -> str:
-        """Where agent, ledger, QEMU and guest differ; empty where they agree. Agreement is only owed at rest."""
+        """The differences between agent, ledger, QEMU and guest; empty if they agree. Agreement is only owed at rest."""
         use = self.guest.use.written()
         sides = {
             "the agent's size": self.status["size"],
@@ -101,10 +101,11 @@ class VmLook:
 
 @dataclass(slots=True)
 class UseWatch:
-    """Adds up, again and again, what all guests use, and notes every time at which that was more than `room`.
+    """Adds up, again and again, the use of all guests, and notes every time at which that was more than `room`.
 
-    Guests do not answer at the same moment, and what one gives up another may have before that one answers. So all are asked
-    twice, and of each the smaller answer counts: what a guest used the whole time. A look without an answer of each guest does not count.
+    Guests do not answer at the same moment, and another may get an amount before the one that gave it up answers. So all are asked
+    twice, and of each the smaller answer counts: the amount that a guest used the whole time. A look without an answer of each guest
+    does not count.
     """
 
     room: Resources
@@ -131,7 +132,7 @@ class UseWatch:
             self.faults.append(f"{total} of {self.room} in use: {before}, then {after}")
 
     async def _uses(self) -> dict[str, Resources] | None:
-        """What each guest uses; None where that is not known of one of them just now."""
+        """The use of each guest; None if it is not known of one of them just now."""
         asked = self.asking()
         looks = await asyncio.gather(*asked.values(), return_exceptions=True)
         found: dict[str, Resources] = {}
@@ -149,7 +150,7 @@ class UseWatch:
 
 
 def left_over(directory: Path) -> Iterator[str]:
-    """What was left below `directory` that should not be: processes that name it, sockets, and files that were not finished."""
+    """The leftovers below `directory` that should not be: processes that name it, sockets, and files that were not finished."""
     for process in psutil.process_iter():
         try:
             command = process.cmdline()

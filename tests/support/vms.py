@@ -29,7 +29,7 @@ _GRACE_S: Final = 15.0
 
 
 def why_skipped() -> str | None:
-    """Why there can be no guests on this machine, with what would help; None where there can."""
+    """The reason why there can be no guests on this machine, with a remedy; None if there can."""
     try:
         assets.find()
     except assets.VmAssetsError as error:
@@ -39,9 +39,9 @@ def why_skipped() -> str | None:
 
 @contextlib.contextmanager
 def guarded_directory() -> Iterator[Path]:
-    """A directory with a short path. Whatever happens to this process, the directory and all that was started meanwhile go with it.
+    """A directory with a short path. The directory and all that was started meanwhile go with this process, even if it is killed.
 
-    Raises `AssertionError` at the end where something that was started still runs; it is killed all the same.
+    Raises `AssertionError` at the end if something that was started still runs; it is killed all the same.
     """
     before = os.environ.get(guardian.MARK)
     with tempfile.TemporaryDirectory(prefix="parley-vm-", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -102,7 +102,7 @@ class Guests:
             await guest.stop()
 
     def tails(self) -> Iterator[tuple[str, str]]:
-        """What the guests and their QEMUs printed last, for the report of a failed test."""
+        """The last output of the guests and their QEMUs, for the report of a failed test."""
         for guest in self._running:
             name = f"{guest.setup.directory.name} ({guest.address})"
             yield f"serial port of {name}", guest.serial_tail(40)
@@ -138,7 +138,7 @@ class GuestShell:
         Raises `GuestShellError` when the command fails (unless `check` is false), or when its end is not seen.
         """
         token = uuid.uuid4().hex
-        script = base64.b64encode(command.encode()).decode()  # whatever it holds, it is one line
+        script = base64.b64encode(command.encode()).decode()  # with any contents it is one line
         inner = f'eval "$(echo {script} | base64 -d)"'
         line = (
             f"timeout -s KILL {deadline_s:g} sh -c {shlex.quote(inner)} < /dev/null 2>&1; echo {token} $?\n"

@@ -1,6 +1,6 @@
-"""Waiting for what no event tells: a condition in this process, or what another process shows.
+"""Waiting without an event: for a condition in this process, or for the state of another process.
 
-Only a failing test waits for `PATIENCE_S`. Where nothing outside the process is waited for, `virtual_time` is better.
+Only a failing test waits for `PATIENCE_S`. If nothing outside the process is waited for, `virtual_time` is better.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def until(condition: Callable[[], object], *, beside: "asyncio.Task[Any] |
 async def shown(
     what: str, look: Callable[[], Awaitable[T | None]], not_yet: tuple[type[Exception], ...] = NOT_YET
 ) -> T:
-    """What `look` gives, as soon as that is something. `look` asks another process, and may fail by `not_yet`."""
+    """The result of `look`, as soon as it is true. `look` asks another process, and may fail by `not_yet`."""
     limit, last = time.monotonic() + PATIENCE_S, ""
     while time.monotonic() < limit:
         try:

@@ -1,9 +1,10 @@
-"""What the tests of alert rules, of the board and of the live page need: Debian's Prometheus with its promtool, and Chromium with its driver.
+"""The needs of the tests of alert rules, of the board and of the live page: Debian's Prometheus with its promtool, and Chromium with
+its driver.
 
     python3 -m tests.support.watch_assets
 
-gets Prometheus from Debian's package into the user's cache, without root, and installs Chromium where it runs as root and Chromium is missing. It needs
-nothing but the standard library, because it runs before anything of the project is installed.
+gets Prometheus from Debian's package into the user's cache, without root, and installs Chromium if it runs as root and Chromium is
+missing. It needs nothing but the standard library, because it runs before anything of the project is installed.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""What a node takes of the whole machine: a number, from which the names of its cgroups, bridge, subnet and directory follow.
+"""The part of the whole machine that a node takes: a number, from which the names of its cgroups, bridge, subnet and directory follow.
 
-Nodes of several runs on one machine have different numbers. What a run that was killed has left behind, the next one removes.
+Nodes of several runs on one machine have different numbers. The next run removes the leftovers of a run that was killed.
 """
 
 import random
@@ -119,5 +119,5 @@ class NodeClaim:
 
 
 def _hierarchies() -> list[Path]:
-    """The roots of all hierarchies of cgroups; runc makes groups in v2's, too, where that is beside v1's."""
+    """The roots of all hierarchies of cgroups; runc makes groups in v2's, too, if that is beside v1's."""
     return [CGROUPS] if is_v2() else [CGROUPS / each for each in (*CONTROLLERS, "unified")]

@@ -9,7 +9,7 @@ INSIDE: Final = "/load"
 
 
 class LoadFile:
-    """What the containers do that read this folder's file. At first that is nothing."""
+    """The work of the containers that read this folder's file. At first they do nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -23,7 +23,7 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Allocatable:
-    """What the node offers to pods. The rest of the machine is reserved."""
+    """The amount that the node offers to pods. The rest of the machine is reserved."""
 
     cpu_milli: int = 1500
     memory_mib: int = 1536
@@ -98,11 +98,11 @@ class RealNode:
 
     @property
     def plugins_registry(self) -> Path:
-        """The folder where the kubelet looks for the sockets of plugins."""
+        """The folder in which the kubelet looks for the sockets of plugins."""
         return self.directory / "kubelet" / "plugins_registry"
 
     def pod_cgroup(self, pod: Mapping[str, Any], controller: str) -> Path:
-        """The cgroup of a pod, in the hierarchy of the controller where there are several. Raises `ValueError` where there is none."""
+        """The cgroup of a pod, in the hierarchy of the controller if there are several. Raises `ValueError` if there is none."""
         root = (CGROUPS if is_v2() else CGROUPS / controller) / self.name
         (found,) = root.rglob(f"pod{pod['metadata']['uid']}")
         return found
@@ -195,7 +195,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         }
 
     def _reserved(self) -> dict[str, str]:
-        """What makes the rest of the machine the wanted allocatable amount. Raises `ClusterError` where the machine is too small."""
+        """The reserved amounts that leave the wanted allocatable amount. Raises `ClusterError` if the machine is too small."""
         machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         cpu_milli = (os.cpu_count() or 1) * 1000 - self._allocatable.cpu_milli
         memory_bytes = machine_bytes - EVICTION_BYTES - self._allocatable.memory_mib * MIB

@@ -1,10 +1,10 @@
 """`python child.py jobs|memory`: one process of a guest's load generator. Each line that it reads is answered by a line.
 
 `jobs`: `0.2` uses 0.2 s of CPU time; the answer is the CPU time used.
-`memory`: `1048576` holds so many bytes, a multiple of 1 MiB; the answer is what is held. An empty line, which has no answer, ends
-a growth early that the kernel holds up.
+`memory`: `1048576` holds so many bytes, a multiple of 1 MiB; the answer is the number of bytes held. An empty line, which has no answer,
+ends a growth early that the kernel holds up.
 
-It is run as a file, with few modules of the standard library: there are several of these in a small guest, where importing is slow.
+It is run as a file, with few modules of the standard library: there are several of these in a small guest, in which importing is slow.
 """
 
 import mmap
@@ -26,7 +26,7 @@ OOM_SCORE = 500
 
 
 def run_job(seconds: float) -> float:
-    """Use so much CPU time of this process; what was used. It stands still while the guest gives this process no CPU."""
+    """Use so much CPU time of this process. Returns the used time. It stands still while the guest gives this process no CPU."""
     began_s = time.process_time()
     while True:
         used_s = time.process_time() - began_s
@@ -44,7 +44,7 @@ class HeldMemory:
         self._blocks: list[mmap.mmap] = []
 
     def hold(self, wanted_bytes: int) -> int:
-        """Hold so much, or less where that is interrupted; what is held."""
+        """Hold so much, or less if that is interrupted. Returns the bytes that are held."""
         while len(self._blocks) * MIB > wanted_bytes:
             self._blocks.pop().close()
         while len(self._blocks) * MIB < wanted_bytes:
@@ -56,7 +56,7 @@ class HeldMemory:
         return len(self._blocks) * MIB
 
     def _touch(self, block: mmap.mmap) -> bool:
-        """Write to each page, which makes the kernel provide it; False where that was interrupted."""
+        """Write to each page, which makes the kernel provide it; False if that was interrupted."""
         for start in range(0, MIB, PIECE):
             if self._is_interrupted():
                 return False

@@ -1,4 +1,4 @@
-"""The knob of a guest's load from outside: what the demo and the tests set it with."""
+"""The knob of a guest's load from outside: the demo and the tests set the load with it."""
 
 import json
 
@@ -29,7 +29,7 @@ class LoadClient:
         return await self._call("PUT", json.dumps(setting).encode())
 
     async def read(self) -> LoadReport:
-        """What the guest uses. Raises `LoadError`."""
+        """The load and use of the guest. Raises `LoadError`."""
         return await self._call("GET")
 
     async def _call(self, method: str, body: bytes | None = None) -> LoadReport:

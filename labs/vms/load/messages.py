@@ -10,7 +10,7 @@ from protocol.values import Value
 
 
 class LoadSetting(Settings):
-    """The body of `PUT /load`. What is left out is as in an idle guest."""
+    """The body of `PUT /load`. A value that is left out is as in an idle guest."""
 
     cpus: Annotated[float, Field(ge=0, le=64, allow_inf_nan=False)] = IDLE.cpus
     memory_bytes: Annotated[int, Field(ge=0, le=2**40)] = IDLE.memory_bytes
@@ -32,7 +32,7 @@ class LoadSetting(Settings):
 
 
 class ActualLoad(Value, frozen=True, rename="camel"):
-    """What is used now. `cpus` is the mean of the last seconds."""
+    """The present use. `cpus` is the mean of the last seconds."""
 
     cpus: float
     jobs_in_flight: int
@@ -57,7 +57,7 @@ class EndedChild(Value, frozen=True, rename="camel"):
 
 
 class LoadReport(Value, frozen=True, rename="camel"):
-    """What is wanted, and what is there. `children_ended` counts processes that have ended, by kind: `jobs` or `memory`."""
+    """The wanted load, and the actual one. `children_ended` counts processes that have ended, by kind: `jobs` or `memory`."""
 
     wanted: dict[str, float]
     actual: ActualLoad

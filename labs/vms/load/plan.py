@@ -1,7 +1,7 @@
-"""What the load generator in a guest does next: when jobs arrive and which of them begin, and how much memory is held. Pure.
+"""The next steps of the load generator in a guest: when jobs arrive and which of them begin, and how much memory is held. Pure.
 
 The load is an open loop: jobs arrive at a fixed rate, whether earlier ones are done or not, and each needs a fixed CPU time. So a guest
-with too few CPUs has many jobs in flight, and more CPUs lower that number; busy loops would use up whatever there is.
+with too few CPUs has many jobs in flight, and more CPUs lower that number; busy loops would use up all CPUs.
 """
 
 import math
@@ -24,7 +24,7 @@ MAX_STEP_BYTES: Final = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class GuestLoad:
-    """What a guest's workload should use: CPUs in use on average, and memory that is held, which grows no faster than the rate."""
+    """The wanted use of a guest's workload: CPUs in use on average, and memory that is held, which grows no faster than the rate."""
 
     cpus: float = 0.0
     memory_bytes: int = 0
@@ -67,7 +67,7 @@ class JobStream:
         return begun
 
     def next_s(self) -> float | None:
-        """When the next job arrives; None where none will."""
+        """When the next job arrives; None if none will."""
         if self._rate <= 0:
             return None
         return self._since_s + (self._counted + 1 - self._part) / self._rate
@@ -115,7 +115,7 @@ class MemoryRamp:
         self._load = load
 
     def next_bytes(self, now_s: float) -> int | None:
-        """What is to be held now; None where nothing is to be done before `due_s`."""
+        """The bytes to be held now; None if nothing is to be done before `due_s`."""
         if self.held_bytes > self.goal_bytes:
             return self.goal_bytes
         if self.held_bytes == self.goal_bytes or now_s < self._due_s:
@@ -125,5 +125,5 @@ class MemoryRamp:
         return min(self.held_bytes + step, self.goal_bytes)
 
     def due_s(self) -> float | None:
-        """When the next step of growth is due; None where there is none."""
+        """When the next step of growth is due; None if there is none."""
         return self._due_s if self.held_bytes < self.goal_bytes else None

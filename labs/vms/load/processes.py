@@ -47,7 +47,7 @@ class AnsweringChild:
         return answer.decode()
 
     def tell(self, line: str) -> None:
-        """Send a line. Where the process has ended, nobody reads it."""
+        """Send a line. If the process has ended, nobody reads it."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(f"{line}\n".encode())

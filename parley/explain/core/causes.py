@@ -14,7 +14,7 @@ from protocol.explaining import Explanation, Presence, ReasonShown
 from protocol.reasons import ErrorCode, ReasonCode
 
 _WINDOWS: Final = frozenset({"floor", "ceiling"})
-"""What the agent calls the parts of a goal that time windows make."""
+"""The agent's names for the parts of a goal that time windows make."""
 NOT_SCALED: Final = "vm-not-scaled"
 """The code of an agent that knows a VM and does not scale it."""
 UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_POD.value, ErrorCode.UNKNOWN_VM.value})
@@ -89,7 +89,7 @@ def _superseded(evidence: Evidence) -> SizeCause | None:
 
 
 def _standing_refusal(scheduler: Explanation) -> ReasonShown | None:
-    """The error of the latest request; None where an agent was answered since, or nobody has asked for long."""
+    """The error of the latest request; None if an agent was answered since, or nobody has asked for long."""
     refusal = scheduler.refusal
     return refusal if refusal is not None and scheduler.limits[:1] == (refusal,) else None
 
@@ -132,7 +132,7 @@ def _scheduler_silent(evidence: Evidence) -> SizeCause | None:
 
 
 def _refused_by_scheduler(evidence: Evidence) -> SizeCause | None:
-    """Where no agent answers us, somebody may ask all the same: a published agent, or one that we cannot reach."""
+    """If no agent answers us, somebody may ask all the same: a published agent, or one that we cannot reach."""
     agent, scheduler = evidence.agent, evidence.scheduler
     if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
         return None
@@ -146,7 +146,7 @@ def _agent_silent(evidence: Evidence) -> SizeCause | None:
     agent, scheduler = evidence.agent, evidence.scheduler
     if not isinstance(agent, NoAnswer) or not isinstance(scheduler, Explanation):
         return None
-    if scheduler.waiting is not None:  # whoever asks now has not been answered yet
+    if scheduler.waiting is not None:  # an agent that asks now has not been answered yet
         return None
     asked_s = scheduler.asked_seconds_ago
     if asked_s is not None and asked_s <= SILENT_S:
@@ -296,7 +296,7 @@ def limits_of(evidence: Evidence) -> tuple[ReasonShown, ...]:
 
 
 def binding(evidence: Evidence) -> ReasonShown | None:
-    """The limit that binds; None where none does."""
+    """The limit that binds; None if none does."""
     return next(iter(limits_of(evidence)), None)
 
 
@@ -444,7 +444,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _minimum,
     _satisfied,
 )
-"""What makes everything below it meaningless comes first: without an agent, a scheduler, a VM that can be seen, no limit matters."""
+"""A cause that makes those below it meaningless comes first: without an agent, a scheduler, a VM that can be seen, no limit matters."""
 
 
 def _joined(texts: tuple[str, ...]) -> str:

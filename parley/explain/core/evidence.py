@@ -1,4 +1,4 @@
-"""What is known of one VM, and the causes that a size can have: their codes, what they mean and what to do."""
+"""The knowledge of one VM, and the causes that a size can have: their codes, their meanings and the advice."""
 
 import enum
 from collections.abc import Mapping
@@ -153,7 +153,7 @@ CPU_REFUSED: Final = Advice(
 @dataclass(frozen=True, slots=True)
 class SizeCause:
     """Why a VM has its size. `code` is a `CauseCode`, `ReasonCode`, `ErrorCode` or `ProgressCode`; `detail` has the numbers, and may be empty;
-    `headline` replaces the meaning of the advice where names are known."""
+    `headline` replaces the meaning of the advice if names are known."""
 
     code: str
     advice: Advice
@@ -162,13 +162,13 @@ class SizeCause:
 
     @property
     def meaning(self) -> str:
-        """What it means for this VM: the clause of the first line."""
+        """The meaning for this VM: the clause of the first line."""
         return self.headline or self.advice.meaning
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What both programs tell of a VM, or why one of them does not."""
+    """The facts that both programs tell of a VM, or the reason why one of them does not."""
 
     vm: str
     agent: VmInFull | NoAnswer

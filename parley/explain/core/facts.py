@@ -4,7 +4,7 @@ from protocol.agent_pages import ContainersShown, RefusedDownscale, UrgentWish, 
 
 
 def load_of(vm: VmInFull) -> str:
-    """The load in one line; empty where it is not known."""
+    """The load in one line; empty if it is not known."""
     load = vm.load
     if load is None:
         return ""
@@ -29,7 +29,7 @@ def containers_of(vm: VmInFull) -> ContainersShown:
 
 
 def restarts_of(vm: VmInFull) -> str:
-    """The restarts of a pod's containers in a few words; empty where there were none."""
+    """The restarts of a pod's containers in a few words; empty if there were none."""
     found, kills = containers_of(vm), vm.counts.ends.get("OOMKilled", 0)
     if not found.restarts:
         return ""
@@ -39,7 +39,7 @@ def restarts_of(vm: VmInFull) -> str:
 
 
 def pending_of(vm: VmInFull) -> str:
-    """What the VM's machine waits for; empty where it waits for nothing."""
+    """The thing that the VM's machine waits for; empty if it waits for nothing."""
     return (vm.machine.pending or "") if vm.machine is not None else ""
 
 

@@ -191,7 +191,7 @@ def _next(evidence: Evidence, facts: VmInFull | None) -> str:
 
 
 def _tries(facts: VmInFull) -> Iterator[str]:
-    """What the agent does next, and when."""
+    """The agent's next action, and its time."""
     link, resize, refusal = facts.scheduler, facts.resize, facts.guest.refused_downscale
     if facts.takeover is not None and facts.takeover.next_life_seconds is not None:
         yield f"the agent asks for the VM again in {seconds(facts.takeover.next_life_seconds)}"
@@ -215,7 +215,7 @@ def _tries(facts: VmInFull) -> Iterator[str]:
 
 
 def _notes(evidence: Evidence, facts: VmInFull | None, cause: SizeCause) -> Iterator[str]:
-    """Which program does not answer, and what else is worth a look."""
+    """Which program does not answer, and the other things that are worth a look."""
     for each in (evidence.scheduler, evidence.agent):
         if isinstance(each, NoAnswer) and each.fault not in cause.detail:
             yield f"this is told without {'the scheduler' if each is evidence.scheduler else 'its agent'}: {each.fault}"
@@ -247,7 +247,7 @@ def _notes_of_agent(facts: VmInFull, cause: SizeCause) -> Iterator[str]:
 
 
 def _migration(told_by: Explanation) -> Iterator[str]:
-    """What became lately of the wish that the VM leaves its node. It limits nothing."""
+    """The latest outcome of the wish that the VM leaves its node. It limits nothing."""
     said = told_by.migration
     if said is None:
         return

@@ -124,7 +124,7 @@ def _worth(amount: AmountShown, resource: str | None) -> int:
 
 
 def named(holder: HolderShown) -> str:
-    """A holder's name, with its kind where it is no VM."""
+    """A holder's name, with its kind if it is no VM."""
     return holder.name if holder.kind == "vm" else f"{holder.kind} {holder.name}"
 
 
@@ -138,7 +138,7 @@ def holders(listed: Sequence[HolderShown], more: int) -> str:
 
 
 def _of_pool(pool: PoolRoom) -> str:
-    """What the pool's VMs hold, where the pool has a limit of its own."""
+    """The amounts that the pool's VMs hold, if the pool has a limit of its own."""
     if pool.most_units is None or pool.state in _POOL_HEADS:
         return ""
     shown = pool_holders(pool)

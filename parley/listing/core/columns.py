@@ -1,4 +1,4 @@
-"""The columns of every list, and what scripts get of a row."""
+"""The columns of every list, and the part of a row that scripts get."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ def short(amount: AmountShown | None) -> str | None:
 
 
 def worth(amount: AmountShown | None) -> tuple[int, int] | None:
-    """What an amount is sorted by; None where it is not known or no quantity."""
+    """The sort key of an amount; None if it is not known or no quantity."""
     if amount is None:
         return None
     try:
@@ -45,7 +45,7 @@ def limit_of(vm: VmShown) -> str | None:
 
 
 def state_of(vm: VmShown) -> str | None:
-    """A VM's state in a word: what is unusual about it, else what became of its latest request."""
+    """A VM's state in a word: its unusual condition, else the outcome of its latest request."""
     if vm.is_migrating:
         return "migrating"
     if not vm.is_settled:

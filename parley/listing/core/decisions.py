@@ -1,4 +1,4 @@
-"""Decisions, and what an agent noted beside them, as rows and lines."""
+"""Decisions, and the notes of an agent beside them, as rows and lines."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def reasons(limits: Iterable[ReasonShown]) -> str:
 
 
 def line(decision: DecisionShown) -> str:
-    """One decision as one line for people: time, outcome, VM, what it has by it, what was asked for, and why not more."""
+    """One decision as one line for people: time, outcome, VM, its permit by it, the request, and the reason why it is not more."""
     return clean(_words(decision, reasons(decision.limits)), _MAX_LINE)
 
 
@@ -98,7 +98,7 @@ def is_named(vm: str, namespace: str | None, names: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """What happened at a moment (RFC 3339): a decision of the scheduler, or an event of the agent."""
+    """An event at a moment (RFC 3339): a decision of the scheduler, or an event of the agent."""
 
     at: str
     source: str

@@ -17,7 +17,7 @@ MAX_CELL: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[T]):
-    """A column: its head, the cell of a row, and what it is sorted by (the cell, where that is None). A wide one is shown with `--output wide` only.
+    """A column: its head, the cell of a row, and its sort key (the cell, if that is None). A wide one is shown with `--output wide` only.
 
     `is_text` says that cells may hold blanks; such a column comes last.
     """
@@ -82,5 +82,5 @@ def natural(text: str) -> tuple[Any, ...]:
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:
-    """Whether a name matches one of the globs; every name does where there are none."""
+    """Whether a name matches one of the globs; every name does if there are none."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""What happens in a cluster, as events of the scheduling framework: pods that no node took may be worth another try.
+"""The changes of a cluster as events of the scheduling framework: pods that no node took may be worth another try.
 
 Events are given out once the ledger has taken what they stand for: tried earlier, a pod would find everything as it was.
 """
@@ -21,7 +21,7 @@ class ClusterChanges:
     def __init__(self, cluster: KubernetesCluster, view: PlacingView) -> None:
         self._view = view
         self._collected: dict[tuple[ResourceType, Key], tuple[Manifest | None, Manifest | None]] = {}
-        """Before and after, None where the object was not there."""
+        """Before and after, None if the object was not there."""
         cluster.listen(self._note)
 
     def _note(self, type_: ResourceType, keys: Collection[Key], changes: tuple[Change, ...]) -> None:
@@ -36,7 +36,7 @@ class ClusterChanges:
             self._collected[about] = before, change.manifest if is_there else None
 
     def take(self) -> list[SchedulingEvent]:
-        """What has happened to nodes, and to pods that have one. Called when the ledger has taken all that the watches showed."""
+        """The events of nodes, and of pods that have one. Called when the ledger has taken all that the watches showed."""
         collected, self._collected = self._collected, {}
         events = []
         for (type_, _), (before, after) in collected.items():
@@ -70,7 +70,7 @@ class ClusterChanges:
 
 
 class LedgerChanges:
-    """What becomes free, or changes, in the ledger alone, seen by its counts since the last look."""
+    """The room that becomes free, and the changes, in the ledger alone, seen by its counts since the last look."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -109,12 +109,12 @@ class LedgerChanges:
 
 
 def _living(pod: Manifest | None) -> Manifest | None:
-    """The pod; None where it has ended, which gives room back like a deletion."""
+    """The pod; None if it has ended, which gives room back like a deletion."""
     return pod if pod is not None and not pods.is_terminal(pod) else None
 
 
 def _what_counts(manifest: Manifest) -> tuple[Any, ...]:
-    """What plugins may go by; the rest of a status changes all the time."""
+    """The fields that plugins may go by; the rest of a status changes all the time."""
     status = manifest.get("status") or {}
     conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
     is_pod = "phase" in status

@@ -1,7 +1,7 @@
 """The `Cluster` port over list and watch of the API server's objects.
 
-What changed is collected while the watches run, and told with the next `refresh` or `read`. A read lists the pods that are asked
-about by name: unlike a watch, a list says up to which version it is whole, also where nothing is there.
+Changes are collected while the watches run, and told with the next `refresh` or `read`. A read lists the pods that are asked
+about by name: unlike a watch, a list says up to which version it is whole, even if it is empty.
 """
 
 import random
@@ -42,7 +42,7 @@ WITH_A_NODE: Final = "spec.nodeName!="
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told last of a pod, and why it was told so."""
+    """The last description that was told of a pod, and the reading behind it."""
 
     description: Description
     reading: Observation | None
@@ -77,7 +77,7 @@ class KubernetesCluster:
         self._clock = clock
         self._log = log
         self._changed: dict[ResourceType, set[Key]] = {}
-        """What may have to be told."""
+        """The objects that may have to be told."""
         self._listeners: list[OnChanged] = []
 
         def watch(type_: ResourceType, selector: str = "", *, is_optional: bool = False) -> Reflector:
@@ -103,7 +103,7 @@ class KubernetesCluster:
         self._policies: dict[Key, ScalingPolicy] = {}
         self._of_namespace: dict[str, list[ScalingPolicy]] = {}
         self._valid_of_machines: dict[str, Valid | None] = {}
-        """What is valid of the annotations of each VirtualMachine, by its UID."""
+        """The valid annotations of each VirtualMachine, by its UID."""
         self._in_machine: dict[Key, set[Key]] = {}
         """The pods that name a VirtualMachine."""
         self._faults: dict[str, tuple[str, ...]] = {}
@@ -111,7 +111,7 @@ class KubernetesCluster:
         self._is_served = is_served
 
     def children(self) -> Mapping[str, Child]:
-        """What keeps the view up to date."""
+        """The tasks that keep the view up to date."""
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
@@ -125,7 +125,7 @@ class KubernetesCluster:
 
     @property
     def faults(self) -> dict[str, tuple[str, ...]]:
-        """What is wrong with objects, by kind, namespace and name."""
+        """The faults of objects, by kind, namespace and name."""
         return self._faults
 
     def descriptions(self) -> Iterator[tuple[Key, Description]]:
@@ -145,12 +145,12 @@ class KubernetesCluster:
         return self._of_pods.objects()
 
     def described(self, key: Key, uid: str) -> Description | None:
-        """The pod of that UID as it was told last; None where it was not told."""
+        """The pod of that UID as it was told last; None if it was not told."""
         told = self._told.get(key)
         return told.description if told is not None and told.uid == uid else None
 
     def describe(self, pod: Manifest) -> Description:
-        """What a pod is that was not told. Raises `ValueError`, also where its VirtualMachine is not known.
+        """The description of a pod that was not told. Raises `ValueError`, also if its VirtualMachine is not known.
 
         A pod without a node that is scaled without bounds may grow to the largest node.
         """
@@ -179,7 +179,7 @@ class KubernetesCluster:
     # ------------------------------------------------------------ the port
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """What changed. Raises `ClusterUnreachableError` where one of the watches does not run."""
+        """The changes since the last call. Raises `ClusterUnreachableError` if one of the watches does not run."""
         await in_time(
             self._mark(self._of_nodes),
             self._mark(self._of_pods),
@@ -230,7 +230,7 @@ class KubernetesCluster:
                 yield watch
 
     def look(self, pod: PodName) -> events.Look:
-        """What was told last."""
+        """The state of the pod that was told last."""
         told = self._told.get(key := (pod.namespace, pod.name))
         if told is None or told.description.found.spec.terminal:
             return events.Look(found=False)
@@ -257,7 +257,7 @@ class KubernetesCluster:
     # ------------------------------------------------------------ what is told
 
     def _tell(self, asked: Collection[Key]) -> tuple[events.Input, ...]:
-        """What differs from what was told, and those that were asked about. Nobody may come between this and the caller."""
+        """The pods that differ from what was told, and those that were asked about. Nobody may come between this and the caller."""
         nodes_gone, nodes_seen = self._tell_nodes()
         self._note_policies()
         self._note_machines()
@@ -330,7 +330,7 @@ class KubernetesCluster:
     # ------------------------------------------------------------ what pods are
 
     def _describe(self, key: Key, pod: Manifest, told: Told | None) -> Description:
-        """The pod. Where that cannot be told, what was told of it last counts on; else it holds the whole node."""
+        """The pod. If it cannot be read, its last description still counts; if there is none, it holds the whole node."""
         room: Resources | None = None
         around = PodContext(None)
         try:
@@ -385,7 +385,7 @@ class KubernetesCluster:
             try:
                 spec = reading.node_of(found)
             except reading.MALFORMED as error:
-                # What was told counts on. A node that was never told takes no growth.
+                # Its last description still counts. A node that was never told takes no growth.
                 self._note_faults("node", key, (self._cannot_be_read(NODES, found, error),))
                 continue
             self._note_faults("node", key, ())
@@ -476,7 +476,7 @@ def _is_same_row(told: Told, description: Description | None) -> bool:
 
 
 def _kept(pod: Manifest, told: Told | None, faults: tuple[str, ...]) -> Description | None:
-    """A VM as it was told last; None where the pod was told as none."""
+    """A VM as it was told last; None if the pod was told as none."""
     if told is None or not isinstance(told.description.found, FoundVm) or told.uid != _uid(pod):
         return None
     last = told.description

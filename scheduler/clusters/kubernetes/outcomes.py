@@ -1,4 +1,4 @@
-"""What people are told of pods that our own scheduler places: Events, and the condition PodScheduled. Wording: kube-scheduler's."""
+"""The messages to people about pods that our own scheduler places: Events, and the condition PodScheduled. Wording: kube-scheduler's."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ class PodOutcomes:
         )
         self._waiting: dict[str, tuple[PodInfo, Manifest]] = {}
         self._written: dict[str, tuple[str, str]] = {}
-        """By UID: what each pod was told last, so that nothing is written twice."""
+        """By UID: the last message of each pod, so that nothing is written twice."""
         self._has_more = asyncio.Event()
 
     def scheduled(self, pod: PodInfo, node_name: str) -> None:
@@ -107,7 +107,7 @@ class PodOutcomes:
 async def write_condition(
     api: KubernetesApi, pod: PodInfo, condition: Manifest, deadline_s: float = CALL_DEADLINE_S
 ) -> None:
-    """Write one condition of a pod; nothing where the pod is gone, or another one has its name. Raises `KubernetesError`."""
+    """Write one condition of a pod; nothing if the pod is gone, or another one has its name. Raises `KubernetesError`."""
     try:
         await api.patch(
             PODS,

@@ -1,4 +1,4 @@
-"""What plugins are shown of a cluster of Kubernetes: pods and nodes as values, and the snapshot of all nodes.
+"""The view that plugins have of a Kubernetes cluster: pods and nodes as values, and the snapshot of all nodes.
 
 A snapshot joins the accounts of the core's ledger with the objects that the watches show. Only nodes whose account, object or pods have
 changed since the last one are built anew; the others are the same values.
@@ -32,7 +32,7 @@ class PlacingView:
         self._cluster = cluster
         self._core = core
         self._node_of: dict[Key, str] = {}
-        """Where the pods are that were taken up."""
+        """The nodes of the pods that were taken up."""
         self._shown: dict[str, dict[Key, PodInfo]] = {}
         """The pods of each node as the cluster shows them."""
         self._assumed: dict[str, dict[str, PodInfo]] = {}
@@ -69,7 +69,7 @@ class PlacingView:
         return PodInfo(name, uid, amount, bounds, pool, priority, objects.labels(manifest), manifest)
 
     def as_far_as_readable(self, manifest: Manifest) -> PodInfo:
-        """A pod, without what it needs where nobody can say that."""
+        """A pod, without its needs if they cannot be read."""
         try:
             return self.pod_info(manifest)
         except ValueError:
@@ -87,7 +87,7 @@ class PlacingView:
     # ------------------------------------------------------------ nodes
 
     def snapshot(self) -> NodeSnapshot:
-        """Every node that both the ledger and the cluster know, as it is now: the snapshot of before where nothing has changed."""
+        """Every node that both the ledger and the cluster know, as it is now: the same snapshot as before if nothing has changed."""
         self._take_pods()
         before, ledger = self._snapshot, self._core.ledger
         if self._seen_generation == ledger.generation and not self._changed_nodes:
@@ -110,7 +110,7 @@ class PlacingView:
         return self._snapshot
 
     def _of_all_nodes(self, changed: Mapping[str, NodeInfo], generation: int) -> NodeSnapshot:
-        """The snapshot where nodes have come or gone: those that have not `changed` are as they were."""
+        """The snapshot if nodes have come or gone: those that have not `changed` are as they were."""
         before, manifests = self._snapshot, self._cluster.nodes()
         names = [account.capacity.name for account in self._core.ledger.nodes()]
         nodes = {name: changed.get(name) or before[name] for name in names if ("", name) in manifests}
@@ -142,7 +142,7 @@ class PlacingView:
     def _pods_of(self, account: NodeAccount) -> Iterator[PodInfo]:
         """The pods of a node with what the ledger keeps for them, first those that the cluster shows.
 
-        Who is assumed and has no row on the node any more, or is shown by now, is forgotten.
+        An assumed pod is forgotten if it has no row on the node any more, or is shown by now.
         """
         name, rows = account.capacity.name, account.rows
         shown = self._shown.get(name, {}).values()

@@ -1,4 +1,4 @@
-"""The status of ScalingPolicies: how many pods each finds, and what is wrong with them."""
+"""The status of ScalingPolicies: the number of pods that each finds, and its faults."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping

@@ -31,7 +31,7 @@ _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class PoolViews(Protocol):
-    """What the pools of the running core show of themselves. `scheduler.pools.service.PoolService` is it."""
+    """The view of the running core's pools. `scheduler.pools.service.PoolService` is it."""
 
     @property
     def has_plugins(self) -> bool:
@@ -44,7 +44,7 @@ class PoolViews(Protocol):
         ...
 
     def view(self, name: str) -> Mapping[str, Any] | None:
-        """A pool as `/v1/pools` shows it; None where there is none."""
+        """A pool as `/v1/pools` shows it; None if there is none."""
         ...
 
 
@@ -131,7 +131,7 @@ class KubernetesPools:
         self._has_changed = True
 
     async def load(self) -> None:
-        """See every object. Raises `ClusterUnreachableError`; where the API server knows no such type there are none."""
+        """See every object. Raises `ClusterUnreachableError`; if the API server knows no such type, there are none."""
         try:
             await self._watch.caught_up(self._clock())
         except KubernetesError as error:

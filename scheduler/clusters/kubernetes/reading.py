@@ -1,8 +1,8 @@
-"""What objects of Kubernetes are to the scheduler: computes only.
+"""The meaning of Kubernetes objects for the scheduler: computes only.
 
 A pod on a node is either scaled, and then a VM of the ledger, or another pod that holds what kube-scheduler counts for it. A pod in
-which a NeonVM runs is described by its VirtualMachine. Whatever cannot be read counts as the whole node, so that nothing grows
-beside it, and is told as a fault.
+which a NeonVM runs is described by its VirtualMachine. A pod that cannot be read counts as the whole node, so that nothing
+grows beside it, and is told as a fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
 from scheduler.permits.core.neon_callers import serves
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What reading an object raises that is not as the API says."""
+"""The errors raised by the reading of an object that is not as the API says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ Found: TypeAlias = FoundVm | FoundPod
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a pod is, what is wrong with it, as texts for a person, and the ScalingPolicy and the VirtualMachine that count for it.
+    """A pod as it was found, its faults as texts for a person, and the ScalingPolicy and the VirtualMachine that count for it.
 
-    `vm_pod` is the pod that this VirtualMachine is in, where that is another one. `is_old` says that the pod cannot be read now, and that
-    this is what it was before. `valid` is what of the pod's annotations counts, for the next look."""
+    `vm_pod` is the pod that this VirtualMachine is in, if that is another one. `is_old` says that the pod cannot be read now, and that
+    this is its earlier description. `valid` is the part of the pod's annotations that counts, for the next look."""
 
     found: Found
     faults: tuple[str, ...] = ()
@@ -61,10 +61,10 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """What the description of a pod rests on beside the pod itself. `room` is its node's allocatable, None where the node is not
-    known; `policies` are those of its namespace; `last` is what was valid of its annotations before. `machine` is the VirtualMachine that its label names (`machine_name`), None where
-    there is none; `machine_fault` says why that cannot be read, `machine_holds` what it keeps all the same, where that can be told.
-    `is_served` is a VirtualMachine that a published agent may serve."""
+    """The inputs of a pod's description beside the pod itself. `room` is its node's allocatable, None if the node is not known;
+    `policies` are those of its namespace; `last` is the earlier valid part of its annotations. `machine` is the VirtualMachine that its
+    label names (`machine_name`), None if there is none; `machine_fault` says why that cannot be read, `machine_holds` what it keeps all
+    the same, if that can be told. `is_served` is a VirtualMachine that a published agent may serve."""
 
     room: Resources | None
     policies: Sequence[ScalingPolicy] = ()
@@ -79,7 +79,7 @@ class PodContext:
 def is_served_by_published(
     globs: tuple[str, ...], scheduler_name: str | None, machine: VirtualMachine, node: str
 ) -> bool:
-    """Whether a published agent may serve a VirtualMachine: on the nodes of `globs`, and by its scheduler's name, which is any where
+    """Whether a published agent may serve a VirtualMachine: on the nodes of `globs`, and by its scheduler's name, which is any if
     ours has none. Published agents know no label for that."""
     return serves(globs, node) and scheduler_name in (None, machine.scheduler_name)
 
@@ -97,7 +97,7 @@ def node_name(pod: Manifest) -> str:
 
 
 def describe(pod: Manifest, around: PodContext) -> Description:
-    """What a pod with a node is. Raises one of `MALFORMED` where that cannot be told."""
+    """The description of a pod with a node. Raises one of `MALFORMED` if it cannot be told."""
     if around.machine_fault:
         raise ValueError(around.machine_fault)
     if around.machine_name is not None:
@@ -130,7 +130,7 @@ def describe(pod: Manifest, around: PodContext) -> Description:
 
 
 def unreadable(pod: Manifest, room: Resources | None, in_machine: Resources | None = None) -> FoundPod:
-    """A pod with a node of which nothing more can be told: it counts as all that the node has; as what its VirtualMachine keeps, where
+    """A pod with a node of which nothing more can be told: it counts as all that the node has; as what its VirtualMachine keeps, if
     that is known."""
     if in_machine is not None:
         with suppress(*MALFORMED):

@@ -148,10 +148,10 @@ class KubernetesReservations:
         self._told: dict[str, ReservationSpec] = {}
         """By UID."""
         self._faults: dict[str, str] = {}
-        """By UID, of objects that cannot be read; what was told of them before counts on."""
+        """By UID, of objects that cannot be read; their earlier descriptions still count."""
 
     async def load(self) -> None:
-        """See every object. Raises `ClusterUnreachableError`; where the API server knows no such type there are none."""
+        """See every object. Raises `ClusterUnreachableError`; if the API server knows no such type, there are none."""
         try:
             await self._watch.caught_up(self._clock())
         except KubernetesError as error:

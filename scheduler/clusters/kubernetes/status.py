@@ -1,4 +1,4 @@
-"""The status of our objects: conditions as the API has them, written only where something has changed, and not too often."""
+"""The status of our objects: conditions as the API has them, written only if something has changed, and not too often."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,7 +27,7 @@ class StatusCondition:
 
     type: str
     is_true: bool | None
-    """None where that is not known."""
+    """None if it is not known."""
     reason: str
     message: str
 

@@ -35,7 +35,7 @@ class UnscheduledPods:
         self._watches: dict[str, Reflector] = {}
 
     def follow(self, names: Iterable[str]) -> Mapping[str, Child]:
-        """Watch the pods for these schedulers as well: what must run for those that are new.
+        """Watch the pods for these schedulers as well: the tasks that must run for those that are new.
 
         Pods are offered once more: those of a name that comes again were dropped while it was nobody's.
         """
@@ -56,7 +56,7 @@ class UnscheduledPods:
         )
 
     def offer_again(self) -> None:
-        """Tell once more of pods that were not taken, where there were any."""
+        """Tell once more of pods that were not taken, if there were any."""
         if not self._has_refused:
             return
         self._has_refused = False

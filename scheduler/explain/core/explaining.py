@@ -1,4 +1,4 @@
-"""The explanation of one VM: what it has, what it asked for, what limits it, and who holds the room. Reads only."""
+"""The explanation of one VM: its size, its request, its limits, and the holders of the room. Reads only."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,12 +55,12 @@ class ExplainView:
         return self.now_s + self.core.config.unix_offset_s
 
     def trail_of(self, record: VmRecord) -> Trail | None:
-        """What is remembered of a VM itself: nothing of another one that had its name before."""
+        """The memory of a VM itself: nothing of another one that had its name before."""
         return self.memory.trail_of(record.spec.pod, record.spec.uid)
 
 
 def explain(view: ExplainView, pod: PodName, most: int) -> Explanation | None:
-    """Why a VM is permitted what it is, with its last decisions, at most `most`; None where nothing is known of it."""
+    """Why a VM is permitted what it is, with its last decisions, at most `most`; None if nothing is known of it."""
     record = view.core.vms.find(pod)
     if record is not None:
         return _explain_live(view, record, most)
@@ -148,7 +148,7 @@ def _raw_of(record: VmRecord) -> RawRequest | None:
 
 
 def wanted(record: VmRecord, trail: Trail | None) -> AmountShown | None:
-    """What the VM's agent asked for last; None before the first request."""
+    """The amount that the VM's agent asked for last; None before the first request."""
     if record.owned_by_published:
         if trail is not None and _denied(trail) is not None:
             return amount_of(trail.decided.requested)
@@ -158,7 +158,7 @@ def wanted(record: VmRecord, trail: Trail | None) -> AmountShown | None:
 
 
 def asked_ago_s(record: VmRecord, now_s: float) -> float | None:
-    """How long ago an agent of the VM was heard, in seconds; None where none was."""
+    """The time since an agent of the VM was heard, in seconds; None if none was."""
     heard_s = _heard_s(record)
     return _seconds(now_s - heard_s) if heard_s is not None else None
 
@@ -174,7 +174,7 @@ def is_waiting(record: VmRecord, trail: Trail | None) -> bool:
 
 
 def waiting(record: VmRecord, trail: Trail | None, now_s: float) -> ReasonShown | None:
-    """What the VM's request waits for; None where none waits."""
+    """The reason why the VM's request waits; None if none waits."""
     call = record.admission
     if call is None:
         return _held(trail)
@@ -183,7 +183,7 @@ def waiting(record: VmRecord, trail: Trail | None, now_s: float) -> ReasonShown 
 
 
 def _held(trail: Trail | None) -> ReasonShown | None:
-    """What a request that was told as held waits for, as it was told."""
+    """The reason why a request waits that was told as held, as it was told."""
     latest = trail.waits.latest if trail is not None and trail.is_held else None
     return next(iter(records.limits(latest)), None) if latest is not None else None
 
@@ -210,7 +210,7 @@ def first_limit(view: ExplainView, record: VmRecord, trail: Trail | None) -> Rea
 def latest_refusal(
     core: CoreState, record: VmRecord, trail: Trail | None, now_s: float
 ) -> RememberedDecision | None:
-    """The VM's latest refused request, where no agent of the VM was heard since."""
+    """The VM's latest refused request, if no agent of the VM was heard since."""
     if trail is None or trail.refusals.latest is None:
         return None
     offset_s = core.config.unix_offset_s
@@ -221,7 +221,7 @@ def latest_refusal(
 
 
 def _denied(trail: Trail | None) -> RememberedDecision | None:
-    """The latest decision, where it permitted less than was asked for and still stands."""
+    """The latest decision, if it permitted less than was asked for and still stands."""
     if trail is None or trail.decided.standing is None:
         return None
     is_less = trail.decided.standing.outcome in (DecisionOutcome.DENIED, DecisionOutcome.PARTIAL)
@@ -234,7 +234,7 @@ def _refusal(view: ExplainView, trail: Trail | None) -> ReasonShown | None:
 
 
 def _migration(view: ExplainView, record: VmRecord, trail: Trail | None) -> ReasonShown | None:
-    """What became lately of the wish that the VM leaves its node, with the time until the next migration from there may be tried."""
+    """The latest outcome of the wish that the VM leaves its node, with the time until the next migration from there may be tried."""
     latest = trail.migration(view.unix_s) if trail is not None else None
     if latest is None or record.row.state.migrating:
         return None
@@ -249,7 +249,7 @@ def _migration(view: ExplainView, record: VmRecord, trail: Trail | None) -> Reas
 
 
 def _still(limits: Iterable[ReasonShown], since_s: float) -> tuple[ReasonShown, ...]:
-    """Limits that were told some seconds ago: what is left of their waits."""
+    """Limits that were told some seconds ago: the rest of their waits."""
     return tuple([records.later(limit, max(since_s, 0.0)) for limit in limits])
 
 
@@ -283,7 +283,7 @@ def holder_shown(row: Row) -> HolderShown:
 
 
 def node_room(view: ExplainView, own: Row) -> Room:
-    """The room of a VM's node, and who else holds it."""
+    """The room of a VM's node, and its other holders."""
     account = view.core.ledger.node(own.node)
     if account is None:
         return Room(node=own.node, reservable=_ZERO, reserved=_ZERO, free=_ZERO, is_known=False)
@@ -306,7 +306,7 @@ def _share(amount: Resources, whole: Resources) -> float:
 
 
 def pool_room(view: ExplainView, record: VmRecord) -> PoolRoom | None:
-    """The room of a VM's pool, and who else holds it; None for a VM without one."""
+    """The room of a VM's pool, and its other holders; None for a VM without one."""
     name = record.spec.pool
     if name is None:
         return None

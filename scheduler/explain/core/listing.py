@@ -42,7 +42,7 @@ PLACES: Final = (NODES, VMS, OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class StateFilter:
-    """What a page of the state holds; None and an empty text stand for all. `after` is the place after which it begins."""
+    """The filter of a page of the state; None and an empty text stand for all. `after` is the place after which it begins."""
 
     limit: int
     after: str = ""
@@ -53,7 +53,6 @@ class StateFilter:
     outcome: str | None = None
 
     def holds(self, place: str) -> bool:
-        """Whether anything of this kind is asked for."""
         if place == VMS:
             return self.kind in (None, "vm")
         if self.pool is not None or self.outcome is not None:
@@ -84,7 +83,7 @@ class NameIndex:
 
 
 def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> StatePage:
-    """One page of everything that is asked for. Where few things match, it ends after so many that do not: none may hold the loop for long."""
+    """One page of everything that is asked for. If few things match, it ends after a number of others: none may hold the loop for long."""
     nodes: list[NodeShown] = []
     vms: list[VmShown] = []
     others: list[PodShown] = []
@@ -118,7 +117,7 @@ def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> Stat
 def _all(
     view: ExplainView, index: NameIndex, wanted: StateFilter
 ) -> Iterator[tuple[str, NodeAccount | VmRecord | Row | None]]:
-    """Everything after the place where the list goes on, each with its own place; None for a VM that is not asked for."""
+    """All things after the place where the list goes on, each with its own place; None for a VM that is not asked for."""
     after = wanted.after
     begun = next((number for number, place in enumerate(PLACES) if after.startswith(place)), 0)
     for number, place in enumerate(PLACES):
@@ -278,7 +277,7 @@ def node_in_full(view: ExplainView, account: NodeAccount) -> NodeInFull:
 
 
 def pod_in_full(view: ExplainView, pod: PodName) -> PodInFull | None:
-    """The line of one pod, a VM or not; None where there is none."""
+    """The line of one pod, a VM or not; None if there is none."""
     record = view.core.vms.find(pod)
     row = record.row if record is not None else None
     if row is None:

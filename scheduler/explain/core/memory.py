@@ -1,8 +1,8 @@
-"""The memory of decisions: the last ones of each VM, the last ones of all, and how often each was repeated. Bounded whatever comes and goes.
+"""The memory of decisions: the last ones of each VM, the last ones of all, and how often each was repeated. It is bounded.
 
-Decisions are kept by the name of the pod, because an agent that names a pod which is not there is told why just there. What repeats is found
-on tracks of its own: waits, refused requests and migrations stand beside what was decided. A denial that is found again after its pool was asked is the same
-denial, and an agent that is refused again and again, while another one is served, is refused once.
+Decisions are kept by the name of the pod, because an agent that names a pod which is not there is told why just there. Repeats are
+found on tracks of their own: waits, refused requests and migrations stand beside what was decided. A denial that is found again after
+its pool was asked is the same denial, and an agent that is refused again and again, while another one is served, is refused once.
 """
 
 import math
@@ -51,9 +51,9 @@ LOAD_EVERY_S: Final = 4.0
 
 
 class DecisionTrack(msgspec.Struct, gc=False):
-    """The latest decision of one kind, and what repeats it; None where nothing does any more. No part of a cycle.
+    """The latest decision of one kind, and its repeats; None if nothing repeats it any more. No part of a cycle.
 
-    `requested` is what was asked for last: another amount that meets the same limits repeats the decision."""
+    `requested` is the amount that was asked for last: another amount that meets the same limits repeats the decision."""
 
     latest: RememberedDecision | None = None
     standing: StandingDecision | None = None
@@ -71,11 +71,11 @@ class DecisionTrack(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class Trail:
-    """What is remembered of one pod. `decided` are permits, which stand until all that is asked for is permitted; `waits` those since then, `refusals`
-    the requests that were refused. `is_held` says that a request waits now: the latest of `waits`, which stands longer, because a wait that comes
-    again with the same denial behind it is the same wait.
+    """The memory of one pod. `decided` are permits, which stand until all that is asked for is permitted; `waits` those since then,
+    `refusals` the requests that were refused. `is_held` says that a request waits now: the latest of `waits`, which stands longer,
+    because a wait that comes again with the same denial behind it is the same wait.
 
-    `uid` is empty where the cluster showed no VM of that name, `absent_since_s` (Unix time) is when it went, or was asked for in vain first.
+    `uid` is empty if the cluster showed no VM of that name, `absent_since_s` (Unix time) is when it went, or was asked for in vain first.
     `permits` are its latest permits as they are told, encoded like decisions: items of a JSON array, each with a comma behind it.
     """
 
@@ -99,17 +99,17 @@ class Trail:
 
     @property
     def has_failed_to_leave(self) -> bool:
-        """Whether the latest that is known of its migration is that it could not be started."""
+        """Whether the latest news of its migration is that it could not be started."""
         standing = self.migrations.standing
         return standing is not None and standing.codes[:1] == ((ProgressCode.MIGRATION_FAILED.value, None),)
 
     def refusal(self, now_s: float) -> RememberedDecision | None:
-        """The latest refused request, where that is not long ago."""
+        """The latest refused request, if it is recent."""
         latest = self.refusals.latest
         return latest if latest is not None and now_s - latest.last_s <= REFUSAL_S else None
 
     def migration(self, now_s: float) -> RememberedDecision | None:
-        """The latest that became of a migration, where that is not long ago."""
+        """The latest outcome of a migration, if it is recent."""
         latest = self.migrations.latest
         return latest if latest is not None and now_s - latest.last_s <= MIGRATION_S else None
 
@@ -166,7 +166,7 @@ class DecisionMemory:
     def decided(
         self, decided: events.Decided, uid: str, now_s: float, load: float | None = None
     ) -> Happening | None:
-        """A permit was told that changes something, or is not all of its request. None where it repeats the decision before it. Any other
+        """A permit was told that changes something, or is not all of its request. None if it repeats the decision before it. Any other
         permit is `satisfied`."""
         outcome = records.outcome_of(decided)
         if not decided.changed and self._repeats(decided, uid, outcome, now_s):
@@ -184,7 +184,7 @@ class DecisionMemory:
             trail.decided.standing = trail.waits.standing = None
 
     def happened(self, pod: PodName, happening: Happening, now_s: float) -> bool:
-        """Anything but a permit has happened; False where it repeats what stands, or is left out."""
+        """Anything but a permit has happened; False if it repeats what stands, or is left out."""
         standing = records.standing_of_happening(happening)
         trail = self.trail(pod)
         if trail is not None and (trail.uid == happening.uid or not happening.uid):
@@ -206,7 +206,7 @@ class DecisionMemory:
             trail.is_held = False
 
     def gone(self, pod: PodName, now_s: float) -> None:
-        """A VM has gone; what it was told is remembered for a while."""
+        """A VM has gone; its decisions are remembered for a while."""
         self._loads.pop(pod, None)
         trail = self._live.pop(pod, None)
         if trail is not None:
@@ -218,7 +218,7 @@ class DecisionMemory:
         return self._live.get(pod) or self._absent.get(pod) or self._unknown.get(pod)
 
     def trail_of(self, pod: PodName, uid: str) -> Trail | None:
-        """What is remembered of one VM; None where it is of another one that had the name before."""
+        """The memory of one VM; None if it is of another one that had the name before."""
         trail = self.trail(pod)
         return trail if trail is not None and trail.uid == uid else None
 
@@ -228,7 +228,7 @@ class DecisionMemory:
         return loads.items if loads is not None and loads.uid == uid else b""
 
     def absent(self, pod: PodName, now_s: float) -> Trail | None:
-        """What is remembered of a pod that is no VM, or none any more."""
+        """The memory of a pod that is no VM, or none any more."""
         trail = self._absent.get(pod) or self._unknown.get(pod)
         if trail is None or trail.absent_since_s is None:
             return None
@@ -274,7 +274,7 @@ class DecisionMemory:
         return trail
 
     def _opened(self, pod: PodName, uid: str, now_s: float) -> Trail:
-        """The trail of a pod, among those of VMs where it is one."""
+        """The trail of a pod, among those of VMs if it is one."""
         if uid:
             trail = self._live.get(pod)
             if trail is None:

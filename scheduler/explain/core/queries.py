@@ -1,4 +1,4 @@
-"""The parameters of a query, read all at once: what they may be is the same table that the OpenAPI document is made from."""
+"""The parameters of a query, read all at once: their rules are the same table that the OpenAPI document is made from."""
 
 import re
 from collections.abc import Mapping
@@ -10,8 +10,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,16}")
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number."""
-
     name: str
     about: str
     default: int
@@ -31,7 +29,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A text, of `MAX_WORD` characters at most; one of `choices`, or begun by one of `beginnings`, where there are any."""
+    """A text of at most `MAX_WORD` characters: one of `choices` if there are any, or begun by one of `beginnings` if there are any."""
 
     name: str
     about: str
@@ -62,7 +60,7 @@ MAX_WORD: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class YesNo:
-    """`true` or `false`; false where it is not given."""
+    """`true` or `false`; false if it is not given."""
 
     name: str
     about: str
@@ -80,7 +78,7 @@ Parameter: TypeAlias = Whole | Word | YesNo
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What was read: numbers, words where they were given, and what is yes or no."""
+    """The query as it was read: numbers, words if they were given, and yes or no."""
 
     numbers: Mapping[str, int]
     words: Mapping[str, str]
@@ -88,7 +86,7 @@ class Query:
 
 
 def read(query: Mapping[str, str], known: tuple[Parameter, ...]) -> Query | tuple[str, ...]:
-    """The values of a query, or everything that is wrong with it: each parameter, what it was, and which rule it breaks."""
+    """The values of a query, or everything that is wrong with it: each parameter, its text, and the rule that it breaks."""
     names = [each.name for each in known]
     rule = f"known are {', '.join(names)}" if names else "this page takes no parameters"
     faults = [f"{name[:64]}: unknown; {rule}" for name in query if name not in names]

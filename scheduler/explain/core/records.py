@@ -1,4 +1,4 @@
-"""What is remembered of one decision: bytes that were encoded once, and the few fields by which it is found again."""
+"""The memory of one decision: bytes that were encoded once, and the few fields by which it is found again."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -71,8 +71,8 @@ class RememberedDecision(msgspec.Struct, gc=False):
 
 
 class StandingDecision(Value, frozen=True):
-    """By what a decision is found to repeat the one before it. `codes` are those of its limits, with their resources; `message` is
-    empty where they say it all."""
+    """The fields by which a decision is found to repeat the one before it. `codes` are those of its limits, with their resources; `message`
+    is empty if they say it all."""
 
     outcome: DecisionOutcome
     permit: Resources | None
@@ -109,7 +109,7 @@ def outcome_of(decided: events.Decided) -> DecisionOutcome:
 def standing_of(
     outcome: DecisionOutcome, permit: Resources | None, reasons: Iterable[Reason]
 ) -> StandingDecision:
-    """What a permit that is not all of its request repeats."""
+    """The fields by which a permit that is not all of its request is found to repeat the one before it."""
     return StandingDecision(
         outcome, permit, tuple([(reason.code.value, reason.resource) for reason in reasons])
     )

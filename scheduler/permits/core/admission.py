@@ -1,4 +1,4 @@
-"""Growth that waits for its pool's verdict: what is wanted is kept as a `pending` floor until the verdict comes.
+"""Growth that waits for its pool's verdict: the wanted amount is kept as a `pending` floor until the verdict comes.
 
 Hold, then commit or release. One request of a VM waits at a time: a duplicate joins it, a higher number cancels it, and
 when the verdict comes everything is judged again, because the world has gone on meanwhile.
@@ -42,7 +42,7 @@ def join(record: VmRecord, ticket: int) -> events.Joined:
 
 
 def release(core: CoreState, record: VmRecord) -> AdmissionCall:
-    """What was kept for the request that waits ends."""
+    """End the reservation for the request that waits."""
     call = record.admission
     assert call is not None
     row = record.row
@@ -81,7 +81,7 @@ def undecided(core: CoreState, record: VmRecord) -> tuple[events.Output, ...]:
 def for_all(answer: events.Answer, call: AdmissionCall) -> tuple[events.Output, ...]:
     """The answer, for everybody who waits for it. For a duplicate it changes nothing: the permit moves once.
 
-    What the request gave back counted when it began to wait; that is told together with what it got.
+    The amount that the request gave back counted when it began to wait; it is told together with the amount that was granted.
     """
     if not isinstance(answer, events.Decided):
         return (answer,)

@@ -1,4 +1,4 @@
-"""Every sum of the ledger computed again from its rows. What tests and `/v1/audit` ask for."""
+"""Every sum of the ledger computed again from its rows. Tests and `/v1/audit` ask for it."""
 
 from protocol.values import ZERO
 from scheduler.permits.core.ledger import Cause, Ledger, NodeAccount, PoolAccount, Row, units_of
@@ -6,7 +6,7 @@ from scheduler.permits.core.state import CoreState
 
 
 def audit(core: CoreState) -> list[str]:
-    """What is wrong with the accounts and the VMs, as far as that can be seen from within: nothing, ever."""
+    """The faults of the accounts and the VMs, as far as they can be seen from within: none, ever."""
     faults = audit_ledger(core.ledger)
     for record in core.vms:
         if core.ledger.row(record.spec.holder) is not record.row:
@@ -30,12 +30,12 @@ def audit_placements(core: CoreState) -> list[str]:
 
 
 def is_assumed(row: Row) -> bool:
-    """Whether a row is kept for what is not there yet."""
+    """Whether a row is kept for a holder that is not there yet."""
     return any(floor.cause is Cause.ASSUMED for floor in row.state.floors)
 
 
 def audit_reservations(core: CoreState) -> list[str]:
-    """What is wrong with reservations: users without a row, more taken than there is, a row that keeps what was taken."""
+    """The faults of reservations: users without a row, more taken than there is, a row that keeps what was taken."""
     faults = []
     used = dict(core.reservations.users())
     for account in core.reservations:
@@ -75,7 +75,7 @@ def audit_ledger(ledger: Ledger) -> list[str]:
 
 
 def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
-    """What is wrong with one node's account, given all the rows that name the node."""
+    """The faults of one node's account, given all the rows that name the node."""
     name, wrong = account.capacity.name, []
     reserved = buffer = pressure = accounted = ZERO
     for row in rows:
@@ -103,7 +103,7 @@ def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
 
 
 def audit_pool(account: PoolAccount, rows: list[Row]) -> list[str]:
-    """What is wrong with one pool's account, given all the rows that name the pool."""
+    """The faults of one pool's account, given all the rows that name the pool."""
     wrong = []
     if {row.holder for row in rows} != set(account.rows):
         wrong.append(f"pool {account.name}: its rows are not the rows that name it")

@@ -1,4 +1,4 @@
-"""What the clock ends for one VM, when it may end something next, and which VMs should leave their node."""
+"""The things that the clock ends for one VM, the time when it may end something next, and the VMs that should leave their node."""
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ def tick(core: CoreState, event: events.ClockTicked) -> tuple[events.Output, ...
             record = core.vms.by_uid(due.pop())
             if record is not None:
                 outputs += _look_at(core, record, now_s)
-    finally:  # where one fails by our fault, the others are still due
+    finally:  # if one fails by our fault, the others are still due
         for uid in due:
             core.timers.schedule(uid, now_s)
     if core.rules.migration_enabled:

@@ -1,4 +1,4 @@
-"""What the cluster shows, entered into the accounts: nodes, VMs, other pods, and the rules that hold for nodes."""
+"""The objects that the cluster shows, entered into the accounts: nodes, VMs, other pods, and the rules that hold for nodes."""
 
 from msgspec.structs import replace
 
@@ -219,7 +219,7 @@ def _after_silence(core: CoreState, record: VmRecord, state: RowState, reading: 
 
 
 def capacity_of(node: NodeSpec, rules: Rules) -> NodeCapacity:
-    """What holds for a node: its own values first, then the rules. A share beyond the node leaves nothing."""
+    """The capacity of a node: its own values first, then the rules. A share beyond the node leaves nothing."""
     found = rules.for_node(node.name)
     system = node.system if node.system is not None else found.system
     reservable = (node.allocatable - system).max(ZERO)

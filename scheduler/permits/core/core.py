@@ -53,5 +53,5 @@ class Core:
         return _HANDLERS[type(event)](self.state, event)
 
     def audit(self) -> list[str]:
-        """What is wrong with the accounts, as far as that can be seen from within: nothing, ever."""
+        """The faults of the accounts, as far as they can be seen from within: none, ever."""
         return auditing.audit(self.state)

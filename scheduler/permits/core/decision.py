@@ -1,4 +1,4 @@
-"""One request on its way to a permit: what it asks for, which limits hold, what it gets, and the answer.
+"""One request on its way to a permit: its amount, its limits, its grant, and the answer.
 
 `scheduler.permits.core.requests` drives it; `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers` fill it in for their callers.
 """
@@ -20,16 +20,16 @@ from scheduler.permits.core.vms import AdmissionCall, VmRecord
 _OF_POOLS: Final = (ReasonCode.POOL, ReasonCode.POOL_SATURATED)
 _EXPLAINED: Final = (ReasonCode.NODE_HEADROOM, *_OF_POOLS)
 _FOR_ROOM: Final = (ReasonCode.NODE_HEADROOM, ReasonCode.MIGRATING)
-"""A denial counts as pressure where the node's room binds, or its VM is leaving because of that."""
+"""A denial counts as pressure if the node's room binds, or its VM is leaving because of that."""
 
 
 class Decision(msgspec.Struct, gc=False):
     """One request of one VM while it is decided.
 
-    `wanted` is what is asked for, `unit` the step of growth. `base` is the row's state before the permit: settled, and
-    with what the caller claims. `least` is what the permit is never below, because the VM uses it (callers without the
-    extension; nothing for others). A permit that covers `safe` is not below what the VM uses, whatever that is; it is `wanted` where
-    the use is not known (`is_use_known`). `has_sizes` says that the cluster shows the VM's size, `may_be_held` that a later look may still be waited for.
+    `wanted` is what is asked for, `unit` the step of growth. `base` is the row's state before the permit: settled, and with what the
+    caller claims. `least` is what the permit is never below, because the VM uses it (callers without the extension; nothing for
+    others). A permit that covers `safe` is not below any use that the VM can have; it is `wanted` if the use is not known
+    (`is_use_known`). `has_sizes` says that the cluster shows the VM's size, `may_be_held` that a later look may still be waited for.
     """
 
     core: CoreState
@@ -47,13 +47,13 @@ class Decision(msgspec.Struct, gc=False):
     may_be_held: bool = False
 
     def granted(self, verdict: Verdict) -> Resources:
-        """The permit: what the limits grant, and never less than what the VM uses of what is asked for."""
+        """The permit: the grant of the limits, and never less than the part of the request that the VM uses."""
         assert verdict.grant is not None
         return verdict.grant.permit if self.least is ZERO else verdict.grant.permit.max(self.least)
 
 
 def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
-    """What the request gets by every limit, and the row after it. `call` holds what its pool has said. Reads only."""
+    """The permit of the request by every limit, and the row after it. `call` holds the verdict of its pool. Reads only."""
     base, wanted, record = decision.base, decision.wanted, decision.record
     current, row = base.current, record.row
     if wanted.vcpu_milli <= current.vcpu_milli and wanted.memory_bytes <= current.memory_bytes:
@@ -70,7 +70,7 @@ def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
 
 
 def _denied_for_room(way: Growth, granted: Grant) -> Resources:
-    """What is denied because the node has no room: of each resource where that binds."""
+    """The amount that is denied because the node has no room: of each resource for which the room binds."""
     denied = way.wanted - granted.permit
     return Resources(
         denied.vcpu_milli if granted.cpu_bound in _FOR_ROOM else 0,
@@ -106,14 +106,14 @@ def _limits(decision: Decision, way: Growth, call: AdmissionCall | None) -> list
 
 
 def _after(base: RowState, current: Resources, pressure: Resources) -> RowState:
-    """The row with another permit; the same object where nothing changes, so that posting it costs nothing."""
+    """The row with another permit; the same object if nothing changes, so that posting it costs nothing."""
     if base.current == current and base.pressure == pressure:
         return base
     return RowState(current, base.floors, pressure if pressure != ZERO else ZERO, base.migrating)
 
 
 def _explained(decision: Decision, reason: Reason) -> Reason:
-    """A refusal with the floors that stand in the way, on the node or in the pool; as it is where there are none."""
+    """A refusal with the floors that stand in the way, on the node or in the pool; as it is if there are none."""
     core, record, now_s = decision.core, decision.record, decision.now_s
     if reason.code in _OF_POOLS:
         left_s = core.inherits_until_s(now_s) - now_s

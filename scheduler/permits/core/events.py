@@ -54,7 +54,7 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class VmSeen:
-    """The cluster shows a VM. `reading` is None where the cluster shows no sizes.
+    """The cluster shows a VM. `reading` is None if the cluster shows no sizes.
 
     `is_new` says that a consistent list made after this process began to serve did not hold it.
     """
@@ -84,11 +84,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A fresh look at the cluster for one pod: whether it is there, and what it shows of the size. A pod that no VM is in yet may be
-    where one arrives.
+    """A fresh look at the cluster for one pod: whether it is there, and the size that it shows. A VM may be about to arrive in a
+    pod that has none yet.
 
-    One that `is_watched` was not made for a request: it is what a watch has shown by now, all of which was told. What looks show is
-    compared, and not how it came.
+    One that `is_watched` was not made for a request: it is the state that a watch has shown by now, all of which was told. Looks
+    are compared by their content, and not by how they came.
     """
 
     found: bool
@@ -98,8 +98,8 @@ class Look:
 
 
 class RequestArrived(Value, frozen=True):
-    """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first, where it
-    may be what a watch shows; `since_s` is when the request arrived, None on its first pass."""
+    """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first, in which
+    it may be the state that a watch shows; `since_s` is when the request arrived, None on its first pass."""
 
     ticket: int
     request: AgentRequest
@@ -123,11 +123,11 @@ class AmountLimit:
 
 @dataclass(frozen=True, slots=True)
 class PoolVerdict:
-    """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
+    """The verdict of a pool's plugins on a growth: how many units (the pool's own) its VMs may hold together after it.
 
-    `total` None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the
-    pool that was asked about, None where that is of no account. `is_all` says that `total` holds all that was asked for.
-    Where the plugins limit amounts, `amounts` has a limit for each resource; a verdict that admits nothing has none.
+    `total` None admits all that was asked for, 0 nothing; `reason` says why if it is less. `generation` is that of the
+    pool that was asked about, None if that does not matter. `is_all` says that `total` holds all that was asked for.
+    If the plugins limit amounts, `amounts` has a limit for each resource; a verdict that admits nothing has none.
     """
 
     total: int | None = None
@@ -139,7 +139,7 @@ class PoolVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCallEnded:
-    """The pool was asked for the request of `ticket`. `verdict` is None where that failed by our own fault."""
+    """The pool was asked for the request of `ticket`. `verdict` is None if that failed by our own fault."""
 
     ticket: int
     verdict: PoolVerdict | None
@@ -169,7 +169,7 @@ class ClusterRead:
 
 @dataclass(frozen=True, slots=True)
 class PlacementAssumed:
-    """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed, or until a read of
+    """Somebody wants to place a holder on a node; the amount that it needs is kept for it until it is confirmed, or until a read of
     the cluster that was begun after `until_s` does not show it.
 
     It counts in `pool` meanwhile, which must have room for it, too. `reservation` is the UID of one on that node that
@@ -276,7 +276,7 @@ Input: TypeAlias = (
 
 
 class Echo(Value, frozen=True):
-    """What a reply to a caller with the extension carries beside the permit."""
+    """The fields that a reply to a caller with the extension carries beside the permit."""
 
     sequence_number: int
     instance: UUID
@@ -303,7 +303,7 @@ class Decided(Value, frozen=True):
 
     @property
     def sequence_number(self) -> int | None:
-        """The number of the request that this answers, where it had one."""
+        """The number of the request that this answers, if it had one."""
         return self.echo.sequence_number if self.echo is not None else None
 
 

@@ -79,7 +79,7 @@ ReservationParts: TypeAlias = tuple[
     bool,
     reasons.Reason | None,
 ]
-"""UID, description, what each user has taken, whether it is used up, why not all of it is kept."""
+"""UID, description, the amount of each user, whether it is used up, the reason why not all of it is kept."""
 
 
 class JournalError(ValueError):
@@ -144,7 +144,6 @@ def _reservation_parts(account: ReservationAccount) -> ReservationParts:
 
 
 def restore(snapshot: Snapshot) -> Core:
-    """A core in the state of `snapshot`."""
     core = Core(snapshot.config, snapshot.rules)
     held = core.state
     for node in snapshot.nodes:
@@ -187,13 +186,13 @@ def snapshot_line(taken: Snapshot) -> str:
 
 
 def input_line(event: events.Input, outputs: tuple[events.Output, ...]) -> str:
-    """An input that is no request, and what came of it."""
+    """An input that is no request, and its outcome."""
     assert not isinstance(event, events.RequestArrived), "requests are journaled as their bytes"
     return _line({"input": _written(event), "outputs": [recorded(output) for output in outputs]})
 
 
 def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]) -> str:
-    """A request as it was received, and what came of it."""
+    """A request as it was received, and its outcome."""
     request = {
         "ticket": arrived.ticket,
         "now_s": arrived.now_s,
@@ -210,7 +209,7 @@ def gap_line(lost: int) -> str:
 
 
 def recorded(output: events.Output) -> dict[str, Any]:
-    """An output as it is compared: what the caller was told."""
+    """An output as it is compared: the part that the caller was told."""
     match output:
         case events.Decided():
             return {"permit": replies.encode(output).decode()}
@@ -245,7 +244,7 @@ def _line(content: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line: an input, and what came of it when it was recorded."""
+    """One line: an input, and its outcome when it was recorded."""
 
     event: events.Input
     outputs: list[Any]
@@ -269,7 +268,7 @@ def read_line(text: str) -> Snapshot | Step | Gap:
 
 
 def _in_words(error: Exception) -> str:
-    """What is wrong with a line, for a person."""
+    """The fault of a line, for a person."""
     match error:
         case json.JSONDecodeError():
             return f"not JSON: {error.msg} (character {error.pos + 1})"
@@ -304,7 +303,7 @@ def _read(content: Any) -> Snapshot | Step | Gap:
 
 
 def _written(value: Any) -> Any:
-    """A value as JSON: what is no plain JSON value is an object with one key that says its kind."""
+    """A value as JSON: a value that is no plain JSON is an object with one key that says its kind."""
     match value:
         case enum.Enum():
             return {"enum": type(value).__name__, "value": value.value}
@@ -345,7 +344,7 @@ def _read_value(written: Any) -> Any:
         case {"type": name, **fields}:
             kind = _known(name, _TYPES)
             given = {key: _read_value(item) for key, item in fields.items()}
-            # None is not written, whatever the field's default
+            # None is not written, whether or not it is the field's default
             return kind(**{name: given.get(name) for name in _fields(kind)})
         case {"fields": parts}:
             return {name: _read_value(item) for name, item in parts.items()}
@@ -364,7 +363,7 @@ def _read_value(written: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first input whose outcome differs: its number among the inputs, what was recorded, and what came now."""
+    """The first input whose outcome differs: its number among the inputs, the recorded outcome, and the outcome now."""
 
     number: int
     event: events.Input
@@ -380,7 +379,7 @@ class Replay:
         self.steps = 0
 
     def take(self, step: Step) -> Difference | None:
-        """Apply one step; what differs, if anything."""
+        """Apply one step. Returns the differences, if any."""
         self.steps += 1
         replayed = [recorded(output) for output in self.core.apply(step.event)]
         if replayed == step.outputs:

@@ -50,8 +50,8 @@ class OverCause(enum.StrEnum):
 class Floor(Value, frozen=True):
     """An amount below which a row's reservation may not fall yet.
 
-    `until_s` is when the clock ends it, None where only an event does. `about` tells floors of one cause apart (a
-    superseded life). `since_s` is when it began, where a person will ask. `told_less_s` is when the caller of a `told`
+    `until_s` is when the clock ends it, None if only an event does. `about` tells floors of one cause apart (a
+    superseded life). `since_s` is when it began, for floors about which a person will ask. `told_less_s` is when the caller of a `told`
     floor was told less: a read begun a command deadline later may end it.
     """
 
@@ -64,7 +64,7 @@ class Floor(Value, frozen=True):
 
 
 class RowState(Value, frozen=True):
-    """What a row holds: its current permit, its floors, what it was denied for want of room (`pressure`), and whether
+    """The contents of a row: its current permit, its floors, the amount that it was denied for want of room (`pressure`), and whether
     its VM is migrating away."""
 
     current: Resources
@@ -74,16 +74,16 @@ class RowState(Value, frozen=True):
 
     @property
     def reserved(self) -> Resources:
-        """What the row keeps of its node."""
+        """The amount that the row keeps of its node."""
         return self.kept()
 
     @property
     def firm(self) -> Resources:
-        """What the row keeps, without what it only waits for: its part of its pool."""
+        """The row's part of its pool: the amount that it keeps, without that for which it only waits."""
         return self.kept(Cause.PENDING)
 
     def kept(self, *unless: Cause) -> Resources:
-        """What the row keeps beside floors of these causes."""
+        """The amount that the row keeps beside floors of these causes."""
         amount = self.current
         for floor in self.floors:
             if floor.amount.exceeds(amount) and floor.cause not in unless:
@@ -92,7 +92,7 @@ class RowState(Value, frozen=True):
 
     @property
     def accounted(self) -> Resources:
-        """What the node will be relieved of because this VM is migrating away, beside its buffer: that is in the node's."""
+        """The amount that the node will be relieved of because this VM is migrating away, beside its buffer: that is in the node's."""
         return self.current + self.pressure if self.migrating else ZERO
 
     def without(self, cause: Cause, about: str | None = None) -> "RowState":
@@ -110,7 +110,7 @@ class RowState(Value, frozen=True):
 
 
 class Verdict(Value, frozen=True):
-    """What a judgement comes to: the row's next state (None: the row ends) and, for a request, what it was granted."""
+    """The result of a judgement: the row's next state (None: the row ends) and, for a request, the grant."""
 
     holder: Holder
     node: str
@@ -121,7 +121,7 @@ class Verdict(Value, frozen=True):
 
 
 class NodeCapacity(Value, frozen=True):
-    """What holds for a node: how much may be reserved, above which amount it is under pressure, its compute unit."""
+    """The capacity of a node: how much may be reserved, the amount above which it is under pressure, its compute unit."""
 
     name: str
     reservable: Resources
@@ -140,7 +140,7 @@ class Row:
     reserved: Resources
     pool: str | None = None
     units: int = 0
-    """Its part of its pool, in the pool's units; 0 where the pool is not known."""
+    """Its part of its pool, in the pool's units; 0 if the pool is not known."""
     pooled: Resources = ZERO
     """Its part of its pool as an amount."""
 
@@ -168,7 +168,7 @@ class PoolAccount:
 
     @property
     def amount(self) -> Resources:
-        """What its rows hold together, exactly."""
+        """The exact sum of its rows."""
         return Resources(self.vcpu_milli, self.memory_bytes)
 
     @property
@@ -201,7 +201,7 @@ class NodeAccount:
 
     @property
     def would_fit_settled(self) -> bool:
-        """Whether all rows fit without what is kept only until they are settled."""
+        """Whether all rows fit, without the amounts that are kept only until they are settled."""
         kept = (row.state.kept(Cause.START_UP, Cause.HANDOVER) for row in self.rows.values())
         return not sum(kept, ZERO).exceeds(self.capacity.reservable)
 
@@ -252,7 +252,7 @@ class Ledger:
         return iter(self._rows.values())
 
     def set_node(self, capacity: NodeCapacity, cause: OverCause) -> None:
-        """Add a node, or change what holds for it. Its rows stay as they are, whatever becomes of its size."""
+        """Add a node, or change its capacity. Its rows stay as they are at any size of the node."""
         account = self._nodes.get(capacity.name)
         if account is None:
             account = self._nodes[capacity.name] = NodeAccount(capacity)
@@ -313,7 +313,7 @@ class Ledger:
         self._drop_unused(account)
 
     def join_pool(self, holder: Holder, name: str | None, *, comes: bool = True) -> None:
-        """A row belongs to the pool of that name from now on, to no other, and to none where it is None.
+        """A row belongs to the pool of that name from now on, to no other, and to none if it is None.
 
         `comes` says that the VM was born or labelled just now: beyond the pool's limit that is counted. Nobody is asked.
         """
@@ -384,7 +384,7 @@ class Ledger:
     # ------------------------------------------------------------ rows
 
     def headroom(self, node: str, holder: Holder) -> Resources:
-        """What the other rows leave of the node to `holder`; may be negative. Nothing where the node is unknown."""
+        """The amount that the other rows leave of the node to `holder`; may be negative. Zero if the node is unknown."""
         account = self._nodes.get(node)
         if account is None:
             return ZERO
@@ -454,7 +454,7 @@ class Ledger:
 
 
 def units_of(account: PoolAccount, pooled: Resources) -> int:
-    """A row's part of its pool in the pool's units, where that part is `pooled` as an amount."""
+    """A row's part of its pool in the pool's units, if that part is `pooled` as an amount."""
     return pooled.units(account.spec.compute_unit) if account.spec is not None else 0
 
 
@@ -475,7 +475,7 @@ def _leave(account: NodeAccount, row: Row) -> None:
 
 
 def _record_over(account: NodeAccount, cause: OverCause | None, before: Resources = ZERO) -> None:
-    """Note why a node is over-full, and forget it when it is not any more. A cause is one only where it has added to
+    """Note why a node is over-full, and forget it when it is not any more. A cause is one only if it has added to
     the excess of `before`."""
     over, settling = account.over, OverCause.SETTLING
     if not account.is_over_full:

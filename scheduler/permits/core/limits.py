@@ -1,9 +1,9 @@
 """The permit formula.
 
 `c` is the current permit, `q` the request, `u` the compute unit. For a whole number n, permit(n) is per resource `q`
-where q <= c (a decrease is always exact), else n·u kept between c and q. The permit is that of the largest n that
+if q <= c (a decrease is always exact), else n·u kept between c and q. The permit is that of the largest n that
 every limit allows, so it always lies between current and requested. The smallest limit binds, ties go to the earlier
-one, and every limit below the request is listed. Where the unit's resources are apart, all of that holds for each
+one, and every limit below the request is listed. If the unit's resources are apart, all of that holds for each
 resource by itself: own n, own binding limit. Source: design section 4.
 """
 
@@ -16,9 +16,9 @@ from protocol.values import ComputeUnit, Resources, Value
 
 
 class Limit(Value, frozen=True):
-    """The largest number of units that a limit allows, and the reason to give where that limit binds.
+    """The largest number of units that a limit allows, and the reason to give if that limit binds.
 
-    `resource` is the resource that it limits where the VM's resources are apart; None limits both.
+    `resource` is the resource that it limits if the VM's resources are apart; None limits both.
     """
 
     units: int
@@ -32,7 +32,7 @@ class Limit(Value, frozen=True):
 
 
 class Grant(Value, frozen=True):
-    """What a request gets: the permit and, where that is below the request, why; the binding reason first.
+    """The answer to a request: the permit and, if that is below the request, the reasons; the binding one first.
 
     `cpu_bound` and `memory_bound` are the limit that binds each resource; tied, one limit binds both.
     """
@@ -46,7 +46,7 @@ class Grant(Value, frozen=True):
 class Growth(Value, frozen=True):
     """From the permit now (`current`) to what is `wanted`, which is the request within the VM's bounds, in steps of `unit`.
 
-    `cut` is the reason to give where the bounds have cut the request. `unit` is positive, or None where none is known.
+    `cut` is the reason to give if the bounds have cut the request. `unit` is positive, or None if none is known.
     """
 
     current: Resources
@@ -61,20 +61,20 @@ class Growth(Value, frozen=True):
 
     @property
     def cpu_units(self) -> int:
-        """The smallest n that gives all CPUs that are wanted; 0 where they do not grow."""
+        """The smallest n that gives all CPUs that are wanted; 0 if they do not grow."""
         assert self.unit is not None
         wanted = self.wanted.vcpu_milli
         return -(-wanted // self.unit.step.vcpu_milli) if wanted > self.current.vcpu_milli else 0
 
     @property
     def memory_units(self) -> int:
-        """The smallest n that gives all memory that is wanted; 0 where it does not grow."""
+        """The smallest n that gives all memory that is wanted; 0 if it does not grow."""
         assert self.unit is not None
         wanted = self.wanted.memory_bytes
         return -(-wanted // self.unit.step.memory_bytes) if wanted > self.current.memory_bytes else 0
 
     def permit(self, cpu_units: int, memory_units: int) -> Resources:
-        """permit(n) of each resource: what is wanted where that is no increase, else n units kept between current and
+        """permit(n) of each resource: the wanted amount if that is no increase, else n units kept between current and
         wanted."""
         assert self.unit is not None
         step, current, wanted = self.unit.step, self.current, self.wanted
@@ -84,13 +84,13 @@ class Growth(Value, frozen=True):
         )
 
     def within(self, most: Resources, why: Reason) -> list[Limit]:
-        """The limits that no growing resource may exceed `most`; none where that covers all that is wanted."""
+        """The limits that no growing resource may exceed `most`; none if that covers all that is wanted."""
         return [
             Limit(units, why, name if self.is_apart else None) for units, name, _ in self._uncovered(most)
         ]
 
     def headroom(self, room: Resources) -> list[Limit]:
-        """The node's limits: `room` is what the other rows leave of the node. There are none where that covers all that is wanted."""
+        """The node's limits: `room` is what the other rows leave of the node. There are none if that covers all that is wanted."""
         wanted = self.wanted
         if wanted.vcpu_milli <= room.vcpu_milli and wanted.memory_bytes <= room.memory_bytes:
             return []
@@ -102,7 +102,7 @@ class Growth(Value, frozen=True):
     def _uncovered(self, room: Resources) -> list[tuple[int, str, int]]:
         """The growing resources that `room` does not cover: how many units `room` allows, the resource's name, and its room.
 
-        Where the resources are tied, only the tightest of them.
+        If the resources are tied, only the tightest of them.
         """
         assert self.unit is not None
         found: list[tuple[int, str, int]] = []
@@ -129,7 +129,7 @@ _NO_UNIT: Final = Limit(
 
 
 def growth(current: Resources, request: Resources, unit: ComputeUnit | None, bound: Resources) -> Growth:
-    """The way from `current` to `request`; where that grows, it is cut to `bound`, the VM's maximum."""
+    """The way from `current` to `request`; if that grows, it is cut to `bound`, the VM's maximum."""
     known = unit if unit is not None and unit.step.is_positive() else None
     if request.vcpu_milli <= bound.vcpu_milli and request.memory_bytes <= bound.memory_bytes:
         return Growth(current, request, known)
@@ -146,7 +146,7 @@ def growth(current: Resources, request: Resources, unit: ComputeUnit | None, bou
 
 
 def grant(way: Growth, limits: Sequence[Limit]) -> Grant:
-    """What is granted of a growth by `limits`, in their order. Limits are ignored where nothing grows."""
+    """The grant for a growth by `limits`, in their order. Limits are ignored if nothing grows."""
     cut, listed = way.cut, () if way.cut is None else (way.cut,)
     if way.wanted.fits_in(way.current):
         if cut is None:
@@ -172,7 +172,7 @@ def _granted_tied(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, ..
 
 
 def _granted_apart(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, ...]) -> Grant:
-    """A number of units for each resource: what limits one of them never cuts the other."""
+    """A number of units for each resource: a limit of one of them never cuts the other."""
     cpu, memory = way.cpu_units, way.memory_units
     of_cpu = _below(cpu, (limit for limit in limits if limit.resource != "memory"))
     of_memory = _below(memory, (limit for limit in limits if limit.resource != "cpu"))

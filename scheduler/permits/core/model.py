@@ -1,4 +1,4 @@
-"""The cluster as the core sees it: nodes, VMs, other pods, and what a read of the cluster showed."""
+"""The cluster as the core sees it: nodes, VMs, other pods, and the sizes that a read of the cluster showed."""
 
 import enum
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Holder(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node as the cluster shows it. Its own compute unit and system share, where it has them, go before the rules."""
+    """A node as the cluster shows it. Its own compute unit and system share, if it has them, go before the rules."""
 
     name: str
     allocatable: Resources
@@ -38,7 +38,7 @@ class Migration(enum.StrEnum):
 
     AUTO = "auto"
     ALWAYS = "always"
-    """It leaves as soon as its load is known, whatever the node's pressure."""
+    """It leaves as soon as its load is known, at any pressure of the node."""
     NEVER = "never"
 
 
@@ -46,7 +46,7 @@ class Migration(enum.StrEnum):
 class VmSpec:
     """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and the steps of its compute unit.
 
-    The resources of a VM that `is_tied` grow in one number of units, whatever its agent asks for.
+    The resources of a VM that `is_tied` grow in one number of units, even if its agent asks for another growth.
     Growth of a VM with a `pool` waits for the pool's verdict; `is_pool_default` says that the configuration names that pool, and
     not the VM. A `terminal` pod (succeeded or failed) holds nothing. `reservation` is the UID of the one whose room the pod was
     given when it was bound. While no valid value is known of some settings (`unknown_settings`, their names), nothing grows.
@@ -76,7 +76,7 @@ class VmSpec:
 @dataclass(frozen=True, slots=True)
 class PodSpec:
     """A pod that is no VM. It holds its requests (`pod_holds`), and nothing once it is `terminal`. `reservation` is the UID of the
-    one whose room it was given when it was bound. Who places it asks its `pool`, where it has one."""
+    one whose room it was given when it was bound. Who places it asks its `pool`, if it has one."""
 
     pod: PodName
     uid: str
@@ -134,7 +134,7 @@ class PoolSpec:
     `max_units` 0 lets nothing grow.
 
     `generation` tells one description from the next: a verdict on an earlier one is void. Nothing grows in a pool
-    that is being deleted. Where the pool's plugins limit amounts beside units (`limits_amounts`), they are asked about all
+    that is being deleted. If the pool's plugins limit amounts beside units (`limits_amounts`), they are asked about all
     growth, else only about growth that takes more units.
     """
 
@@ -148,14 +148,14 @@ class PoolSpec:
 
 
 class Amounts(Value, frozen=True):
-    """What a container states of its requests or limits: each resource may be left open (None)."""
+    """A container's requests or limits: each resource may be left open (None)."""
 
     vcpu_milli: int | None = None
     memory_bytes: int | None = None
 
 
 def pod_holds(requests: Amounts, limits: Amounts) -> Resources:
-    """What a container keeps of its node: its request, else its limit, else nothing; each resource on its own."""
+    """The amount that a container keeps of its node: its request, else its limit, else nothing; each resource on its own."""
     return Resources(
         _first(requests.vcpu_milli, limits.vcpu_milli), _first(requests.memory_bytes, limits.memory_bytes)
     )

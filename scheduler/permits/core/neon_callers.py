@@ -1,10 +1,10 @@
-"""Callers without the extension: no claim and no lease, so what they say is checked by reads of the cluster.
+"""Callers without the extension: no claim and no lease, so their statements are checked by reads of the cluster.
 
-Any status but 200 is fatal in the published agent, so what is not clearly the caller's fault closes the connection
-without a response; and that is fatal to its first request, which is held for a look that helps. What it sends is the
+Any status but 200 is fatal in the published agent, so a refusal that is not clearly the caller's fault closes the
+connection without a response; and that is fatal to its first request, which is held for a look that helps. It sends the
 *target* of its VM, a wish and never the use. A permit is never below min(request, use) and never zero; until this process
-has told the caller something, or a read begun after its start shows the use, it is never below the request. What the
-caller was told before stays reserved (`told`) until a read, begun a command deadline after it was told less, shows less.
+has told the caller something, or a read begun after its start shows the use, it is never below the request. The
+amount that the caller was told before stays reserved (`told`) until a read, begun a command deadline after it was told less, shows less.
 Source: design section 4.
 """
 
@@ -56,7 +56,7 @@ def may_be_held(core: CoreState, arrived: events.RequestArrived, record: VmRecor
 
 def may_go_by_watch(record: VmRecord | None) -> bool:
     """Whether what a watch shows may be enough for a caller: it was served before by this process. Nothing may have been read since
-    it was told more; but whatever it was told and may still use is kept in its row, until a read that was begun late enough shows less.
+    it was told more; but all that it was told and may still use is kept in its row, until a read that was begun late enough shows less.
     """
     return record is not None and record.settled and not is_first_of_its_caller(record)
 
@@ -92,7 +92,7 @@ def gate(
 
 
 def arriving(core: CoreState, record: VmRecord, arrived: events.RequestArrived, node: str) -> events.Answer:
-    """The answer to the caller in the pod to which a VM migrates: what the VM has, and nothing more until it is there.
+    """The answer to the caller in the pod to which a VM migrates: the VM's size, and nothing more until it is there.
 
     The pod is ready before the VM is in it, so this may be its caller's first request. No row changes: that of the pod keeps as
     much of its node already.
@@ -155,7 +155,7 @@ def waiting_state(decision: Decision, verdict: Verdict) -> RowState:
 
 
 def conclude(decision: Decision, verdict: Verdict) -> tuple[Verdict, OverCause | None] | events.Answer:
-    """The row with the permit, and with what the caller was told before; an answer where the permit cannot be told."""
+    """The row with the permit, and with what the caller was told before; an answer if the permit cannot be told."""
     assert verdict.grant is not None
     config, base, now_s = decision.core.config, decision.base, decision.now_s
     permit = decision.granted(verdict)
@@ -214,10 +214,10 @@ def _opened(
 def _use(
     config: SchedulerConfig, record: VmRecord, reading: Observation | None, wanted: Resources
 ) -> tuple[Resources, bool]:
-    """What the VM may use of `wanted`, and whether that is known.
+    """The part of `wanted` that the VM may use, and whether that is known.
 
-    A read begun before our start shows what was. Without one that was begun later it is what we told the caller last, or
-    less: the caller sends what it wants. Before that its request counts where no sizes are shown and it is trusted.
+    A read begun before our start shows the past. Without one that was begun later, the use is the amount that we told
+    the caller last, or less: the caller sends what it wants. Before that its request counts if no sizes are shown and it is trusted.
     """
     if reading is not None and reading.begun_s >= config.started_s:
         return reading.use, True
@@ -234,7 +234,7 @@ def _not_served(ticket: int, node: str) -> events.Refused:
 
 
 def _newer(look: Observation | None, known: Observation | None) -> Observation | None:
-    """What the look showed, unless a read that began later is in already."""
+    """The reading of the look, unless a read that began later is in already."""
     if look is None or known is None or look.begun_s >= known.begun_s:
         return look
     return known
@@ -283,8 +283,9 @@ def _stand_by(decision: Decision) -> events.Answer:
 
 
 def _beyond_the_room(decision: Decision) -> str:
-    """Why the first word of a caller must not count as the use of its VM yet, or nothing. It may be a wish, and what an earlier
-    process told others may be in use: until the hand-over has passed, all that callers have said must fit into the node together.
+    """Why the first word of a caller must not count as the use of its VM yet, or nothing. It may be a wish, and an amount that an
+    earlier process told others may be in use: until the hand-over has passed, all that callers have said must fit into the node
+    together.
     """
     core, record, now_s = decision.core, decision.record, decision.now_s
     left_s = core.inherits_until_s(now_s) - now_s
@@ -302,7 +303,7 @@ def _beyond_the_room(decision: Decision) -> str:
 
 
 def _not_yet(decision: Decision, why: str = _NOT_KNOWN) -> events.Answer:
-    """A later look may help; where none can be waited for any more, the connection is closed."""
+    """A later look may help; if none can be waited for any more, the connection is closed."""
     record = decision.record
     if decision.may_be_held:
         return events.LookNeeded(decision.ticket, record.spec.pod)

@@ -1,4 +1,4 @@
-"""Callers with the extension: the sequence gate, the claim and the settlement, and what is remembered of an answer.
+"""Callers with the extension: the sequence gate, the claim and the settlement, and the memory of an answer.
 
 An unsettled row is one whose VM may still use up to its maximum, because a former scheduler may have permitted that.
 A request that names this process settles the row: its agent has heard from us, so what it claims is all that it holds.
@@ -32,7 +32,7 @@ _Outputs = tuple[events.Output, ...]
 def gate(
     core: CoreState, record: VmRecord, arrived: events.RequestArrived
 ) -> tuple[_Outputs, Decision | events.Answer]:
-    """Whether the request is the latest of its VM's agent: the decision to take, or the answer where none is due.
+    """Whether the request is the latest of its VM's agent: the decision to take, or the answer if none is due.
 
     The outputs before it tell those whom the request has overtaken.
     """
@@ -74,9 +74,9 @@ def gate(
 
 
 def settle(decision: Decision) -> events.Answer | None:
-    """Settle the row by the request's claim, where it is unsettled, and keep what is claimed beyond the permit.
+    """Settle the row by the request's claim, if it is unsettled, and keep what is claimed beyond the permit.
 
-    An answer where the row stays unsettled: nothing grows then.
+    An answer if the row stays unsettled: nothing grows then.
     """
     core, record, now_s = decision.core, decision.record, decision.now_s
     extension = _extension(decision.request.extension)
@@ -129,7 +129,7 @@ def conclude(decision: Decision, verdict: Verdict) -> tuple[Verdict, OverCause |
 
 
 def remember(decision: Decision, grant: Grant) -> None:
-    """What a retry of the request will get."""
+    """Keep the answer for a retry of the request."""
     record, unit = decision.record, decision.unit
     record.reply = LastReply(
         decision.wanted, unit if unit is not None else NO_UNIT, grant.permit, grant.reasons
@@ -163,7 +163,7 @@ def _take_over(
     *,
     is_later_life: bool = False,
 ) -> _Outputs:
-    """Nobody waits for an earlier request any more, and what another caller had stays reserved for a while."""
+    """Nobody waits for an earlier request any more, and the amount that another caller had stays reserved for a while."""
     outputs = admission.cancel(
         core, record, lambda other: _overtaken(other, extension, is_superseded=is_later_life)
     )
@@ -225,7 +225,7 @@ def _repeat(decision: Decision, reply: LastReply) -> events.Decided:
 
 
 def _settled_use(record: VmRecord, claim: Resources) -> Resources:
-    """What a row is settled at: its claim, or its use where that is more.
+    """The amount at which a row is settled: its claim, or its use if that is more.
 
     A VM that came (back) while we served is settled at its use. Its room may be somebody else's by now, and the request a
     late packet: the claim becomes a floor, which keeps room and lets nothing grow (docs/decisions/0012).
@@ -238,7 +238,7 @@ def _settled_use(record: VmRecord, claim: Resources) -> Resources:
 def _settle(core: CoreState, record: VmRecord, use: Resources, now_s: float, *, is_alone: bool) -> None:
     """End the row's start-up uncertainty: `use` is its current permit from now on.
 
-    What another life may hold that this process never heard stays reserved for as long as it may, unless the life that settles
+    An amount that another life may hold and this process never heard of stays reserved for as long as it may, unless the life that settles
     the row has proved that there is none (`is_alone`).
     """
     row = record.row
@@ -252,7 +252,7 @@ def _settle(core: CoreState, record: VmRecord, use: Resources, now_s: float, *, 
 
 
 def _note_claim(core: CoreState, record: VmRecord, wanted: Resources, claim: Resources) -> None:
-    """Keep what the agent says it holds where that is above `current`: an external edit that only the agent sees."""
+    """Keep the amount that the agent says it holds if that is above `current`: an external edit that only the agent sees."""
     row = record.row
     state, current = row.state, row.state.current
     held = claim.min(wanted)
@@ -270,7 +270,7 @@ def _note_claim(core: CoreState, record: VmRecord, wanted: Resources, claim: Res
 
 
 def _with_observed(record: VmRecord, state: RowState, now_s: float) -> RowState:
-    """What the last read showed stays until a later one shows less: this agent may not know of an edit yet."""
+    """The amount that the last read showed stays until a later one shows less: this agent may not know of an edit yet."""
     if record.reading is None:
         return state
     use = record.reading.use

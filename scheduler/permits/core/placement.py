@@ -1,8 +1,8 @@
-"""Rows for what is not there yet: assume, then confirm or forget. Whoever binds pods, and migrations, use them.
+"""Rows for holders that are not there yet: assume, then confirm or forget. Binders of pods, and migrations, use them.
 
-There is one account, so placement and growth never give away the same room twice. What is assumed counts on its node and in its
+There is one account, so placement and growth never give away the same room twice. An assumed amount counts on its node and in its
 pool from that moment; when the cluster shows the holder, its row takes the place of what was assumed. A pod may have become a VM
-meanwhile, or have ceased to be one: both have its UID, and what was assumed for either ends.
+meanwhile, or have ceased to be one: both have its UID, and the assumption for either ends.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _OTHER_KIND: Final = {Kind.VM: Kind.POD, Kind.POD: Kind.VM}
 
 def assumed(core: CoreState, event: events.PlacementAssumed) -> tuple[events.Output, ...]:
     """Somebody wants to place a holder on a node: all of what is needed is kept, or nothing. Asked again, it moves or
-    changes its amount, where that fits."""
+    changes its amount, if that fits."""
     shown = next((row for row in _rows(core, event.holder) if row.holder not in core.placements), None)
     if shown is not None:
         if shown.node == event.node:
@@ -39,7 +39,7 @@ def assumed(core: CoreState, event: events.PlacementAssumed) -> tuple[events.Out
 
 
 def confirmed(core: CoreState, event: events.PlacementConfirmed) -> tuple[events.Output, ...]:
-    """What was kept is the holder's for good. Confirming again, or what the cluster shows already, changes nothing."""
+    """The amount that was kept is the holder's for good. Confirming again, or a row that the cluster shows already, changes nothing."""
     holder = event.holder
     if holder in core.placements:
         row = core.ledger.require(holder)
@@ -54,7 +54,7 @@ def forgotten(core: CoreState, event: events.PlacementForgotten) -> tuple[events
 
 
 def cluster_read(core: CoreState, event: events.ClusterRead) -> tuple[events.Output, ...]:
-    """Forget what was not confirmed in time, and what a read begun after that does not show either.
+    """Forget the holders that were not confirmed in time, and that a read begun after that does not show either.
 
     The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
     """
@@ -70,17 +70,17 @@ def cluster_read(core: CoreState, event: events.ClusterRead) -> tuple[events.Out
 
 
 def forget(core: CoreState, holder: Holder) -> None:
-    """What was kept for a holder, or for the same pod of the other kind, is free. What the cluster shows is the cluster's to end."""
+    """Free the amount that was kept for a holder, or for the same pod of the other kind. The cluster itself ends a row that it shows."""
     for row in tuple(_rows(core, holder)):
         if row.holder in core.placements:
             _drop(core, row)
 
 
 def shown(core: CoreState, holder: Holder, reservation: str | None, amount: Resources | None) -> None:
-    """The cluster shows a holder, whose row says so by now: what was assumed for it ends.
+    """The cluster shows a holder, whose row says so by now: the assumption for it ends.
 
-    The holder uses the reservation that it names, else the one whose room it was given, for up to `amount`; None where
-    what it uses is not known: then what it was given counts.
+    The holder uses the reservation that it names, else the one whose room it was given, for up to `amount`; None if
+    its use is not known: then the amount that it was given counts.
     """
     core.placements.pop(holder, None)
     uid = reservation or core.reservations.used_by(holder)
@@ -108,8 +108,8 @@ def _is_late_repeat(core: CoreState, asked: events.PlacementAssumed, row: Row) -
 
 
 def _obstacle(core: CoreState, asked: events.PlacementAssumed, before: Row | None) -> Reason | None:
-    """Why what is asked for cannot be kept; None where it can. What is kept already (`before`), and nothing at all, fit whatever
-    became of the node and the pool since."""
+    """Why what is asked for cannot be kept; None if it can. The amount that is kept already (`before`) always fits, and so does
+    zero, even if the node and the pool have changed."""
     if core.ledger.node(asked.node) is None:
         return Reason(ReasonCode.NODE_HEADROOM, f"there is no node {asked.node}")
     holder = before.holder if before is not None else asked.holder

@@ -1,7 +1,7 @@
 """A pool as a limit: its own bounds, which hold without its plugins, and when these must be asked.
 
 A VM's part of its pool is max over the resources of ceil(what its row keeps / the pool's unit), whether its resources are
-tied or apart. Where a pool holds more than it may, because VMs were born into it or came by their label, nothing grows in it
+tied or apart. If a pool holds more than it may, because VMs were born into it or came by their label, nothing grows in it
 until it is at or below. Plugins may limit the exact amounts beside the units: each resource by itself.
 """
 
@@ -41,7 +41,7 @@ def with_pool(vm: VmSpec, rules: Rules) -> VmSpec:
 def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
     """Whether a growth from `current` to `permit` takes more of the pool `name`: then its plugins have a say.
 
-    What takes no more units is their business only where they limit amounts.
+    A growth that takes no more units is their business only if they limit amounts.
     """
     if not permit.exceeds(current):
         return False
@@ -74,9 +74,9 @@ def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
 
 
 def no_room_for(ledger: Ledger, name: str, amount: Resources, counted: Resources) -> Reason | None:
-    """Why a pool by itself does not take a VM of `amount`, of which it counts `counted` already; None where it does.
+    """Why a pool by itself does not take a VM of `amount`, of which it counts `counted` already; None if it does.
 
-    What it counts already it does not refuse, whatever became of it since.
+    It never refuses an amount that it counts already, even if it has changed since.
     """
     if amount.fits_in(counted):
         return None
@@ -121,7 +121,7 @@ def _full(spec: PoolSpec, units: int) -> Reason:
 
 
 def total(record: VmRecord, account: PoolAccount, way: Growth, most: int, why: Reason) -> list[Limit]:
-    """The limits that a pool may hold `most` units, for one VM; none where that allows all that is wanted."""
+    """The limits that a pool may hold `most` units, for one VM; none if that allows all that is wanted."""
     assert account.spec is not None
     if account.units > most:
         return [Limit(0, why)]
@@ -132,8 +132,8 @@ def total(record: VmRecord, account: PoolAccount, way: Growth, most: int, why: R
 def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall) -> list[Limit]:
     """The verdict of the pool's plugins (`call.verdict`) as limits of the permit.
 
-    The verdict is about the pool's total with `call.wanted` in it. What was born into the pool meanwhile counts; and should
-    there be more room or a wider bound by now, no more than what was asked for is granted.
+    The verdict is about the pool's total with `call.wanted` in it. VMs that were born into the pool meanwhile count; and if
+    there is more room or a wider bound by now, no more than the request is granted.
     """
     verdict = call.verdict
     assert verdict is not None
@@ -184,7 +184,7 @@ def _of_units(record: VmRecord, account: PoolAccount, way: Growth, verdict: Pool
 
 
 def _of_amount(record: VmRecord, account: PoolAccount, way: Growth, limit: AmountLimit) -> list[Limit]:
-    """The limits that a pool may hold so much of one resource, for one VM; none where that allows all that is wanted."""
+    """The limits that a pool may hold so much of one resource, for one VM; none if that allows all that is wanted."""
     held, own = amount_of(account.amount, limit.resource), amount_of(record.row.pooled, limit.resource)
     left = limit.most - held + own if held <= limit.most else 0
     is_cpu = limit.resource == "cpu"
@@ -193,7 +193,7 @@ def _of_amount(record: VmRecord, account: PoolAccount, way: Growth, limit: Amoun
 
 
 def _unless_all(limits: list[Limit], asked: list[Limit], *, is_all: bool) -> list[Limit]:
-    """The limits of a pool that refuse something. Where others have cut what the pool was asked for, and all of that was
+    """The limits of a pool that refuse something. If others have cut what the pool was asked for, and all of that was
     admitted (`is_all`), that is none."""
     if not (limits and is_all):
         return limits
@@ -206,7 +206,7 @@ def _is_asked_for_less(limit: Limit, asked: list[Limit]) -> bool:
 
 
 def without_asked_for_less(granted: Grant) -> Grant:
-    """The grant; that the pool was asked for less is said only where that binds: the first reason of a resource does."""
+    """The grant; that the pool was asked for less is said only if that binds: the first reason of a resource does."""
     kept: list[Reason] = []
     for reason in granted.reasons:
         is_said = any(reason.resource is None or each.resource in (None, reason.resource) for each in kept)

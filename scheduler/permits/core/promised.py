@@ -1,4 +1,4 @@
-"""`told` floors: what a caller without the extension was told stays reserved, because it holds no lease that ends.
+"""`told` floors: the amount that a caller without the extension was told stays reserved, because it holds no lease that ends.
 
 Such a floor ends by a read of the cluster that shows less, begun a command deadline after its caller was told less.
 """
@@ -47,7 +47,7 @@ def settled(state: RowState, current: Resources) -> RowState:
 
 
 def without_start_up(state: RowState) -> Resources:
-    """What a row keeps beside what its VM might have had before this process began."""
+    """The amount that a row keeps beside the one that its VM might have had before this process began."""
     return state.without(Cause.START_UP).without(Cause.TOLD, _START_UP).reserved
 
 

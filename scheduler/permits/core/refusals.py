@@ -13,7 +13,7 @@ from scheduler.permits.core.model import Holder
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What of another row stands in the way: its current permit (`cause` None), or a floor, and how much it adds."""
+    """The part of another row that stands in the way: its current permit (`cause` None), or a floor, and how much it adds."""
 
     name: str
     cause: Cause | None

@@ -30,5 +30,4 @@ def _amounts(
 
 
 def encode(decided: Decided) -> bytes:
-    """The bytes of a permit."""
     return codec.encode(message(decided))

@@ -1,7 +1,7 @@
 """One request from its arrival to its answer: gate, claim and settlement, limits in their order, post, reply.
 
-The stages are the same for all callers. What differs between callers with the extension and those without it is a
-policy beside this module: `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers`.
+The stages are the same for all callers. Callers with the extension and those without it differ by a policy beside
+this module: `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers`.
 """
 
 from typing import Protocol
@@ -21,16 +21,16 @@ _Outputs = tuple[events.Output, ...]
 
 
 class CallerPolicy(Protocol):
-    """What differs between the kinds of callers. A module is one."""
+    """The differences between the kinds of callers. A module is one."""
 
     def gate(
         self, core: CoreState, record: VmRecord, arrived: events.RequestArrived
     ) -> tuple[_Outputs, Decision | events.Answer]:
-        """The decision to take, or the answer where there is none; before it whom the request has overtaken."""
+        """The decision to take, or the answer if there is none; before it whom the request has overtaken."""
         ...
 
     def settle(self, decision: Decision) -> events.Answer | None:
-        """Settle the row and keep what the caller claims; an answer where nothing can be judged yet."""
+        """Settle the row and keep what the caller claims; an answer if nothing can be judged yet."""
         ...
 
     def reopen(
@@ -40,7 +40,7 @@ class CallerPolicy(Protocol):
         ...
 
     def refusal(self, decision: Decision, verdict: Verdict) -> events.Answer | None:
-        """The answer where this verdict must not be told; None where it may."""
+        """The answer if this verdict must not be told; None if it may."""
         ...
 
     def waiting_state(self, decision: Decision, verdict: Verdict) -> RowState:
@@ -50,7 +50,7 @@ class CallerPolicy(Protocol):
     def conclude(
         self, decision: Decision, verdict: Verdict
     ) -> tuple[Verdict, OverCause | None] | events.Answer:
-        """What to post, and the cause to record where that lies beyond the limits; an answer where it cannot be told."""
+        """The verdict to post, and the cause to record if it lies beyond the limits; an answer if it cannot be told."""
         ...
 
     def remember(self, decision: Decision, grant: Grant) -> None:
@@ -123,7 +123,7 @@ def _answer(core: CoreState, record: VmRecord, event: events.RequestArrived) -> 
 
 
 def _decide(opened: Decision, policy: CallerPolicy, call: AdmissionCall | None = None) -> events.Answer:
-    """Judge, ask the pool where it has a say and has not spoken (`call`), post, and reply."""
+    """Judge, ask the pool if it has a say and has not spoken (`call`), post, and reply."""
     core, record = opened.core, opened.record
     verdict = decision.judge(opened, call)
     answer = policy.refusal(opened, verdict)

@@ -1,4 +1,4 @@
-"""What is known of reservations beside their rows: how they are described, and what each of their users has taken."""
+"""The knowledge of reservations beside their rows: their descriptions, and the amount that each of their users has taken."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from scheduler.permits.core.model import Holder, Kind, ReservationSpec
 
 @dataclass(slots=True)
 class ReservationAccount:
-    """One reservation. `spec` is None where pods name it and the cluster does not show it (yet).
+    """One reservation. `spec` is None if pods name it and the cluster does not show it (yet).
 
-    `taken` is what its users have of it: at most what they held when they were placed or seen, and together at most what there
+    `taken` is the amount that its users have of it: at most what they held when they were placed or seen, and together at most what there
     is. A reservation that `is_used_up` served the one pod that it was made for. `reason` says why not all of it is kept.
     """
 
@@ -29,7 +29,7 @@ class ReservationAccount:
 
     @property
     def allocated(self) -> Resources:
-        """What its users have taken together."""
+        """The sum of its users' amounts."""
         total = ZERO
         for amount in self.taken.values():
             total += amount
@@ -42,7 +42,7 @@ class ReservationAccount:
         return spec is not None and bool(spec.node) and not spec.has_ended and not self.is_used_up
 
     def left_to(self, holder: Holder) -> Resources:
-        """What the others leave to a user, by the description; nothing of one that is not known."""
+        """The amount that the others leave to a user, by the description; zero if the reservation is not known."""
         if self.spec is None:
             return ZERO
         others = self.allocated - self.taken.get(holder, ZERO)
@@ -64,7 +64,7 @@ class ReservationTable:
         return self._used.get(holder)
 
     def taken_by(self, holder: Holder) -> Resources:
-        """What a holder has of the reservation that it uses."""
+        """The amount that a holder has of the reservation that it uses."""
         uid = self._used.get(holder)
         return self._by_uid[uid].taken[holder] if uid is not None else ZERO
 
@@ -73,7 +73,7 @@ class ReservationTable:
         return self._by_uid.setdefault(uid, ReservationAccount(uid))
 
     def use(self, uid: str, holder: Holder) -> ReservationAccount:
-        """A holder, which uses no other one, uses a reservation; what it takes is still to be counted."""
+        """A holder, which uses no other one, uses a reservation; its amount is still to be counted."""
         account = self.open(uid)
         account.taken[holder] = ZERO
         self._used[holder] = uid
@@ -95,7 +95,7 @@ class ReservationTable:
             self._by_uid.pop(account.uid, None)
 
     def users(self) -> Iterator[tuple[Holder, str]]:
-        """Who uses which."""
+        """Each user, and the reservation that it uses."""
         return iter(self._used.items())
 
     def __iter__(self) -> Iterator[ReservationAccount]:

@@ -1,6 +1,6 @@
-"""Reservations: rows that keep room for pods which are still to come, and what their users take of it.
+"""Reservations: rows that keep room for pods which are still to come, and the amounts that their users take of them.
 
-A reservation's row keeps what its users leave of it. It shrinks at once; it grows, or begins, only where all of that fits on its
+A reservation's row keeps what its users leave of it. It shrinks at once; it grows, or begins, only if all of that fits on its
 node, and is tried again with each read of the cluster. So a reservation never makes a node over-full. The row of a user
 is changed first and the reservation's after it: in between more is reserved than is used, and never less.
 """
@@ -37,7 +37,7 @@ def gone(core: CoreState, event: events.ReservationGone) -> tuple[events.Output,
 
 
 def _count_anew(core: CoreState, account: ReservationAccount) -> None:
-    """What each user takes of it, as it is described now."""
+    """Compute anew the amount that each user takes of it, as it is described now."""
     users, account.taken = account.taken, dict.fromkeys(account.taken, ZERO)
     for holder, before in users.items():
         row = core.ledger.row(holder)
@@ -80,7 +80,7 @@ def leave(core: CoreState, holder: Holder) -> None:
 
 
 def _count(core: CoreState, account: ReservationAccount, holder: Holder, amount: Resources) -> None:
-    """Count what a user takes: nothing where it is on another node. The first that is seen uses one up that is made for one."""
+    """Count what a user takes: nothing if it is on another node. The first that is seen uses one up that is made for one."""
     row, spec = core.ledger.row(holder), account.spec
     is_here = spec is not None and row is not None and row.node == spec.node
     account.taken[holder] = amount.min(account.left_to(holder)) if is_here else ZERO
@@ -116,12 +116,12 @@ def settle(core: CoreState, account: ReservationAccount) -> None:
 
 
 def _has_room(core: CoreState, spec: ReservationSpec, wanted: Resources, kept: Resources) -> bool:
-    """Whether a reservation can keep what is wanted; what it keeps already (`kept`) it can."""
+    """Whether a reservation can keep what is wanted; it can always keep what it keeps already (`kept`)."""
     return wanted.fits_in(core.ledger.headroom(spec.node, spec.holder).max(kept))
 
 
 def try_again(core: CoreState) -> None:
-    """Keep now what could not be kept before, where that fits by now."""
+    """Keep now what could not be kept before, if that fits by now."""
     for account in core.reservations:
         if account.reason is not None:
             settle(core, account)

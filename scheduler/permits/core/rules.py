@@ -1,4 +1,4 @@
-"""What the operator has configured: what holds for each node, and which growth is held back.
+"""The operator's configuration: the rules of each node, and the growth that is held back.
 
 Rules are one value and one input of the core: a change of the configuration replaces all of them.
 """
@@ -42,10 +42,10 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What holds for one node.
+    """The rules of one node.
 
     `system` is what the node keeps for itself out of its allocatable amount; it is not negative. `compute_unit` is
-    the step of growth of VMs that bring none; it is positive, or None where the configuration gives none.
+    the step of growth of VMs that bring none; it is positive, or None if the configuration gives none.
     """
 
     system: Resources
@@ -113,7 +113,7 @@ class Rules:
         return None
 
     def for_node(self, name: str) -> NodeRules:
-        """What holds for the node `name`: of each value the first override that names the node and sets it."""
+        """The rules of the node `name`: of each value the first override that names the node and sets it."""
         system = watermark = compute_unit = None
         for override in self.overrides:
             if _is_named(override.nodes, name):
@@ -131,7 +131,7 @@ class Rules:
         growth = self.growth
         if growth.recommend_only:
             return True
-        # An empty tuple is false, so where there are no globs nothing is matched and no name is put together.
+        # An empty tuple is false, so if there are no globs nothing is matched and no name is put together.
         if growth.recommend_only_namespaces and _is_named(growth.recommend_only_namespaces, namespace):
             return True
         return bool(growth.recommend_only_vms) and _is_named(growth.recommend_only_vms, f"{namespace}/{name}")
@@ -158,4 +158,4 @@ def _split(names: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 DEFAULT_RULES: Final = Rules(NodeRules(ZERO, Watermark(900_000, 900_000), None))
-"""What holds where nothing is configured: no system share, a watermark of 0.9, no compute unit, nothing held back."""
+"""The rules if nothing is configured: no system share, a watermark of 0.9, no compute unit, nothing held back."""

@@ -1,4 +1,4 @@
-"""What every decision of one scheduler process reads: its configuration, the rules, the accounts, the VMs, the timers."""
+"""The inputs of every decision of one scheduler process: its configuration, the rules, the accounts, the VMs, the timers."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -53,21 +53,21 @@ class TimerQueue:
 
 
 DEFAULT_SLOT_BYTES: Final = 2**30
-"""The size of a memory slot where neither the VM nor a compute unit gives one."""
+"""The size of a memory slot if the VM and the compute unit give none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What this scheduler process goes by, from its start to its end.
+    """The fixed settings of this scheduler process, from its start to its end.
 
     `instance` tells this process from others, `epoch` fences it (0 standalone). `handover_s` is how long a silent
     agent may still hold what it was granted; `command_deadline_s` how long a command that was sent may still take
     effect. `published_agents` are node globs where callers without the extension are served; `trust_published`
-    lets what they were told count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
-    named in every refusal that it causes. A pool that has not answered after `admission_call_s` is given up. What an
-    agent has reported as free and the last read still showed is read again after `read_again_s`.
+    lets what they were told count as the read if the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
+    named in every refusal that it causes. A pool that has not answered after `admission_call_s` is given up. An
+    amount that an agent has reported as free and the last read still showed is read again after `read_again_s`.
 
-    `started_s` is when the process started: a read begun before shows what was, not what is. `unix_offset_s` is what to
+    `started_s` is when the process started: a read begun before shows the past, not the present. `unix_offset_s` is what to
     add to a time for seconds of Unix time. `is_first_start` says that no scheduler and no agent has ever run here, so
     that nobody holds anything that this process has not permitted. The first request of a caller without the extension
     is held for up to `hold_first_s` for a look that helps.
@@ -112,7 +112,7 @@ class CoreState:
     serving_since_s: float | None = None
 
     def inherits_until_s(self, now_s: float) -> float:
-        """Until when agents may hold what an earlier scheduler process permitted; in the past where that is over.
+        """The time until which agents may hold what an earlier scheduler process permitted; in the past if that is over.
 
         Every such lease was granted before this process began to serve.
         """
@@ -124,7 +124,7 @@ class CoreState:
     def compute_unit(self, record: VmRecord, asked: RawRequest | None = None) -> ComputeUnit | None:
         """The compute unit of a VM: its own steps, else those of its request (`asked`), else those of its node.
 
-        Its resources are apart where the agent asks for that, and the VM itself is not tied.
+        Its resources are apart if the agent asks for that, and the VM itself is not tied.
         """
         step = record.spec.compute_unit
         if step is None and asked is not None:

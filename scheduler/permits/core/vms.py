@@ -1,4 +1,4 @@
-"""What the scheduler remembers of each VM beside its row: the gate, the last reply, when each kind of caller was heard."""
+"""The scheduler's memory of each VM beside its row: the gate, the last reply, when each kind of caller was heard."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from scheduler.permits.core.model import VmSpec
 
 
 class LastReply(Value, frozen=True):
-    """The answer to the last request of the gate: what was permitted, of which request, and why."""
+    """The answer to the last request of the gate: the permit, its request, and the reasons."""
 
     request: Resources
     unit: ComputeUnit
@@ -76,7 +76,7 @@ class VmRecord:
         return f"{self.spec.pod.namespace}/{self.spec.pod.name}"
 
     def note_load(self, metrics: Metrics | None, now_s: float) -> None:
-        """A request of an agent was taken, which tells the load where it can."""
+        """Take the load from an agent's request, if it tells the load."""
         if metrics is not None:
             self.load1, self.load1_at_s = metrics.load_average_1min, now_s
 
@@ -86,7 +86,7 @@ class VmRecord:
 
 
 class Retired(Value, frozen=True):
-    """What is kept of a VM that has gone, for the case that it comes back: its gate, until `until_s`."""
+    """The memory of a VM that has gone, for the case that it comes back: its gate, until `until_s`."""
 
     gate: AgentGate
     until_s: float
@@ -123,12 +123,12 @@ class VmTable:
         self._retired[record.spec.uid] = Retired(record.gate, until_s)
 
     def revive(self, uid: str, now_s: float) -> Retired | None:
-        """What is still kept of a VM that comes back."""
+        """The memory of a VM that comes back, if it is still kept."""
         retired = self._retired.pop(uid, None)
         return retired if retired is not None and retired.until_s > now_s else None
 
     def retired(self) -> dict[str, Retired]:
-        """What is kept, by UID."""
+        """The memories that are kept, by UID."""
         return self._retired
 
     def forget_retired(self, now_s: float) -> None:

@@ -1,1 +1,1 @@
-"""The permit service: bytes to answers, batches, what must wait, the configuration, the journal's files, metrics."""
+"""The permit service: bytes to answers, batches, waiting requests, the configuration, the journal's files, metrics."""

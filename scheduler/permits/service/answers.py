@@ -1,6 +1,6 @@
-"""What the core decided, as it travels: JSON for callers with the extension, published shapes for the others.
+"""The core's decisions, as they travel: JSON for callers with the extension, published shapes for the others.
 
-For callers without the extension any status but 200 is fatal, so what is not their own fault closes the connection
+For callers without the extension any status but 200 is fatal, so an error that is not their own fault closes the connection
 without a response (reference/neon.md section 1.4, design section 4).
 """
 
@@ -45,7 +45,7 @@ class Answers:
     def write(
         self, answer: events.Output, request: wire.AgentRequest, *, is_recorded: bool = True
     ) -> Outcome:
-        """Any answer of the core to a request. A refusal is not recorded where the agent itself has asked anew meanwhile."""
+        """Any answer of the core to a request. A refusal is not recorded if the agent itself has asked anew meanwhile."""
         match answer:
             case events.Decided():
                 return self.permit(answer)

@@ -60,7 +60,7 @@ class BatchService:
         return server.Reply(200, write_batch([_entry(outcome) for outcome in done]))
 
     def _read(self, item: bytes) -> tuple[AgentRequest, str] | server.Reply:
-        """The request of an item, with the UID of its pod; or the answer where there is none."""
+        """The request of an item, with the UID of its pod; or the answer if there is none."""
         if len(item) > codec.MAX_REQUEST_BYTES:
             return self._refused(f"a request holds at most {codec.MAX_REQUEST_BYTES} bytes")
         try:
@@ -77,7 +77,7 @@ class BatchService:
 
 
 async def _all(outcomes: dict[int, Outcome | Awaitable[Outcome]]) -> list[Outcome]:
-    """Every outcome in the order of the requests; what must wait waits side by side."""
+    """Every outcome in the order of the requests; requests that must wait do so side by side."""
     waiting = {
         index: outcome
         for index, outcome in outcomes.items()

@@ -53,8 +53,8 @@ class ClusterReader:
     async def _enter(self, read: Callable[[], Awaitable[tuple[events.Input, ...]]]) -> bool:
         """Take what a read of the cluster shows. One at a time: an older read must not be applied after a newer one.
 
-        Whoever waits for a read may go away or run out of time in the middle; what the adapter has handed out it tells
-        only once, so that is taken whole all the same.
+        A caller that waits for a read may go away or run out of time in the middle; the adapter tells each change only
+        once, so all that it has handed out is taken all the same.
         """
         await self._entering.acquire()
         work = asyncio.create_task(self._enter_read(read), name="read of the cluster")

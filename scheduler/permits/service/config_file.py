@@ -1,7 +1,7 @@
 """The scheduler's configuration: `--config FILE`. It is read again whenever it changes.
 
-A new file with faults is reported with all of them, and the rules that were read before stay in force. Whoever writes
-the file should put a new one in its place (rename), so that no half of it is ever read.
+A new file with faults is reported with all of them, and the rules that were read before stay in force. The one who
+writes the file should put a new one in its place (rename), so that no half of it is ever read.
 """
 
 import fnmatch
@@ -128,10 +128,10 @@ Watermark = Annotated[rules.Watermark, _WrittenAsShares()]
 
 
 class NodeDefaults(Settings):
-    """What holds for every node, where no override says otherwise. What is left out is as in `DEFAULT_RULES`."""
+    """The rules of every node, unless an override says otherwise. A value that is left out is as in `DEFAULT_RULES`."""
 
     system: Resources | None = None
-    """What of a node the system keeps, and is no room for VMs."""
+    """The system's share of a node, which is no room for VMs."""
     watermark: Watermark | None = None
     """The share of a node above which its VMs are to leave, as one number or `{cpu, memory}`."""
     compute_unit: PositiveResources | None = None
@@ -146,7 +146,7 @@ class OverrideEntry(NodeDefaults):
 
 
 class GrowthEntry(Settings):
-    """Which growth is refused: all of it, or that of VMs where it is only recommended."""
+    """Which growth is refused: all of it, or that of VMs whose growth is only recommended."""
 
     stop: bool = False
     """Nothing grows; decreases pass."""
@@ -164,7 +164,7 @@ class MigrationEntry(Settings):
     """Whether VMs leave nodes above their watermark."""
 
     enabled: bool = False
-    """VMs leave nodes above their watermark, where something can move them."""
+    """VMs leave nodes above their watermark, if something can move them."""
 
 
 class NamedEntry(Settings):
@@ -180,17 +180,17 @@ class NamedEntry(Settings):
 
 
 class PluginEntry(NamedEntry):
-    """A plugin of the chain. `instance` is what logs, metrics and reasons call it, where the same one is listed again."""
+    """A plugin of the chain. `instance` is what logs, metrics and reasons call it, if the same one is listed again."""
 
     instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
-    """What logs, metrics and reasons call this entry; its name, where it is empty."""
+    """The name of this entry in logs, metrics and reasons; its name, if it is empty."""
 
     def named(self) -> config.Named:
         return config.Named(self.name, self.args, self.instance)
 
 
 class ProvidersEntry(Settings):
-    """What plugins may ask; what is left out is nothing."""
+    """The sources that plugins may ask; those that are left out give nothing."""
 
     quota: NamedEntry | None = None
     instance_type: NamedEntry | None = None
@@ -340,7 +340,8 @@ def rules_of(file: Config) -> rules.Rules:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that the file says. The profiles of the scheduling framework are unchecked: what there is to enable is not known here."""
+    """All that the file says. The profiles of the scheduling framework are unchecked: the plugins that can be enabled are not known
+    here."""
 
     rules: rules.Rules
     chain: config.ChainConfig
@@ -357,7 +358,7 @@ def model_of(*, migrator_present: bool) -> type[Config]:
 
 
 def read_configuration(path: Path, content: bytes, model: type[Config]) -> Configuration:
-    """The configuration in a text. Raises `SettingsError` with every fault; `path` says there where the text is."""
+    """The configuration in a text. Raises `SettingsError` with every fault; `path` names there the place of the text."""
     return _all_of(parse(path, content, model))
 
 
@@ -375,10 +376,10 @@ class ConfigFile:
         return self._path
 
     async def refresh(self) -> Configuration | None:
-        """What the file says, where it was read for the first time or has changed since; else None.
+        """The configuration in the file, if it was read for the first time or has changed since; else None.
 
-        Raises `SettingsError` and `FileUnreachableError` as `WatchedFile.refresh` does; then what was returned before
-        stays in force.
+        Raises `SettingsError` and `FileUnreachableError` as `WatchedFile.refresh` does; then the configuration that
+        was returned before stays in force.
         """
         read = await self._file.refresh()
         if read is not None:

@@ -1,6 +1,6 @@
 """The run-to-completion queue around the core: an input is decided and recorded, then what the core asks for is begun.
 
-What became of such an effect is an input again, and waits in the queue until everything before it has run: no call nests.
+The outcome of such an effect is an input again, and waits in the queue until everything before it has run: no call nests.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class CoreLoop:
     def decide(self, event: events.Input) -> Outputs:
         """Take an input that is no request to the core and record it; its outputs are for `run`.
 
-        Raises `NotLeadingError` for a verdict or a placement, which would be a decision, where none may be made.
+        Raises `NotLeadingError` for a verdict or a placement, which would be a decision, if none may be made.
         """
         if isinstance(event, events.AdmissionCallEnded | events.PlacementAssumed):
             self.guard.check(0)
@@ -54,7 +54,7 @@ class CoreLoop:
         return outputs
 
     def run(self, outputs: Outputs) -> None:
-        """Begin what `outputs` ask for, and then take whatever became of that at once."""
+        """Begin what `outputs` ask for, and then take the outcomes that were there at once."""
         assert not self._is_running, "an effect reports by `put`"
         self._is_running = True
         try:

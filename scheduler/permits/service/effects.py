@@ -1,4 +1,4 @@
-"""What the core's outputs ask of the world: looks at the cluster, verdicts of pools, migrations. Each ends as one input."""
+"""The effects that the core's outputs ask for: looks at the cluster, verdicts of pools, migrations. Each ends as one input."""
 
 import asyncio
 import random

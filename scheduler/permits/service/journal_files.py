@@ -1,7 +1,7 @@
 """The journal's files: one writer thread behind a bounded queue, rotation by size, a counted gap on overflow.
 
-The event loop never waits for the disk: what does not fit the queue is counted and said in a gap line. What the disk
-refuses is counted too, and a new file is tried from time to time.
+The event loop never waits for the disk: an entry that does not fit the queue is counted and said in a gap line. An
+entry that the disk refuses is counted too, and a new file is tried from time to time.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ class JournalWriter:
         self._put(_Request(arrived, body, outputs))
 
     def close(self) -> None:
-        """Write what is waiting and close the file; given up after `CLOSE_S` where the disk does not take it."""
+        """Write what is waiting and close the file; given up after `CLOSE_S` if the disk does not take it."""
         try:
             self._queue.put(None, timeout=CLOSE_S)
         except queue.Full:
@@ -118,7 +118,7 @@ class JournalWriter:
             self._lost = 0
 
     def _begin(self) -> None:
-        """Begin a file with the state of now. Where the queue is full, this file goes on."""
+        """Begin a file with the state of now. If the queue is full, this file goes on."""
         try:
             if self._queue.full():  # before the work of a snapshot that could not be put there
                 raise queue.Full
@@ -188,7 +188,7 @@ class JournalWriter:
             old.unlink(missing_ok=True)
 
     def _refuse(self, error: Exception) -> None:
-        """What was being written is lost, and what comes until a new file can be begun."""
+        """The entry that was being written is lost, and so are those that come until a new file can be begun."""
         self._refused += 1
         self._retry_at_s = time.monotonic() + RETRY_S
         text = str(error) or repr(error)
@@ -212,7 +212,7 @@ def _line_of(item: _Item) -> str:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The whole lines of a file; what a dying process left half written is none (`is_cut`).
+    """The whole lines of a file; a line that a dying process left half written is none (`is_cut`).
 
     Raises `JournalError` at a line that is no text.
     """

@@ -1,4 +1,4 @@
-"""What the scheduler tells on `/metrics`. The names are listed in docs/reference/metrics.md."""
+"""The scheduler's metrics on `/metrics`. The names are listed in docs/reference/metrics.md."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of the routes that agents call. They are described in full in docs/reference/protocol.md."""
+"""The descriptions, in the OpenAPI document, of the routes that agents call. They are described in full in docs/reference/protocol.md."""
 
 from typing import Any, Final
 

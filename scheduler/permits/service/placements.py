@@ -1,4 +1,4 @@
-"""The `Placements` port over the core that decides permits: what is placed and what grows share its ledger."""
+"""The `Placements` port over the core that decides permits: placed pods and growing VMs share its ledger."""
 
 import itertools
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from scheduler.permits.core.model import Holder
 
 
 class StillAdmits(Protocol):
-    """What a pool's plugins, as far as they only compute, say at the moment when room is kept."""
+    """The verdict of a pool's plugins, as far as they only compute, at the moment when room is kept."""
 
     def __call__(self, holder: Holder, pool: str, amount: Resources) -> Reason | None:
-        """Why not; None where they admit the holder."""
+        """The reason against it; None if they admit the holder."""
 
 
 class CorePlacements:
@@ -61,5 +61,5 @@ class CorePlacements:
         self._take(events.PlacementForgotten(holder))
 
     def headroom(self, node: str, holder: Holder) -> Resources:
-        """What the others leave to `holder` on a node now."""
+        """The amount that the others leave to `holder` on a node now."""
         return self._core.ledger.headroom(node, holder)

@@ -1,7 +1,7 @@
 """The permit service: a request's bytes in, a status and bytes out. It knows nothing of HTTP servers.
 
-A decision is made and recorded without waiting, whenever nothing has to be waited for; what must wait, for a look at the
-cluster or for a pool, is bounded in number and time.
+A decision is made and recorded without waiting, whenever nothing has to be waited for; the requests that must wait, for
+a look at the cluster or for a pool, are bounded in number and time.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class PermitService:
         return outputs
 
     def _tell_migration(self, event: events.MigrationStarted | events.MigrationEnded) -> None:
-        """What somebody else than our migrator has begun is told here, too."""
+        """Tell of a migration that was begun by another than our migrator, too."""
         record = self._core.vms.by_uid(event.uid)
         if record is None:
             return
@@ -121,7 +121,7 @@ class PermitService:
             self.recorder.migration_ended(record.spec.pod, record.spec.node)
 
     async def tick(self) -> None:
-        """Tell the core the time, and read the VMs where a floor may end by it."""
+        """Tell the core the time, and read the VMs whose floors may end by it."""
         outputs = self.take(events.ClockTicked(self._clock()))
         pods = [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
         if pods:
@@ -135,7 +135,7 @@ class PermitService:
     # ------------------------------------------------------------ requests
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Where permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
+        """The routes at which permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
         limit = codec.MAX_REQUEST_BYTES
         return (
             server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True, about=PERMIT),
@@ -143,7 +143,7 @@ class PermitService:
         )
 
     async def serve(self, request: server.Request) -> Outcome:
-        """Answer one HTTP request on `/`, whatever its method."""
+        """Answer one HTTP request on `/`, of any method."""
         began_s = perf_counter()
         for_extension = _AGENT_HEADER in request.headers
         if request.method != "POST":
@@ -161,7 +161,7 @@ class PermitService:
     def decide(
         self, body: bytes, *, for_extension: bool = False, waited_s: float = 0.0
     ) -> Outcome | Awaitable[Outcome]:
-        """Answer one request: at once where nothing must be waited for.
+        """Answer one request: at once if nothing must be waited for.
 
         `for_extension` says that the caller has the extension (it sent the header), should the body not tell. A caller without it
         has waited for `waited_s` already.
@@ -246,7 +246,7 @@ class PermitService:
             self._waiting.drop(pending.arrived.ticket)
 
     def _perform(self, output: events.Output) -> None:
-        """Begin what an output of the core asks for, or tell an answer to whoever waits for it."""
+        """Begin what an output of the core asks for, or tell an answer to the caller that waits for it."""
         match output:
             case events.Decided() | events.Refused() | events.HungUp():
                 pending = self._waiting.find(output.ticket)
@@ -272,7 +272,7 @@ class PermitService:
                 self.recorder.migration_wanted(output)
                 self._effects.migrate(output)
             case events.ReadNeeded() | events.Placed() | events.NotPlaced():
-                pass  # `tick` makes the reads; whoever asks for a placement sees its outcome
+                pass  # `tick` makes the reads; the caller that asks for a placement sees its outcome
             case _:
                 assert_never(output)
 
@@ -306,7 +306,7 @@ class PermitService:
         self.recorder.released(pending.arrived.request.pod)
 
     def _look(self, pending: WaitingRequest) -> None:
-        """Look at the cluster for a request, at once or, where a look has not helped, after a moment."""
+        """Look at the cluster for a request, at once or, if a look has not helped, after a moment."""
         self._waiting.looks(pending)
         if pending.looks:
             self._hold_later(pending.arrived.ticket)
@@ -362,7 +362,7 @@ class PermitService:
         return translate.from_slots(request.resources, slot).exceeds(record.row.state.current)
 
     def _failed(self, event: events.Input, error: Exception) -> None:
-        """The core could not take an outcome by our fault: whoever waits for it is told now."""
+        """The core could not take an outcome by our fault: the caller that waits for it is told now."""
         pending = None
         if isinstance(event, events.AdmissionCallEnded | events.RequestArrived):
             pending = self._waiting.find(event.ticket)
@@ -385,7 +385,7 @@ def _is_overtaken(answer: events.Output) -> bool:
 
 
 def grows(record: VmRecord, request: AgentRequest) -> bool:
-    """Whether a request with the extension can be growth; of a VM that is not settled yet what its agent claims counts as
+    """Whether a request with the extension can be growth; for a VM that is not settled yet, its agent's claim counts as
     its own."""
     extension = request.extension
     assert extension is not None

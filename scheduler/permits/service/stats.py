@@ -14,8 +14,6 @@ SEQUENCE_CODES: Final = (ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED, Er
 
 @dataclass(slots=True)
 class PermitStats:
-    """What one service has done."""
-
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By outcome (permit, error, hang-up) and status or code."""
     permits: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -27,7 +25,7 @@ class PermitStats:
     latency: Durations = field(default_factory=Durations)
     """From a request's bytes to its answer; of a batch's items to what could be said at once."""
     cluster_stale: bool = False
-    """Whether the cluster could not be read the last time; what was read before is in force then."""
+    """Whether the cluster could not be read the last time; the reading before is in force then."""
     rules_stale: bool = False
     """Whether the configuration could not be used the last time; the one before is in force then."""
 

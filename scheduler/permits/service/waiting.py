@@ -69,7 +69,7 @@ def _report(waiting: dict[PodName, list[Report]], outcome: bool | Exception) -> 
 MAX_WAITING: Final = 256
 """Requests that may wait for pools at the same time."""
 POOL_SHARE: Final = 192
-"""Of these, requests that may wait for one pool: what hangs must leave room for the others."""
+"""Of these, requests that may wait for one pool: a pool that hangs must leave room for the others."""
 SURE_SHARE: Final = 8
 """Requests that may wait for each pool, however many wait for others: one that hangs holds up its own alone."""
 MAX_LOOKING: Final = 256
@@ -80,8 +80,9 @@ MAX_LOOKING: Final = 256
 class WaitingRequest:
     """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
 
-    `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it
-    waits for, `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the answer once it is there, told to `future` where somebody has begun to wait.
+    `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it waits for,
+    `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the
+    answer once it is there, told to `future` if somebody has begun to wait.
     """
 
     arrived: events.RequestArrived

@@ -1,4 +1,4 @@
-"""Agents without a node: each asks schedulers for one pod, and never resizes anything. What they hold together is kept track of."""
+"""Agents without a node: each asks schedulers for one pod, and never resizes anything. The sum of their permits is tracked."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ MIB: Final = 2**20
 
 @dataclass
 class Holdings:
-    """What the agents of one node hold, in milli-CPU, checked with every permit. `faults` are permits that there was no room for."""
+    """The amounts that the agents of one node hold, in milli-CPU, checked with every permit. `faults` are permits without room."""
 
     room_milli: int
     held: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class PodAgent:
         return self._holdings.held[self.name]
 
     def ask(self, milli: int) -> dict[str, Any] | None:
-        """Ask for so much; the answer, None where there is none. A wish for less is told after it is so."""
+        """Ask for so much; the answer, None if there is none. A wish for less is told after it is so."""
         claim, wanted = min(self.held, milli), milli
         self._holdings.take(self.name, claim, self.name)
         self._number += 1

@@ -26,7 +26,7 @@ def _file_of(name: str) -> Path:
 
 @functools.cache
 def programs() -> Programs:
-    """The programs, with the hollow nodes built from this checkout's source. Skips the test where any is missing."""
+    """The programs, with the hollow nodes built from this checkout's source. Skips the test if any is missing."""
     found = Programs(folder_of_programs(), _file_of("hollow"))
     try:
         found.check((*BUILT, *INSTALLED))
@@ -36,7 +36,7 @@ def programs() -> Programs:
 
 
 def example_plugin() -> Path:
-    """The example plugin of the kubelet's own tree. Skips the test where the program is missing."""
+    """The example plugin of the kubelet's own tree. Skips the test if the program is missing."""
     file = _file_of("exampleplugin")
     if not file.exists():
         pytest.skip(f"{file} is missing: `make kube-assets` builds it, in seconds; then run this again")

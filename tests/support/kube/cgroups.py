@@ -1,7 +1,7 @@
 """A tree of cgroups v2 as a node shows it, with loads that are made up and limits that a hollow node keeps.
 
-What a container wants is set by the test; what it gets is bounded by the limit that the kubelet has written, and what it misses is
-throttled: as the kernel would tell it.
+The test sets the use that a container wants; the limit that the kubelet has written bounds the use that it gets, and the rest is
+throttled, as the kernel would tell it.
 """
 
 import threading

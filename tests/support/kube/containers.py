@@ -1,10 +1,10 @@
 """The programs of Parley's deployed pods, run beside hollow nodes, which run no containers.
 
-What a container would have is taken from its pod: the command line, the environment, the files of ConfigMaps and Secrets, a token of the service account
-that is bound to the pod, and the pod's address to listen on. So the kubelet's probes, the Service and RBAC meet the real programs.
-Four things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has no
-network of its own, so the address of the pod stands for all of its addresses. A pod is gone, and its token void, as soon as its end is
-asked for, because the kubelet waits for no program.
+The surroundings of a container are taken from its pod: the command line, the environment, the files of ConfigMaps and Secrets, a token
+of the service account that is bound to the pod, and the pod's address to listen on. So the kubelet's probes, the Service and RBAC meet
+the real programs. Four things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the
+test. The pod has no network of its own, so the address of the pod stands for all of its addresses. A pod is gone, and its token void,
+as soon as its end is asked for, because the kubelet waits for no program.
 """
 
 import base64
@@ -34,7 +34,7 @@ _ENTER: Final = (
     "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io"
     ' && ln -s "$1" /run/secrets/kubernetes.io/serviceaccount && shift && exec "$@"'
 )
-"""In a mount namespace of its own, the program finds its token where every container does."""
+"""In a mount namespace of its own, the program finds its token in the same place as in every container."""
 
 
 class DeployedContainers:
@@ -83,7 +83,6 @@ class DeployedContainers:
             process.wait()
 
     def log(self) -> str:
-        """What all programs have logged."""
         return "\n".join(file.read_text(errors="replace") for file in sorted(self._directory.glob("*.log")))
 
     # ------------------------------------------------------------ one container
@@ -142,7 +141,7 @@ class DeployedContainers:
                 (mounts[mount["mountPath"]] / name).write_text(told)
 
     def _write_secret(self, pod: Manifest, volume: Mapping[str, Any]) -> None:
-        """The files of a Secret, as they are now; none where the pod does without it. A kubelet takes up to a minute for that."""
+        """The files of a Secret, as they are now; none if the pod does without it. A kubelet takes up to a minute for that."""
         path = self._directory / str(pod["metadata"]["name"]) / str(volume["name"])
         path.mkdir(parents=True, exist_ok=True)
         try:
@@ -159,7 +158,7 @@ class DeployedContainers:
             (path / f".{name}").replace(path / name)
 
     def _secrets(self, pod: Manifest, path: Path) -> Path:
-        """What the kubelet puts into a pod that has a service account."""
+        """The files that the kubelet puts into a pod with a service account."""
         path.mkdir(parents=True, exist_ok=True)
         metadata = pod["metadata"]
         bound = (
@@ -180,7 +179,7 @@ def _is_going(pod: Manifest) -> bool:
 
 
 def _environment(pod: Manifest, container: Manifest) -> dict[str, str]:
-    """What the container's `env` says; fields of the pod by their path."""
+    """The container's `env`, with fields of the pod by their path."""
     found = {}
     for each in container.get("env", ()):
         value: Any = pod

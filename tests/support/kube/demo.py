@@ -1,4 +1,4 @@
-"""`parley demo --cluster`, run as a user runs it, and what must be true of its result whatever the load was."""
+"""`parley demo --cluster`, run as a user runs it, and the checks of its result, which hold under any load."""
 
 import json
 from pathlib import Path

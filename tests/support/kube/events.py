@@ -1,4 +1,4 @@
-"""What the owners of pods are told."""
+"""The Events for the owners of pods."""
 
 import json
 

@@ -21,7 +21,7 @@ ANSWER_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ExtenderCall:
-    """What kube-scheduler asked, and what it was answered."""
+    """A question of kube-scheduler, and its answer."""
 
     verb: str
     request: dict[str, Any]
@@ -40,7 +40,7 @@ class ExtenderProxy:
     """A server on loopback, in a thread of its own, that passes calls on to the extender at the port `target`.
 
     `before` is called with the verb and the request before a call is passed on, in a thread; the call waits for it. `fault` is the
-    status and body of every answer while it is set. Where the extender does not answer, the connection is cut.
+    status and body of every answer while it is set. If the extender does not answer, the connection is cut.
     """
 
     target: int

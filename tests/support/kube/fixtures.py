@@ -46,7 +46,7 @@ def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def own_control_plane(programs: Programs, tmp_path: Path) -> Iterator[ControlPlane]:
-    """One for this test alone: where nothing of other tests may be in the cluster, or much is broken."""
+    """One for this test alone: for tests that need an empty cluster, or break much of it."""
     plane = ControlPlane(programs, tmp_path / "control-plane", free_port)
     try:
         yield plane.start()

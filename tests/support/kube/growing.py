@@ -1,4 +1,4 @@
-"""Pods that grow and shrink by real permits on nodes without kubelets, and who looks on from outside."""
+"""Pods that grow and shrink by real permits on nodes without kubelets, and a watch from outside."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ PAUSE_S: Final = 0.03
 
 
 def requested_milli(pod: Manifest) -> int:
-    """What a pod takes of its node: the larger of what its spec asks for and what its node has allocated, of each container."""
+    """The part of its node that a pod takes: for each container the larger of its request in the spec and its allocated amount."""
     allocated = {
         each["name"]: each.get("allocatedResources") for each in pod["status"].get("containerStatuses", ())
     }
@@ -30,8 +30,8 @@ def requested_milli(pod: Manifest) -> int:
 
 
 class RoomWatch(Holdings):
-    """What takes room on each node, at every event of a watch and with every permit: for each pod the larger of its size and of what its
-    agent was permitted. `faults` are the moments in which that was more than a node has, and pods that changed their node.
+    """The room taken on each node, at every event of a watch and with every permit: for each pod the larger of its size and its agent's
+    permit. `faults` are the moments in which that was more than a node has, and pods that changed their node.
 
     Permits are lowered only when the watch has shown the smaller size, so a binding that came before it is seen before it, too.
     """
@@ -49,7 +49,7 @@ class RoomWatch(Holdings):
         watch(plane, PODS.path(namespace), self._see)
 
     def node_of(self, name: str) -> str:
-        """The node that a pod was seen on; empty where it was on none."""
+        """The node that a pod was seen on; empty if it was on none."""
         return self._nodes.get(name, "")
 
     def bound(self) -> list[str]:
@@ -96,7 +96,7 @@ class RoomWatch(Holdings):
 
 
 class GrowingPod:
-    """A pod on a node, its agent, and what stands for its kubelet: a size that the spec asks for is in force at once."""
+    """A pod on a node, its agent, and the stand-in for its kubelet: a size that the spec asks for is in force at once."""
 
     def __init__(self, objects: Objects, pod: Manifest, room: RoomWatch, ports: list[int]) -> None:
         self._objects, self._room = objects, room

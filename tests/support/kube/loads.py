@@ -1,4 +1,4 @@
-"""A pod on a real node whose load the test sets, and what its cgroups say."""
+"""A pod on a real node whose load the test sets, and the contents of its cgroups."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.kube.objects import pod
 
 
 class Load(LoadFile):
-    """What a pod's container does. At first that is nothing."""
+    """The work of a pod's container. At first there is none."""
 
     def pod(self, name: str, **arguments: Any) -> Manifest:
         """A pod with this load; the arguments are those of `objects.pod`."""

@@ -1,4 +1,4 @@
-"""What plays NeonVM's controllers in tests: runner pods, sizes that follow targets, migrations."""
+"""A stand-in for NeonVM's controllers in tests: runner pods, sizes that follow targets, migrations."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class NeonVm:
         self.is_over = False
 
     async def run(self) -> None:
-        """Play until it is over. What fails, because others change objects or the server is away, is done in the next pass."""
+        """Play until it is over. A step that fails, because others change objects or the server is away, is done in the next pass."""
         while not self.is_over:
             for type_, see_to in ((VIRTUAL_MACHINES, self._machine), (MIGRATIONS, self._migration)):
                 with suppress(KubernetesError):

@@ -33,7 +33,7 @@ class NodeOfPrograms:
         return [line for line in self.containers.log().splitlines() if all(word in line for word in words)]
 
     def leader(self) -> str:
-        """The pod that bears the leader's label; empty where none does."""
+        """The pod that bears the leader's label; empty if none does."""
         label = f"--selector={names.ROLE}={names.LEADER}"
         found = self.plane.kubectl("get", "pods", f"--namespace={SYSTEM}", label, "--output=name").split()
         return found[0] if len(found) == 1 else ""

@@ -118,7 +118,7 @@ class Objects:
 
     @staticmethod
     def shown(what: str, look: Callable[[], T | None]) -> T:
-        """What `look` gives, as soon as that is something."""
+        """The result of `look`, as soon as it is true."""
         return shown_blocking(what, look)
 
 

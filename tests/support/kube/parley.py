@@ -20,19 +20,19 @@ FORGETFUL: Final = {
     "name": "utilisation",
     "args": {"window": 2, "tailWindow": 0, "surgeWindow": 0, "memoryMargin": "8Mi"},
 }
-"""What a load was a minute ago does not count, so that a test sees a pod shrink."""
+"""The load of a minute ago does not count, so that a test sees a pod shrink."""
 HANDOVER_S: Final = "3"
-"""Shorter than agents may hold what they were permitted: a test says where that matters."""
+"""Shorter than agents may hold what they were permitted: a test for which that matters says so."""
 
 
 class ParleyPrograms:
-    """What a test has started, by name; everything is ended with the `with` block of `parley_programs`."""
+    """The programs that a test has started, by name; everything is ended with the `with` block of `parley_programs`."""
 
     def __init__(self, plane: ControlPlane, directory: Path) -> None:
         self.plane = plane
         self.directory = directory
         self.kubeconfig = plane.kubeconfig
-        """What programs that are started from now on reach the API server by."""
+        """The way to the API server of programs that are started from now on."""
         self.running: dict[str, Program] = {}
         self.ports: dict[str, int] = {}
         self._arguments: dict[str, tuple[str, ...]] = {}

@@ -50,13 +50,13 @@ def ours(name: str, milli: int, **others: Any) -> Manifest:
 
 
 class PlacingScene:
-    """Nodes of one namespace's test, its pods, and who places them."""
+    """Nodes of one namespace's test, its pods, and the schedulers that place them."""
 
     def __init__(self, parley: ParleyPrograms, objects: Objects) -> None:
         self.parley, self.objects, self.plane = parley, objects, objects.plane
         self.nodes: list[str] = []
         self.port = 0
-        """Where Parley's scheduler gives permits."""
+        """The port at which Parley's scheduler gives permits."""
 
     # ------------------------------------------------------------ beginning and end
 
@@ -112,7 +112,7 @@ class PlacingScene:
             return list(pool.map(lambda each: create_pod(self.objects, each), manifests))
 
     def node_of(self, name: str) -> str:
-        """The node of a pod; empty where it has none."""
+        """The node of a pod; empty if it has none."""
         return str(self.objects.get("pods", name)["spec"].get("nodeName", ""))
 
     def placed(self, name: str) -> str:
@@ -159,7 +159,7 @@ class PlacingScene:
         return {row["uid"]: quantities.parse(row["reserved"]["cpu"]).milli_value() for row in page["rows"]}
 
     def audit(self) -> list[str]:
-        """What Parley's scheduler finds wrong with its ledger."""
+        """The faults that Parley's scheduler finds in its ledger."""
         faults: list[str] = json.loads(fetch(self.port, "/v1/audit"))["faults"]
         return faults
 
@@ -172,5 +172,5 @@ class PlacingScene:
         return not self.audit() and all(self.rows(node) == found for node, found in truth.items())
 
     def await_right_ledger(self) -> None:
-        """Wait until `ledger_is_right`: what was kept for pods that never came ends with a later look at the cluster."""
+        """Wait until `ledger_is_right`: the room that was kept for pods that never came is freed with a later look at the cluster."""
         shown_blocking("the ledger has the pods of the API server", self.ledger_is_right)

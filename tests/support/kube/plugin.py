@@ -35,7 +35,7 @@ def install(directory: Path, programs: Programs, kubeconfig: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command has printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     printed: str

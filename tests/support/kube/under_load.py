@@ -1,4 +1,4 @@
-"""Pods whose loads go up and down on two hollow nodes, with Parley's programs around them, and who looks on from outside.
+"""Pods whose loads go up and down on two hollow nodes, with Parley's programs around them, and an onlooker from outside.
 
 Two things are looked at: the agents' change logs, and the pods as the API server shows them. Neither may ever show more than a
 node has.
@@ -42,7 +42,7 @@ LEASE_S: Final = "4"
 HANDOVER_S: Final = "35"
 """As in production, longer than an agent may hold what it was permitted (30 s)."""
 QUICK_HANDOVER_S: Final = "6"
-"""For tests where each VM has one agent, of which nobody has to hear that it is gone."""
+"""For tests in which each VM has one agent, and nobody has to hear of its end."""
 SHOWN_LINES: Final = 25
 
 
@@ -157,7 +157,7 @@ class UnderLoad:
     # ------------------------------------------------------------ what is seen
 
     def goes_on(self, *of: str) -> None:
-        """Wait until each pod of the nodes (of both, where none is named) has been resized at least twice from now on."""
+        """Wait until each pod of the nodes (of both, if none is named) has been resized at least twice from now on."""
         since_s = time.monotonic()
         wanted = {vm for node in (of or self.nodes) for vm in self.vms[node]}
 
@@ -172,7 +172,7 @@ class UnderLoad:
         shown_blocking(f"{', '.join(sorted(wanted))} are resized", are_resized)
 
     def audit(self) -> list[str]:
-        """What the scheduler that leads finds wrong with its ledger."""
+        """The faults that the scheduler that leads finds in its ledger."""
 
         def told() -> list[list[str]]:
             return [
@@ -183,12 +183,12 @@ class UnderLoad:
         return faults
 
     def lines(self, node: str) -> list[Mapping[str, Any]]:
-        """What all agents of a node have logged, in the order of time."""
+        """The log lines of all agents of a node, in the order of time."""
         logs = self.parley.directory.glob(f"state-{node}*/changes.jsonl")
         return sorted((line for log in logs for line in Tail(log).lines()), key=lambda line: line["at_s"])
 
     def held(self, node: str) -> Observer:
-        """What agents of a node held by the word of all of them, also those that others have followed."""
+        """The amounts that agents of a node held by the word of all of them, also those that others have followed."""
         observer = Observer({node: ROOM})
         for line in self.lines(node):
             if line["kind"] == "held":
@@ -209,7 +209,7 @@ class UnderLoad:
         return [*logged, *self.onlooker.faults]
 
     def most_used(self) -> Resources:
-        """The most that the agents' logs show of a node: what a test whose nodes are never full would not notice."""
+        """The largest use of a node by the agents' logs: it shows that a test has filled its nodes."""
         return max(
             (found.largest[node] for node, found in self._observers().items()),
             key=lambda each: each.vcpu_milli,
@@ -218,7 +218,7 @@ class UnderLoad:
 
 @contextmanager
 def watched(scene: UnderLoad) -> Iterator[None]:
-    """Where something fails, what is needed to find out why is printed."""
+    """Print the facts about a failure if something fails."""
     try:
         yield
     except BaseException:

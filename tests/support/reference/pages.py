@@ -1,4 +1,4 @@
-"""All pages by their paths, and what is missing in them."""
+"""All pages by their paths, and the parts that are missing in them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _MADE: Final = "<!-- Made from the programs by `make reference`. Change the code
 
 
 def made() -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """The text of each page by its name, and what is missing, each with the place where it belongs."""
+    """The text of each page by its name, and the missing parts, each with its place."""
     faults: list[str] = []
     pages = {
         "reasons.md": _reasons(faults),

@@ -169,7 +169,7 @@ def _models(annotation: Any) -> Iterator[type[Settings]]:
 
 @cache
 def docstrings(model: type[Any]) -> Mapping[str, str]:
-    """What stands below each field, or member, that the class itself declares."""
+    """The text below each field, or member, that the class itself declares."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(model)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     found = {}
@@ -214,7 +214,7 @@ def _written_kind(kind: str, default: str) -> str:
 
 
 def _kind(info: FieldInfo) -> str:
-    """What may be written there, as JSON Schema names it; amounts are quantities."""
+    """The allowed kind of value, as JSON Schema names it; amounts are quantities."""
     written = f"{info.annotation} {info.metadata}"
     for mark, kind in _AMOUNTS.items():
         if mark in written:
