@@ -27,7 +27,7 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 1
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"Serve /v1/vms to whoever has the token in this file ({RULE}), instead of to this machine only. It is read again.",
+    help=f"Serve /v1/vms to callers that show the token in this file ({RULE}), instead of to this machine only. It is read again.",
 )
 @click.option(
     "--token-may-be-missing",
