@@ -11,8 +11,9 @@ from agent.backends.logged_sizes import LoggedSizes
 from agent.core.ports import VmBackend
 from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
+from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.manager import NodePluginManager
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.ports import PluginStatus
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import RESIZER, Catalogue
 from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn, Side

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from agent.daemon.server import GUARDED
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import PluginStatus
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, Operation
 from protocol.agent_pages import NodePluginShown, NodePluginsShown, PluginCallCounts

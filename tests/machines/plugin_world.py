@@ -14,8 +14,9 @@ from unittest import mock
 from structlog.testing import capture_logs
 
 from agent.node.plugins import manager, registration
+from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.ports import PluginStatus
 from hosting import logs
 from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave
 from tests.support.virtual_time import VirtualLoop, turns

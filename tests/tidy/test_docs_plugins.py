@@ -7,12 +7,12 @@ import pytest
 from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
 from agent.node.plugins import manager, plugin_connection, registration
+from agent.node.plugins.plugin_connection import MAX_PATH_BYTES
 from agent.node.plugins.registration import RegistrationLimits
 from agent.node.plugins.types.answers import MAX_TEXT
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.metrics_source import MAX_AGE_S
 from agent.node.plugins.types.policy import MAX_PARTS
-from agent.node.plugins.unix_channel import MAX_PATH_BYTES
 from agent.node.qos.config import QOS_PLUGIN_GROUP
 from agent.node.qos.core.decisions import MAX_DECISIONS
 from agent.node.qos.core.lifecycle import LifecycleTiming

@@ -20,8 +20,8 @@ from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.core.reconciling import Operation, RegisterPlugin, UnregisterPlugin, plan
 from agent.node.plugins.core.registrations import Registration, Registrations
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds, total_plugins
+from agent.node.plugins.ports import PluginStatus
 from agent.node.plugins.registration import Registrar, RegistrationLimits
-from agent.node.plugins.status import PluginStatus
 from agent.node.plugins.watcher import Watcher
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from agent.daemon import plugin_page, qos_page
 from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
-from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import CallFigures, PluginStatus
 from agent.node.qos.callbacks import CallbackStatus
 from agent.node.qos.collectors import CollectorFigures
 from agent.node.qos.core.actions import CgroupResource, StrategyDecision

@@ -11,11 +11,12 @@ from structlog.testing import capture_logs
 
 from agent.node.plugins import registration
 from agent.node.plugins.core.operations import MAX_ERROR
+from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.core.reconciling import RegisterPlugin
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import STARTS, PluginReconciler
 from agent.node.plugins.plugin_connection import PluginTold
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.ports import PluginStatus
 from hosting import logs
 from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave
 from tests.support.virtual_time import now_s, turns, virtually
