@@ -6,9 +6,10 @@ import pytest
 
 from agent.daemon import plugin_page
 from agent.daemon.node_settings import PluginSettings
-from agent.node.plugins import manager, plugin_connection, registration
+from agent.node.plugins import dialling, plugin_connection
+from agent.node.plugins.core import sockets
 from agent.node.plugins.plugin_connection import MAX_PATH_BYTES
-from agent.node.plugins.registration import RegistrationLimits
+from agent.node.plugins.registrar import RegistrationLimits
 from agent.node.plugins.types.answers import MAX_TEXT
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.metrics_source import MAX_AGE_S
@@ -147,10 +148,10 @@ def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
     settings, registering, calling = PluginSettings(), RegistrationLimits(), PluginLimits()
     for sentence in (
         f"dialled for up to {registering.dial_s:g} s",
-        f"{registration.DIALS} sockets are dialled at once",
-        f"the first turn of a socket takes {registration.FIRST_TURN_S:g} s",
-        f"(up to {registration.PATIENT} sockets at the same time)",
-        f"At most {manager.STARTS} registrations begin in one pass",
+        f"{dialling.DIALS} sockets are dialled at once",
+        f"the first turn of a socket takes {dialling.FIRST_TURN_S:g} s",
+        f"(up to {dialling.PATIENT} sockets at the same time)",
+        f"At most {sockets.STARTS} registrations begin in one pass",
         f"Of more than {ALIKE} sockets with the same fault",
         f"list up to {plugin_page.MAX_LISTED} sockets",
         f"a `type` and a `name` have at most {plugin_connection.MAX_LABEL} printable characters",

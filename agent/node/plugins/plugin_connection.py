@@ -53,10 +53,12 @@ class UnixChannel:
 
     async def close(self) -> None:
         """Close the connection at once; calls under way fail."""
-        await self.channel.close()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        try:
+            await self.channel.close()
+        finally:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
 
 _CONFIRM_S: Final = 1.0

@@ -73,7 +73,8 @@ def every_family() -> list[AnyFamily]:
 
 
 def _of_the_plugin_manager() -> tuple[AnyFamily, ...]:
-    worlds = Worlds(DesiredStateOfWorld(lambda: 0, lambda: "uid"), ActualStateOfWorld())
+    desired = DesiredStateOfWorld(lambda: 0, lambda: "uid")
+    worlds = Worlds(desired, ActualStateOfWorld(desired.table))
     worlds.desired.add_or_update_plugin("/plugins/a.sock")
     return plugins_families(worlds)
 

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import grpc
 import grpc.aio
 
-from agent.node.plugins.core.handler import PluginHandler
+from agent.node.plugins.core.plugin_info import PluginHandler
 from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES, UnixChannel
 from agent.node.plugins.ports import CallFigures, PluginError
 from agent.node.plugins.proto import metricssource_v1_pb2, policy_v1_pb2, resizer_v1_pb2
