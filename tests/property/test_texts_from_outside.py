@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.core import events
 from agent.core.policies.values import Goal, GoalPart, ResourceGoal
-from agent.daemon import plugin_page
+from agent.daemon import node_plugins
 from agent.daemon.policies import checked
 from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.ports import PluginStatus
@@ -59,7 +59,7 @@ def _own_policy(text: str) -> list[str]:
 
 def _plugins(text: str) -> list[str]:
     status = PluginStatus(f"/p/{text}", PluginState.FAILED, 1.0, endpoint=f"/e/{text}")
-    (shown,) = json.loads(plugin_page.document("n", "/p", [status]))["plugins"]
+    (shown,) = json.loads(node_plugins.document("n", "/p", [status]))["plugins"]
     return [shown["socket"], shown["endpoint"]]
 
 

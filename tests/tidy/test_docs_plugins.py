@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from agent.daemon import plugin_page
+from agent.daemon.node_plugins import MAX_LISTED
 from agent.daemon.node_settings import PluginSettings
 from agent.node.plugins import dialling, plugin_connection
 from agent.node.plugins.core import sockets
@@ -153,7 +153,7 @@ def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
         f"(up to {dialling.PATIENT} sockets at the same time)",
         f"At most {sockets.STARTS} registrations begin in one pass",
         f"Of more than {ALIKE} sockets with the same fault",
-        f"list up to {plugin_page.MAX_LISTED} sockets",
+        f"list up to {MAX_LISTED} sockets",
         f"a `type` and a `name` have at most {plugin_connection.MAX_LABEL} printable characters",
         f"at most {plugin_connection.MAX_VERSIONS} versions of at most {plugin_connection.MAX_VERSION} printable characters",
         f"An `endpoint` has at most {plugin_connection.MAX_ENDPOINT_BYTES} bytes",

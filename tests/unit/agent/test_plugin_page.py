@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from agent.daemon.plugin_page import families
+from agent.daemon.node_plugins import families
 from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.ports import CallFigures, PluginStatus
 
