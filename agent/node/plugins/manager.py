@@ -1,6 +1,7 @@
 """The plugin manager: plugins that put a socket into a folder are registered, as with the kubelet (seed 003).
 
-The reconciler compares the desired world with the actual one and gives what differs to the executor, one task for each socket."""
+The reconciler compares the desired world with the actual one, pass by pass, and gives what differs to the registrar.
+"""
 
 import asyncio
 import random
@@ -46,7 +47,7 @@ DUTY: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class AskedOperation:
-    """What a pass asked of the executor. `refusal` is None where the operation was started."""
+    """What a pass asked of the registrar. `refusal` is None where the operation was started."""
 
     operation: Operation
     refusal: Refusal | None
@@ -112,7 +113,7 @@ class PluginReconciler:
             await asyncio.sleep(max(PAUSE_S, DUTY * took_s))
 
     def reconcile(self) -> tuple[AskedOperation, ...]:
-        """One pass: what is to be done now is started. Returns what was asked of the executor."""
+        """One pass: what is to be done now is started. Returns what was asked of the registrar."""
         now_s = self._clock()
         for entered in self._table.apply(PassBegun(), now_s):
             self._stepped(entered)

@@ -68,8 +68,8 @@ class Registrar:
         on_step: Callable[[PluginSocket], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """`on_step` is called after each change of a state; `on_end` with the path when an operation
-        has ended, or a plugin's server has gone."""
+        """`on_step` is called after each change of a state; `on_end` with the path when an operation has ended, or a plugin's server
+        has gone."""
         self._actual = worlds.actual
         self._table = worlds.table
         self._limits = limits
@@ -133,7 +133,7 @@ class Registrar:
         before: asyncio.Task[None] | None,
     ) -> None:
         plugin, connection = operation.plugin, None
-        failed: BaseException | None = None
+        failed: Exception | None = None
         try:
             try:
                 if before is not None:
@@ -145,8 +145,8 @@ class Registrar:
                         await self.unregister(plugin, is_lost=is_lost)
             except Exception as error:  # noqa: BLE001 - the error of an operation is recorded, and the next try waits
                 failed = error
-            except BaseException as error:
-                failed = error
+            except BaseException:
+                failed = RegistrationError("given up at the agent's end")
                 raise
             finally:
                 text = None if failed is None else _plain(failed)
@@ -166,8 +166,10 @@ class Registrar:
             await connection.lost()
 
     async def register(self, plugin: PluginInfo, handlers: Mapping[str, PluginHandler]) -> PluginConnection:
-        """Register a plugin of the desired world with the handler of its type. Returns the connection, which is the caller's. Raises
-        `RegistrationError`."""
+        """Register a plugin of the desired world with the handler of its type. Returns the connection, which the caller closes.
+
+        Raises `RegistrationError`.
+        """
         self._apply(PluginDialled(plugin))
         socket = self._table.at(plugin.socket_path)
         connection: PluginConnection | None = None

@@ -1,13 +1,16 @@
 """Which plugins should be registered, and which are: the two caches of seed 003, as views of the table of sockets.
 
-Listings are copies. Paths are opaque: nobody cleans them.
+Listings are copies. Paths are opaque: nobody cleans them. The table times nothing of what a world tells it, so any moment does.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from agent.node.plugins.core.plugin_info import PluginInfo
 from agent.node.plugins.core.sockets import ActualAdded, ActualRemoved, SocketGone, SocketMade, SocketTable
+
+_ANY_S: Final = 0.0
 
 
 class SocketPathError(ValueError):
@@ -38,13 +41,13 @@ class DesiredStateOfWorld:
         anew. Raises `SocketPathError` for an empty path."""
         if not socket_path:
             raise SocketPathError
-        self.table.apply(SocketMade(PluginInfo(socket_path, self.now_ns(), self.new_uuid())), 0.0)
+        self.table.apply(SocketMade(PluginInfo(socket_path, self.now_ns(), self.new_uuid())), _ANY_S)
         self.on_change()
 
     def remove_plugin(self, socket_path: str) -> None:
         """Note that the socket is gone. A path that is not known changes nothing."""
         if self.plugin_exists(socket_path):
-            self.table.apply(SocketGone(socket_path), 0.0)
+            self.table.apply(SocketGone(socket_path), _ANY_S)
             self.on_change()
 
     def get_plugins_to_register(self) -> list[PluginInfo]:
@@ -66,12 +69,12 @@ class ActualStateOfWorld:
         """Store the plugin in place of whatever was at its path. Raises `SocketPathError` for an empty path."""
         if not plugin.socket_path:
             raise SocketPathError
-        self.table.apply(ActualAdded(plugin), 0.0)
+        self.table.apply(ActualAdded(plugin), _ANY_S)
 
     def remove_plugin(self, socket_path: str) -> None:
         """Forget the plugin at the path. A path that is not known changes nothing."""
         if self.table.get(socket_path) is not None:
-            self.table.apply(ActualRemoved(socket_path), 0.0)
+            self.table.apply(ActualRemoved(socket_path), _ANY_S)
 
     def get_registered_plugins(self) -> list[PluginInfo]:
         """All plugins that are here, in no certain order."""
