@@ -1,19 +1,29 @@
-"""How long a path waits after failures, beyond what is recorded: sockets that were created anew, chance, and paths that are gone."""
+"""The table of sockets beyond what is recorded: how long a path waits after failures, which socket of a name comes back, what ends first."""
 
 import random
 
 import pytest
 
 from agent.node.plugins.core.plugin_info import PluginInfo
+from agent.node.plugins.core.plugin_state import PluginState as S
+from agent.node.plugins.core.plugin_state import RegistrationEvent as E
 from agent.node.plugins.core.sockets import (
     JITTER,
     RETRY,
+    ActualAdded,
     OperationEnded,
     PassBegun,
+    PluginDescribed,
+    PluginDialled,
+    PluginSocket,
     Refusal,
+    RegisterPlugin,
+    RegistrationMoved,
+    ServerLost,
     SocketGone,
     SocketMade,
     SocketTable,
+    UnregisterPlugin,
 )
 
 PATH = "/p/a.sock"
@@ -80,3 +90,44 @@ def test_a_path_at_work_is_never_forgotten() -> None:
     assert tried(table, "U1", 0.0) is None
     table.apply(PassBegun(), 1000.0)
     assert tried(table, "U2", 1000.0) is Refusal.ALREADY_EXECUTING
+
+
+def registered(table: SocketTable, path: str, uuid: str) -> PluginSocket:
+    """The plugin `gpu` registers at a socket that was just created. Returns the socket's record."""
+    info = PluginInfo(path, uuid=uuid)
+    table.apply(SocketMade(info), 0.0)
+    table.apply(PassBegun(), 0.0)
+    assert table.begin(info, 0.0) is None
+    table.apply(PluginDialled(info), 0.0)
+    table.apply(PluginDescribed(info, ("DevicePlugin", "gpu"), ("v1",)), 0.0)
+    for event in (E.IDENTIFIED, E.VALIDATED):
+        table.apply(RegistrationMoved(path, event), 0.0)
+    table.apply(ActualAdded(info), 0.0)
+    for event in (E.TAKEN, E.ACKNOWLEDGED):
+        table.apply(RegistrationMoved(path, event), 0.0)
+    table.apply(OperationEnded(path, None, 0.0), 0.0)
+    return table.at(path)
+
+
+def test_the_newest_socket_that_is_left_comes_back_when_a_newer_one_ends() -> None:
+    table = SocketTable()
+    oldest, older, newest = (registered(table, f"/p/{each}.sock", each) for each in "abc")
+    assert [each.state for each in (oldest, older, newest)] == [S.SUPERSEDED, S.SUPERSEDED, S.REGISTERED]
+    assert table.apply(RegistrationMoved(newest.path, E.ENDED), 1.0) == (newest,)
+    assert table.apply(RegistrationMoved(newest.path, E.DEREGISTERED), 1.0) == (newest, older)
+    assert [each.state for each in (oldest, older, newest)] == [S.SUPERSEDED, S.DISCOVERED, S.DISCOVERED]
+
+
+def test_what_is_replaced_ends_first_and_a_lost_server_is_told_apart() -> None:
+    table = SocketTable()
+    replaced, lost = registered(table, "/p/a.sock", "U1").plugin, registered(table, "/p/b.sock", "U2").plugin
+    assert table.plan(1.0) == ()
+    anew = PluginInfo("/p/a.sock", uuid="U3")
+    table.apply(SocketMade(anew), 1.0)
+    table.apply(ServerLost(lost), 1.0)
+    table.apply(ServerLost(anew), 1.0)  # nobody has registered it
+    assert table.plan(1.0) == (
+        UnregisterPlugin(replaced),
+        UnregisterPlugin(lost, is_lost=True),
+        RegisterPlugin(anew),
+    )
