@@ -23,13 +23,13 @@ from agent.backends.factories import (
 from agent.core.model import Vm
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
-from agent.daemon import policies, runner_metrics, vm_pages
-from agent.daemon.announcer import Announcer
+from agent.daemon import policies, qos, runner_metrics, vm_pages
+from agent.daemon.announcer import Announcer, ClusterNode, NodeEvents
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
-from agent.daemon.node_events import ClusterNode
-from agent.daemon.node_extensions import NodeExtensions, StrategyOptions
+from agent.daemon.node_plugins import NodePlugins
+from agent.daemon.qos import NodeStrategies, StrategyOptions
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
@@ -96,9 +96,13 @@ class Daemon:
         self._scheduler: SchedulerLink | None = None
         self._machines: Machines | None = None
         self._supervisor = Supervisor(self._log, self._rng)
-        self._extensions = NodeExtensions(
-            settings, parts.strategies, parts.cluster, change_log, self._log, self._rng
-        )
+        events = NodeEvents(parts.cluster, self._log)
+        self._plugins = NodePlugins(settings, events.tell, change_log, self._log, self._rng)
+        self._strategies: NodeStrategies | None = None
+        if parts.strategies is not None:
+            self._strategies = NodeStrategies(
+                settings, parts.strategies, parts.cluster, events, self._log, self._rng
+            )
         self._server = AgentServer(
             server_settings,
             self._log,
@@ -110,7 +114,8 @@ class Daemon:
             private=(
                 server.Route("GET", "/v1/vms", self._vms, about=vm_pages.LIST),
                 server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm, about=vm_pages.ONE),
-                *self._extensions.routes(),
+                self._plugins.route(),
+                qos.route(settings.node, self._strategies),
             ),
             callbacks=Callbacks(self._runners).routes(),
         )
@@ -119,7 +124,7 @@ class Daemon:
         """Serve; 1 if the address is taken. Raises `BackendError` if a VM's state cannot be read."""
         to_informants = HttpClient(max_connections=512)
         options = self._backend_options(to_informants)
-        installed = self._extensions.installed(FACTORIES[self._settings.backend](options))
+        installed = self._plugins.installed(FACTORIES[self._settings.backend](options))
         try:
             port, with_tls = await self._server.open()
         except OSError as error:
@@ -150,7 +155,7 @@ class Daemon:
                 await fleet.close()
                 if installed.machines is not None:
                     await installed.machines.close()
-                await self._extensions.close()
+                await self._plugins.close()
                 if not self._lost_lock:  # else the directory may be another agent's
                     await self._load_files.save(self._known_loads())
                 await scheduler.close()
@@ -168,7 +173,7 @@ class Daemon:
             self._kubernetes,
             OnQemu(settings.qemu.guest_rules(), to_informants, self._moved, self._log),
             self._cgroups(to_informants),
-            self._extensions.sizes,
+            self._plugins.sizes,
         )
 
     def _cgroups(self, to_informants: HttpClient) -> Callable[[Vm], Awaitable[PodCgroups | None]]:
@@ -201,7 +206,7 @@ class Daemon:
             policies.standard(has_plugins=settings.plugins.directory is not None),
             self._load_files,
             RunnerContext(self._change_log, self._log, self._rng, self._latencies),
-            self._extensions.catalogue,
+            self._plugins.catalogue,
         )
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
@@ -224,7 +229,9 @@ class Daemon:
         self._supervisor.start("source of VMs", lambda: self._follow_source(fleet))
         self._supervisor.start("certificates", self._watch_certificates)
         self._supervisor.start("load files", lambda: self._load_files.keep(self._known_loads))
-        self._extensions.start(self._supervisor, self._runners)
+        self._plugins.start(self._supervisor)
+        if self._strategies is not None:
+            self._strategies.start(self._supervisor, self._runners)
 
     # ---------------------------------------------------------------- files and sources that are watched
 
@@ -291,7 +298,7 @@ class Daemon:
         if self._machines is not None:
             machines = {each.vm.name: self._machines.machine(each.vm.name) for each in runners}
             notes = replace(notes, machines=machines)
-        return notes.with_warnings(self._extensions.warnings(runners))
+        return notes.with_warnings(self._plugins.warnings(runners))
 
     async def _vms(self, _: server.Request) -> server.Reply:
         runners = self._runners()
@@ -309,5 +316,6 @@ class Daemon:
             *runner_metrics.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
             *(self._machines.families() if self._machines is not None else ()),
-            *self._extensions.families(),
+            *self._plugins.families(),
+            *(self._strategies.families() if self._strategies is not None else ()),
         ]

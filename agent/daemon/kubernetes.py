@@ -13,12 +13,11 @@ from agent.backends.factories import OnKubernetes
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.ports import VmSource
 from agent.daemon import annotations, policies
-from agent.daemon.announcer import Announcer
+from agent.daemon.announcer import Announcer, ClusterNode
 from agent.daemon.conditions import Conditions
 from agent.daemon.controllers import Controllers
 from agent.daemon.daemon import DaemonParts
 from agent.daemon.evictor import Evictor
-from agent.daemon.node_events import ClusterNode
 from agent.daemon.settings import AgentSettings
 from agent.peers import endpoints
 from agent.peers.candidates import Candidates

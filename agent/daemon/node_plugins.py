@@ -1,26 +1,128 @@
-"""Node plugins in the daemon: their manager, and the catalogue that the runners' peers ask. Loads gRPC."""
+"""Node plugins in the daemon: their manager, the catalogue that the runners' peers ask, what is told of them, and their page.
+
+gRPC is an extra: it is loaded only where the settings name a folder of plugins.
+"""
 
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from agent.backends.change_log import ChangeLog
+from agent.backends.factories import InstalledBackend
 from agent.backends.logged_sizes import LoggedSizes
-from agent.core.ports import VmBackend
-from agent.daemon import plugin_page
-from agent.daemon.node_settings import PluginSettings
-from agent.node.plugins.manager import NodePluginManager
-from agent.node.plugins.status import PluginState, PluginStatus
-from agent.node.plugins.types.calls import PluginLimits
-from agent.node.plugins.types.catalogue import RESIZER, Catalogue
-from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn, Side
+from agent.daemon.server import GUARDED
+from agent.daemon.settings import AgentSettings
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import PluginStatus
 from agent.runner.runner import Runner
+from hosting import server
 from hosting.fault_log import ALIKE, FaultTally
 from hosting.logs import Logger
 from hosting.metrics import Family
+from hosting.problems import DocumentedAnswer, Operation
+from hosting.supervisor import Supervisor
+from protocol.agent_pages import NodePluginShown, NodePluginsShown, PluginCallCounts
 from protocol.texts import clean
+
+if TYPE_CHECKING:  # gRPC is an extra
+    from agent.node.plugins.manager import NodePluginManager
+    from agent.node.plugins.types.catalogue import Catalogue
+    from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn
+
+MAX_LISTED: Final = 1000
+"""Sockets that are shown one by one: all that a node has, unless something has gone wrong with its folder."""
+_IDLE: Final = frozenset({PluginState.DISCOVERED, PluginState.CONNECTING, PluginState.FAILED})
+
+PAGE: Final = Operation(
+    "The node plugins", {200: DocumentedAnswer("The plugins.", NodePluginsShown)}, "node", shared=GUARDED
+)
+
+
+def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
+    """The whole of `/v1/plugins`. `directory` is None where the settings name none.
+
+    Of very many sockets those that are in use come first, and then by path; of the others only the number in each state is told.
+    """
+    ordered = sorted(statuses, key=lambda each: (each.state in _IDLE, each.socket_path))
+    plugins = tuple(_plugin(each) for each in ordered[:MAX_LISTED])
+    more = Counter(each.state.value for each in ordered[MAX_LISTED:])
+    return msgspec.json.encode(NodePluginsShown(node=node, directory=directory, plugins=plugins, more=more))
+
+
+def _plugin(status: PluginStatus) -> NodePluginShown:
+    figures = status.figures
+    return NodePluginShown(
+        type=status.plugin_type or None,
+        name=status.name or None,
+        state=status.state.value,
+        since_seconds=round(status.since_s, 1),
+        socket=clean(status.socket_path),
+        endpoint=clean(status.endpoint) or None,
+        versions=tuple(status.versions),
+        last_error=status.last_error or None,
+        retry_in_seconds=None if status.retry_in_s is None else round(status.retry_in_s, 1),
+        calls=PluginCallCounts(
+            made=figures.calls,
+            failed=figures.failures,
+            timed_out=figures.timeouts,
+            turned_away=figures.turned_away,
+            in_flight=figures.in_flight,
+            last_error=figures.last_error or None,
+        ),
+    )
+
+
+def families(statuses: Sequence[PluginStatus], changes: Counter[tuple[str, str]]) -> Iterator[Family]:
+    """The metrics of plugins. `changes` counts registrations by the plugin's type and what became of them."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in statuses:
+        counts[each.plugin_type, each.state.value] += 1
+    types = sorted({each.plugin_type for each in statuses})
+    yield Family(
+        "gauge",
+        "parley_agent_plugins",
+        "Sockets of plugins by the plugin's type (empty before it is known) and state",
+        ("type", "state"),
+        tuple(
+            ((kind, state.value), float(counts[kind, state.value])) for kind in types for state in PluginState
+        ),
+    )
+    yield Family(
+        "counter",
+        "parley_agent_plugin_registrations",
+        "Registrations of plugins by type and result",
+        ("type", "result"),
+        tuple((labels, float(count)) for labels, count in sorted(changes.items())),
+    )
+    yield Family(
+        "counter",
+        "parley_agent_plugin_calls",
+        "Calls to plugins since their registration, by result",
+        ("type", "name", "result"),
+        tuple(_calls(statuses)),
+    )
+
+
+def _calls(statuses: Sequence[PluginStatus]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for each in statuses:
+        if each.state is not PluginState.REGISTERED:
+            continue
+        figures = each.figures
+        done = figures.calls - figures.failures - figures.in_flight
+        for result, count in (
+            ("answered", max(done, 0)),
+            ("failed", figures.failures - figures.timeouts),
+            ("timed-out", figures.timeouts),
+            ("turned-away", figures.turned_away),
+        ):
+            yield (each.plugin_type, each.name, result), float(count)
+
 
 Tell = Callable[[bool, str, str, str], None]
 """Tells an Event: whether it is a warning, the reason and the action as in an Event of Kubernetes, and a text."""
@@ -80,70 +182,98 @@ class PluginEvents:
 
 
 class NodePlugins:
-    """The plugins of `settings.directory`. `tell` is told of those that registered, failed or were lost."""
+    """The plugins of the folder that the settings name; nothing runs where they name none."""
 
     def __init__(
-        self,
-        settings: PluginSettings,
-        tell: Tell,
-        sizes: LoggedSizes,
-        log: Logger,
-        rng: random.Random,
+        self, settings: AgentSettings, tell: Tell, change_log: ChangeLog, log: Logger, rng: random.Random
     ) -> None:
-        assert settings.directory is not None
-        self._events = PluginEvents(tell)
+        """`tell` is told of plugins that registered, failed or were lost."""
+        self._node, self._settings = settings.node, settings.plugins
         self._log, self._rng = log, rng
-        self._resizer: tuple[str, ResizerOrBuiltIn] | None = None
-        limits = PluginLimits(call_deadline_s=settings.deadline, max_calls=settings.max_calls)
-        self.catalogue = Catalogue(limits, sizes=sizes)
+        self._events = PluginEvents(tell)
+        self.sizes = LoggedSizes(change_log)
+        """Shared by the built-in back end and resizers."""
+        self.catalogue: Catalogue | None = None
+        """The plugins that runners may ask; None where there are none."""
+        self._manager: NodePluginManager | None = None
+        self._resizer: ResizerOrBuiltIn | None = None
+        if settings.plugins.directory is not None:
+            self._load(settings.plugins.directory)
+
+    def _load(self, directory: Path) -> None:
+        from agent.node.plugins.manager import NodePluginManager  # noqa: PLC0415 - gRPC is an extra
+        from agent.node.plugins.types.calls import PluginLimits  # noqa: PLC0415 - so with this
+        from agent.node.plugins.types.catalogue import Catalogue  # noqa: PLC0415 - and with this
+
+        limits = PluginLimits(call_deadline_s=self._settings.deadline, max_calls=self._settings.max_calls)
+        self.catalogue = Catalogue(limits, sizes=self.sizes)
         self._manager = NodePluginManager(
-            settings.directory,
+            directory,
             self.catalogue.handlers(),
-            log=log,
-            rng=rng,
+            log=self._log,
+            rng=self._rng,
             clock=time.monotonic,
             on_change=self._events.changed,
         )
 
-    async def run(self) -> None:
-        await self._manager.run()
+    def start(self, supervisor: Supervisor) -> None:
+        """Run as a child of the daemon."""
+        if self._manager is not None:
+            supervisor.start("node plugins", self._manager.run)
 
     async def close(self) -> None:
-        """End every call, and close every connection."""
-        await self.catalogue.close()
+        """End every call that the runners have made, and close every connection."""
+        if self.catalogue is not None:
+            await self.catalogue.close()
 
-    def resizer(self, name: str, built_in: VmBackend) -> VmBackend:
-        """The resizer of that name, which the built-in back end replaces while the plugin is away."""
-        self._resizer = (
-            name,
-            ResizerOrBuiltIn(
-                self.catalogue.resizer(name),
-                built_in,
-                lambda: self.catalogue.is_registered(RESIZER, name),
-                log=self._log,
-                rng=self._rng,
-            ),
+    def installed(self, built_in: InstalledBackend) -> InstalledBackend:
+        """The back end, or the resizer that stands before it and which it replaces while the plugin is away."""
+        name, catalogue = self._settings.resizer, self.catalogue
+        if name is None or catalogue is None:
+            return built_in
+        from agent.node.plugins.types.catalogue import RESIZER  # noqa: PLC0415 - gRPC is an extra
+        from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn  # noqa: PLC0415 - so with this
+
+        self._resizer = ResizerOrBuiltIn(
+            catalogue.resizer(name),
+            built_in.backend,
+            lambda: catalogue.is_registered(RESIZER, name),
+            log=self._log,
+            rng=self._rng,
         )
-        return self._resizer[1]
+        return replace(built_in, backend=self._resizer)
 
-    def warnings(self, runners: Iterable[Runner]) -> dict[str, str]:
-        """The VMs that the built-in back end resizes in the place of the resizer."""
-        if self._resizer is None:
+    def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
+        """What is to be said of VMs by name: those that the built-in back end resizes in the place of the resizer."""
+        backend = self._resizer
+        if backend is None:
             return {}
-        name, backend = self._resizer
-        text = f"resizer plugin {name} is away or fails: the built-in back end resizes this VM"
-        return {each.vm.name: text for each in runners if backend.side(each.vm) is Side.BUILT_IN}
+        text = (
+            f"resizer plugin {self._settings.resizer} is away or fails: the built-in back end resizes this VM"
+        )
+        return {each.vm.name: text for each in runners if backend.is_replaced(each.vm)}
 
-    def statuses(self) -> tuple[PluginStatus, ...]:
-        """Every socket, with the figures of the calls to the plugin behind it."""
-        return tuple(self._with_figures(status) for status in self._manager.statuses())
+    def route(self) -> server.Route:
+        """The page, which is served without plugins as well."""
+        return server.Route("GET", "/v1/plugins", self._page, about=PAGE)
 
     def families(self) -> Iterator[Family]:
-        """The metrics."""
-        yield from self._manager.families()
-        yield from plugin_page.families(self.statuses(), self._events.counts)
+        """The metrics, where there are plugins."""
+        if self._manager is not None:
+            yield from self._manager.families()
+            yield from families(self._statuses(), self._events.counts)
+
+    async def _page(self, _: server.Request) -> server.Reply:
+        directory = self._settings.directory
+        where = str(directory) if directory is not None else None
+        return server.Reply(200, document(self._node, where, self._statuses()))
+
+    def _statuses(self) -> tuple[PluginStatus, ...]:
+        """Every socket, with the figures of the calls to the plugin behind it."""
+        found = self._manager.statuses() if self._manager is not None else ()
+        return tuple(self._with_figures(status) for status in found)
 
     def _with_figures(self, status: PluginStatus) -> PluginStatus:
-        if status.state is not PluginState.REGISTERED:
+        if status.state is not PluginState.REGISTERED or self.catalogue is None:
             return status
         return replace(status, figures=self.catalogue.figures(status.plugin_type, status.name))

@@ -1,29 +1,33 @@
-"""Strategies in the daemon: their manager, and their tools (states, metrics, cgroups, evictions, Events).
+"""Strategies in the daemon: their manager, what they are given (states, metrics, cgroups, evictions, Events), and their page.
 
-Their gates follow a file; the states of VMs follow the runners."""
+Their gates follow a file; the states of VMs follow the runners.
+"""
 
 import asyncio
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from agent.daemon import qos_page
+import msgspec
+
+from agent.daemon.announcer import ClusterNode, NodeEvents
 from agent.daemon.evictor import is_evicted_when_stuck
-from agent.daemon.node_events import ClusterNode, NodeEvents
-from agent.daemon.node_extensions import StrategyOptions
 from agent.daemon.node_settings import QosSettings
+from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
-from agent.node.qos.callbacks import StateCallbacks
+from agent.node.qos.callbacks import CallbackStatus, StateCallbacks
 from agent.node.qos.client import StrategyPorts
-from agent.node.qos.collectors import Collectors
+from agent.node.qos.collectors import CollectorFigures, Collectors
+from agent.node.qos.config import QOSExtensionConfig
+from agent.node.qos.core.decisions import DecisionRecord
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.evictor import PodEvictor
-from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.manager import QosManager
+from agent.node.qos.executor import LastWrite, ResourceExecutor
+from agent.node.qos.manager import QosManager, StrategyStatus
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.run_marks import RunMarks
@@ -31,16 +35,141 @@ from agent.node.qos.states_informer import States
 from agent.runner.runner import Runner
 from agent.sources.described import Found
 from agent.sources.kubernetes import Store
+from hosting import server
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from hosting.metrics import Family
+from hosting.problems import DocumentedAnswer, Operation
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Supervisor
 from hosting.watched_file import FileUnreachableError, WatchedFile
+from protocol.agent_pages import (
+    CollectorsShown,
+    GroupWrite,
+    StrategiesShown,
+    StrategyCallback,
+    StrategyDecisionShown,
+    StrategyShown,
+)
 from protocol.quantities import QuantityError
 from protocol.values import ZERO, Resources
+
+PAGE: Final = Operation(
+    "The strategies", {200: DocumentedAnswer("The strategies.", StrategiesShown)}, "node", shared=GUARDED
+)
+
+
+def nothing(node: str) -> bytes:
+    """`/v1/qos` of an agent whose settings name no strategies."""
+    return msgspec.json.encode(StrategiesShown(node=node, enabled=False, strategies=()))
+
+
+def document(
+    node: str,
+    statuses: Sequence[StrategyStatus],
+    callbacks: Sequence[CallbackStatus],
+    writes: Sequence[LastWrite],
+    collected: CollectorFigures,
+    now_s: float,
+) -> bytes:
+    """The whole of `/v1/qos`. `now_s` is the moment of the same clock as the decisions' times."""
+    return msgspec.json.encode(
+        StrategiesShown(
+            node=node,
+            enabled=True,
+            strategies=tuple(_strategy(each, now_s) for each in statuses),
+            callbacks=tuple(map(_callback, callbacks)),
+            writes=tuple(
+                GroupWrite(
+                    group=each.group,
+                    resource=each.resource.value,
+                    value=each.value,
+                    strategy=each.writer or None,
+                )
+                for each in writes
+            ),
+            collectors=CollectorsShown(
+                rounds=collected.rounds,
+                round_seconds=round(collected.round_s, 4),
+                pods=collected.pods,
+                left_out=dict(sorted(collected.left_out.items())),
+            ),
+        )
+    )
+
+
+def _strategy(status: StrategyStatus, now_s: float) -> StrategyShown:
+    counts: dict[str, dict[str, int]] = {}
+    for (action, result), count in sorted(status.counts.items()):
+        counts.setdefault(action, {})[result] = count
+    return StrategyShown(
+        name=status.name,
+        stage=status.stage.value,
+        enabled=status.is_enabled,
+        recommend_only=status.recommends_only,
+        state=status.state.value,
+        since_seconds=round(status.state_s, 1),
+        restarts=status.restarts,
+        last_error=status.last_error or None,
+        counts=counts,
+        decisions=tuple(_decision(each, now_s) for each in status.decisions),
+    )
+
+
+def _decision(record: DecisionRecord, now_s: float) -> StrategyDecisionShown:
+    decision = record.decision
+    return StrategyDecisionShown(
+        seconds_ago=round(max(now_s - record.at_s, 0.0), 1),
+        rounds=record.rounds,
+        action=decision.is_action,
+        reason=decision.reason,
+        message=decision.message,
+        inputs={name: round(value, 6) for name, value in sorted(decision.inputs.items())},
+    )
+
+
+def _callback(status: CallbackStatus) -> StrategyCallback:
+    return StrategyCallback(
+        objects=status.object_type.value,
+        name=status.name,
+        owner=status.owner or None,
+        calls=status.calls_total,
+        errors=status.errors_total,
+        last_error=status.last_error or None,
+        running_seconds=None if status.running_s is None else round(status.running_s, 1),
+    )
+
+
+def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
+    """The metrics of strategies."""
+    yield Family(
+        "gauge",
+        "parley_agent_strategies",
+        "Whether the strategy's gate is on (1) or off (0), by the state in which the strategy is",
+        ("strategy", "state"),
+        tuple(((each.name, each.state.value), float(each.is_enabled)) for each in statuses),
+    )
+    yield Family(
+        "counter",
+        "parley_agent_strategy_restarts",
+        "Restarts of strategies that failed",
+        ("strategy",),
+        tuple(((each.name,), float(each.restarts)) for each in statuses),
+    )
+    yield Family(
+        "counter",
+        "parley_agent_strategy_actions",
+        "Decisions of strategies by reason; their writes, evictions and Events by result",
+        ("strategy", "action", "result"),
+        tuple(
+            ((each.name, *labels), float(count))
+            for each in statuses
+            for labels, count in sorted(each.counts.items())
+        ),
+    )
+
 
 CHECK_S: Final = 2.0
 
@@ -205,6 +334,16 @@ def machine() -> Resources:
     return Resources((os.cpu_count() or 1) * 1000, memory_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class StrategyOptions:
+    """The strategies that are wanted: their configuration, the settings file, whose gates may change, and the gates that the command line has
+    `given`, which win."""
+
+    config: QOSExtensionConfig
+    file: Path
+    given: Mapping[str, bool]
+
+
 class NodeStrategies:
     """The strategies of `options`. Made in the daemon's loop."""
 
@@ -231,9 +370,8 @@ class NodeStrategies:
         api = cluster.api if cluster is not None else None
         recorder = cluster.recorder if cluster is not None else None
         evictor = PodEvictor(api, recorder, clock=time.monotonic, log=log)
-        ports = StrategyPorts(
-            self._executor, evictor, events, RunMarks(settings.state_directory / "strategies")
-        )
+        marks = RunMarks(settings.state_directory / "strategies")
+        ports = StrategyPorts(self._executor, evictor, events, marks)
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
@@ -247,7 +385,7 @@ class NodeStrategies:
 
     def document(self) -> bytes:
         """The whole of `/v1/qos`."""
-        return qos_page.document(
+        return document(
             self._node,
             self._manager.statuses(),
             self._manager.callbacks(),
@@ -258,4 +396,13 @@ class NodeStrategies:
 
     def families(self) -> Iterator[Family]:
         """The metrics."""
-        yield from qos_page.families(self._manager.statuses())
+        yield from families(self._manager.statuses())
+
+
+def route(node: str, strategies: NodeStrategies | None) -> server.Route:
+    """The page, which is served without strategies as well."""
+
+    async def page(_: server.Request) -> server.Reply:
+        return server.Reply(200, nothing(node) if strategies is None else strategies.document())
+
+    return server.Route("GET", "/v1/qos", page, about=PAGE)

@@ -15,8 +15,8 @@ import click
 from agent.backends.change_log import ChangeLog
 from agent.core.ports import BackendError
 from agent.daemon.daemon import Daemon, DaemonParts
-from agent.daemon.node_extensions import StrategyOptions
 from agent.daemon.node_settings import QosSettings
+from agent.daemon.qos import StrategyOptions
 from agent.daemon.server import ServerSettings
 from agent.daemon.settings import AgentSettings
 from agent.daemon.viewer_token import TokenFileError, ViewerToken

@@ -13,9 +13,10 @@ from unittest import mock
 
 from structlog.testing import capture_logs
 
-from agent.node.plugins import manager, registration
+from agent.node.plugins import dialling, manager
+from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.ports import PluginStatus
 from hosting import logs
 from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave
 from tests.support.virtual_time import VirtualLoop, turns
@@ -98,7 +99,8 @@ class PluginWorld:
         self._handler = CheckingHandler()
         MadeUpConnection.servers, MadeUpConnection.open = self._files, 0
         uuids = count(1)
-        self._worlds = Worlds(DesiredStateOfWorld(lambda: 1, lambda: f"U{next(uuids)}"), ActualStateOfWorld())
+        desired = DesiredStateOfWorld(lambda: 1, lambda: f"U{next(uuids)}")
+        self._worlds = Worlds(desired, ActualStateOfWorld(desired.table))
         loop = asyncio.get_running_loop()
         self._reconciler = manager.PluginReconciler(
             self._worlds,
@@ -221,7 +223,7 @@ def walk(seed: int, steps: int) -> set[PluginState]:
         await world.walk(steps)
         return world.states
 
-    with mock.patch.object(registration, "PluginConnection", MadeUpConnection), capture_logs():
+    with mock.patch.object(dialling, "PluginConnection", MadeUpConnection), capture_logs():
         try:
             return loop.run_until_complete(whole())
         finally:

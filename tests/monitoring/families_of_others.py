@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from agent.backends.qemu.backend import guest_families
-from agent.daemon import plugin_page, qos_page
+from agent.daemon import node_plugins, qos
 from hosting import logs, metrics
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
@@ -32,8 +32,8 @@ def _families() -> Iterator[AnyFamily]:
     yield from scheduler.families()
     yield from ExtenderStats().families(under_way=0, in_doubt=0, refused=0, told=0)
     yield from KubernetesApi(ApiCredentials(), user_agent="test").families()
-    yield from plugin_page.families((), Counter())
-    yield from qos_page.families(())
+    yield from node_plugins.families((), Counter())
+    yield from qos.families(())
     yield from guest_families({}, 0.0)
 
 

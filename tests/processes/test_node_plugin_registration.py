@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.plugins.registration import RegistrationLimits
-from agent.node.plugins.status import PluginState
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.registrar import RegistrationLimits
 from tests.support.node_plugins import ManagedFolder, NotingHandler, during
 from tests.support.processes import Program, running
 from tests.support.waiting import until

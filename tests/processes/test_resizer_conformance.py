@@ -17,11 +17,11 @@ from agent.backends.change_log import FILE_NAME
 from agent.backends.faults import NONE, Faults
 from agent.backends.logged_sizes import LoggedSizes
 from agent.core.ports import VmBackend
+from agent.node.plugins.plugin_connection import UnixChannel
 from agent.node.plugins.proto.resizer_v1_pb2 import DescribeRequest, DescribeResponse
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import ResizerStub
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.types.resizer import ResizerClient
-from agent.node.plugins.unix_channel import UnixChannel
 from hosting.settings import check
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_clauses import CLAUSES, BackendPlant, Traits

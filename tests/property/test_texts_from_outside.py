@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from agent.core import events
 from agent.core.policies.values import Goal, GoalPart, ResourceGoal
-from agent.daemon import plugin_page
+from agent.daemon import node_plugins
 from agent.daemon.policies import checked
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import PluginStatus
 from agent.node.plugins.proto.policy_v1_pb2 import GetGoalResponse
 from agent.node.plugins.proto.policy_v1_pb2 import GoalPart as PartMessage
 from agent.node.plugins.proto.policy_v1_pb2 import ResourceGoal as GoalMessage
-from agent.node.plugins.status import PluginState, PluginStatus
 from agent.node.plugins.types.answers import AnswerError, plain
 from agent.node.plugins.types.policy import goal_of
 from agent.runner.event_json import event_document
@@ -58,7 +59,7 @@ def _own_policy(text: str) -> list[str]:
 
 def _plugins(text: str) -> list[str]:
     status = PluginStatus(f"/p/{text}", PluginState.FAILED, 1.0, endpoint=f"/e/{text}")
-    (shown,) = json.loads(plugin_page.document("n", "/p", [status]))["plugins"]
+    (shown,) = json.loads(node_plugins.document("n", "/p", [status]))["plugins"]
     return [shown["socket"], shown["endpoint"]]
 
 

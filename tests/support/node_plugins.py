@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.manager import NodePluginManager
-from agent.node.plugins.registration import RegistrationLimits
-from agent.node.plugins.status import PluginState
+from agent.node.plugins.registrar import RegistrationLimits
 from hosting import logs
 from tests.support.waiting import until
 

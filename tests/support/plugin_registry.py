@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agent.node.plugins.plugin_connection import UnixChannel
 from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import Catalogue
-from agent.node.plugins.unix_channel import UnixChannel
 from tests.support.waiting import PATIENCE_S, until
 
 

@@ -22,9 +22,8 @@ from agent.backends.simulated import SimulatedBackend
 from agent.core.ports import BackendError, Fencing
 from agent.node.plugins.proto import resizer_v1_pb2 as wire
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import add_ResizerServicer_to_server
-from agent.node.plugins.sdk import messages
-from agent.node.plugins.sdk.generations import GenerationFile
-from agent.node.plugins.sdk.resizer_service import ResizerService
+from agent.node.plugins.sdk.resizer_service import GenerationFile, ResizerService
+from agent.node.plugins.sdk.services import amount_message, vm_of
 from hosting.logs import logger
 from hosting.settings import check
 from parley.node_plugins import (
@@ -151,8 +150,8 @@ class WritesBlindly(ResizerService):
     """Does not compare the target that stands with the one that was seen."""
 
     async def _write(self, request: wire.ResizeRequest, answer: wire.ResizeResponse) -> None:
-        stands = await self._look(messages.vm(request.vm))
-        request.seen.CopyFrom(messages.amount_message(stands.target))
+        stands = await self._look(vm_of(request.vm))
+        request.seen.CopyFrom(amount_message(stands.target))
         await super()._write(request, answer)
 
 

@@ -1,11 +1,48 @@
-"""What the agent asks of plugins of its own types. A plugin that is away, hangs or lies raises `PluginError`."""
+"""What the agent asks of plugins of its own types, and what it says of its plugins: to people (`parley-agent plugins`) and in metrics.
+
+A plugin that is away, hangs or lies raises `PluginError`.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.core.model import Sample, Vm
 from agent.core.policies.values import Goal, Load, Sizing
 from agent.core.ports import VmBackend
+from agent.node.plugins.core.plugin_state import PluginState
+
+
+@dataclass(frozen=True, slots=True)
+class CallFigures:
+    """The calls to one plugin of our own types since its registration. Timeouts are failures as well."""
+
+    calls: int = 0
+    failures: int = 0
+    timeouts: int = 0
+    in_flight: int = 0
+    turned_away: int = 0
+    """Calls that were not made, because too many were under way."""
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """One socket of the registry, and the plugin behind it as far as that is known.
+
+    `retry_in_s` is how long the back-off still lasts; None where nothing failed. `since_s` is for how long the state lasts.
+    """
+
+    socket_path: str
+    state: PluginState
+    since_s: float
+    plugin_type: str = ""
+    name: str = ""
+    endpoint: str = ""
+    versions: tuple[str, ...] = ()
+    last_error: str = ""
+    retry_in_s: float | None = None
+    figures: CallFigures = field(default_factory=CallFigures)
 
 
 class PluginError(Exception):

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import yaml
 
 from agent.backends.qemu.backend import guest_families
-from agent.daemon import plugin_page, qos_page, runner_metrics
+from agent.daemon import node_plugins, qos, runner_metrics
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
 from agent.runner.stats import Latencies
@@ -65,15 +65,16 @@ def every_family() -> list[AnyFamily]:
         *runner_metrics.families([], 0),
         *runner_metrics.state_families([]),
         *runner_metrics.latency_families(Latencies()),
-        *plugin_page.families((), Counter()),
+        *node_plugins.families((), Counter()),
         *_of_the_plugin_manager(),
-        *qos_page.families(()),
+        *qos.families(()),
         *guest_families({}, 0.0),
     ]
 
 
 def _of_the_plugin_manager() -> tuple[AnyFamily, ...]:
-    worlds = Worlds(DesiredStateOfWorld(lambda: 0, lambda: "uid"), ActualStateOfWorld())
+    desired = DesiredStateOfWorld(lambda: 0, lambda: "uid")
+    worlds = Worlds(desired, ActualStateOfWorld(desired.table))
     worlds.desired.add_or_update_plugin("/plugins/a.sock")
     return plugins_families(worlds)
 

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.daemon import plugin_page, qos_page
+from agent.daemon import node_plugins, qos
 from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
-from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import CallFigures, PluginStatus
 from agent.node.qos.callbacks import CallbackStatus
 from agent.node.qos.collectors import CollectorFigures
 from agent.node.qos.core.actions import CgroupResource, StrategyDecision
@@ -79,8 +80,8 @@ STRATEGIES = (
 CALLBACKS = (CallbackStatus(ObjectType.NODE, "n", "for n", "Mine", 3, 1, "oh", 2.04),)
 WRITES = (LastWrite("kubepods", CgroupResource.CPU_SHARES, 2, "CPUSuppress"),)
 PAGES = {
-    "plugins": plugin_page.document("n1", "/run/p", PLUGINS),
-    "qos": qos_page.document("n1", STRATEGIES, CALLBACKS, WRITES, CollectorFigures(3), 100.0),
+    "plugins": node_plugins.document("n1", "/run/p", PLUGINS),
+    "qos": qos.document("n1", STRATEGIES, CALLBACKS, WRITES, CollectorFigures(3), 100.0),
 }
 
 
@@ -111,7 +112,7 @@ def test_a_terminal_obeys_nothing_that_an_agent_or_its_plugins_say() -> None:
         last_error=nasty,
     )
     for folder, statuses in ((f"/p/{nasty}", (status,)), (f"/p/{nasty}", ()), (None, ())):
-        with paged(200, plugin_page.document(f"n{nasty}", folder, statuses)) as page:
+        with paged(200, node_plugins.document(f"n{nasty}", folder, statuses)) as page:
             done = asked("plugins", "--address", page.url)
         assert (done.exit_code, all(line.isprintable() for line in done.stdout.splitlines())) == (0, True)
 
@@ -121,7 +122,7 @@ def test_of_very_many_sockets_those_in_use_are_listed_first_and_the_rest_are_cou
         PluginStatus(f"/p/{number:05}", PluginState.FAILED, 1.0, last_error="e" * 1000)
         for number in range(25_000)
     )
-    page_of_all = plugin_page.document("n1", "/p", (*dead, PLUGINS[0]))
+    page_of_all = node_plugins.document("n1", "/p", (*dead, PLUGINS[0]))
     assert len(page_of_all) < MAX_ANSWER_BYTES / 4
     with paged(200, page_of_all) as page:
         done = asked("plugins", "--address", page.url)
@@ -158,13 +159,13 @@ def test_scripts_get_the_page_and_the_token_is_shown(command: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("command", "page_of", "words"),
     [
-        ("plugins", lambda: plugin_page.document("n1", None, ()), "n1: the agent has no plugin manager"),
+        ("plugins", lambda: node_plugins.document("n1", None, ()), "n1: the agent has no plugin manager"),
         (
             "plugins",
-            lambda: plugin_page.document("n1", "/run/p", ()),
+            lambda: node_plugins.document("n1", "/run/p", ()),
             "n1: no plugin has made a socket in /run/p",
         ),
-        ("qos", lambda: qos_page.nothing("n1"), "n1: the agent runs no strategies"),
+        ("qos", lambda: qos.nothing("n1"), "n1: the agent runs no strategies"),
     ],
 )
 def test_an_agent_without_any_is_said(command: str, page_of: Callable[[], bytes], words: str) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from agent.daemon.node_plugins import PluginEvents
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import PluginStatus
 
 S = PluginState
 

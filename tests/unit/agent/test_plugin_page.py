@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from agent.daemon.plugin_page import families
-from agent.node.plugins.status import CallFigures, PluginState, PluginStatus
+from agent.daemon.node_plugins import families
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.ports import CallFigures, PluginStatus
 
 
 def test_each_call_is_counted_under_one_result() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from agent.daemon.node_events import ClusterNode, NodeEvents
+from agent.daemon.announcer import ClusterNode, NodeEvents
 from agent.daemon.qos import StatesFeed, machine
 from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.states import ObjectType

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import pytest
 
-from agent.node.plugins.core.operations import AlreadyExecuting, Refusal
 from agent.node.plugins.core.plugin_info import PluginInfo, RegistrationError
-from agent.node.plugins.core.reconciling import UnregisterPlugin, plan
+from agent.node.plugins.core.sockets import Refusal, RegisterPlugin, UnregisterPlugin
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, SocketPathError, Worlds
 from agent.node.plugins.manager import NodePluginManager, PluginReconciler
-from agent.node.plugins.registration import RegistrationLimits
+from agent.node.plugins.registrar import RegistrationLimits
 from hosting import logs
 from tests.support.servers import Certain
 from tests.support.waiting import until
@@ -210,10 +209,12 @@ class Stage(Cast):
         self._clock_s = 1000.0
         self._gate = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._now: set[str] = set()
+        """The paths of the operations that were called directly, and have not ended."""
         StagedWorld.stage = self
-        actual = StagedWorld()
-        self._world = actual
-        self._worlds = Worlds(DesiredStateOfWorld(lambda: 1, lambda: f"U{self._desires}"), actual)
+        desired = DesiredStateOfWorld(lambda: 1, lambda: f"U{self._desires}")
+        self._world = StagedWorld(desired.table)
+        self._worlds = Worlds(desired, self._world)
         self._reconciler = PluginReconciler(
             self._worlds,
             {},
@@ -229,14 +230,9 @@ class Stage(Cast):
 
     async def stop_plugin(self, step: Case) -> None:
         path = self._path(step)
-        uuids = {each.uuid for each in self._world.get_registered_plugins() if each.socket_path == path}
         await super().stop_plugin(step)
-        await until(
-            lambda: (
-                uuids <= self._registrar.lost
-                or all(each.socket_path != path for each in self._world.get_registered_plugins())
-            )
-        )
+        socket = self._worlds.table.at(path)
+        await until(lambda: socket.is_lost or not socket.is_actual)
 
     def add_handler(self, step: Case) -> None:
         super().add_handler(step)
@@ -254,18 +250,20 @@ class Stage(Cast):
     def start_register_now(self, step: Case) -> None:
         plugin = PluginInfo(self._path(step), uuid=step["uuid"])
         self._gate.set()
-        self._tasks[plugin.socket_path] = asyncio.create_task(self._noted_register(plugin, dict(self._types)))
+        self._now.add(plugin.socket_path)
+        self._registrar.launch(RegisterPlugin(plugin), dict(self._types))
 
     async def finish_now(self, step: Case) -> Case:
-        await asyncio.gather(self._tasks.pop(self._path(step)), return_exceptions=True)
+        await until(lambda: self._path(step) not in self._now)
         return self._results()
 
     async def unregister_now(self, step: Case) -> Case:
         handler = self._handlers[step["handler"]] if "handler" in step else None
         plugin = PluginInfo(self._path(step), handler=handler, name=step["name"], endpoint=step["endpoint"])
         self._gate.set()
-        await asyncio.gather(self._noted_unregister(plugin), return_exceptions=True)
-        return self._results()
+        self._now.add(plugin.socket_path)
+        self._registrar.launch(UnregisterPlugin(plugin), {})
+        return await self.finish_now(step)
 
     # The reconciler.
 
@@ -328,7 +326,7 @@ class Stage(Cast):
 
     async def settle(self, _: Case) -> Case:
         def is_settled() -> bool:
-            paths = {each.plugin.socket_path for each in plan(self._worlds, self._registrar.lost)}
+            paths = {each.plugin.socket_path for each in self._worlds.table.plan(self._clock_s)}
             waiting = {
                 each.socket_path for each in self._reconciler.statuses() if each.retry_in_s is not None
             }
@@ -337,19 +335,19 @@ class Stage(Cast):
         await until(is_settled)
         return self._results()
 
-    async def _noted_register(self, plugin: PluginInfo, handlers: Any) -> None:
-        await self._noted("register", plugin, self._register(plugin, handlers))
+    async def _noted_register(self, plugin: PluginInfo, handlers: Any) -> Any:
+        return await self._noted("register", plugin, self._register(plugin, handlers))
 
     async def _noted_unregister(self, plugin: PluginInfo, *, is_lost: bool = False) -> None:
         await self._noted("unregister", plugin, self._unregister(plugin, is_lost=is_lost))
 
-    async def _noted(self, operation: str, plugin: PluginInfo, call: Any) -> None:
+    async def _noted(self, operation: str, plugin: PluginInfo, call: Any) -> Any:
         self._running += 1
         await self._gate.wait()
         self.note(plugin.socket_path, {"event": "begin", "operation": operation})
         error: str | None = None
         try:
-            await call
+            return await call
         except Exception as failed:
             error = str(failed)
             raise
@@ -357,6 +355,7 @@ class Stage(Cast):
             self.note(plugin.socket_path, {"event": "end", "operation": operation, "error": error})
             self._running -= 1
             self._pending -= 1
+            self._now.discard(plugin.socket_path)
 
     def _shown(self, text: str) -> str:
         return text.replace(str(self._directory), "$DIR")
@@ -438,4 +437,4 @@ class ManagerStage(Cast):
 def _result(refusal: Refusal | None) -> str:
     if refusal is None:
         return "started"
-    return "already_exists" if isinstance(refusal, AlreadyExecuting) else "backoff"
+    return "already_exists" if refusal is Refusal.ALREADY_EXECUTING else "backoff"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.plugins.registration import RegistrationLimits
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.registrar import RegistrationLimits
 from agent.node.plugins.sdk import serving as sdk
-from agent.node.plugins.status import PluginState
 from hosting import logs
 from parley.node_plugins import RegistrationOffer, RegistrationServer
 from tests.support.node_plugins import ManagedFolder, during, managed

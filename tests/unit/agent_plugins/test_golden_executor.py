@@ -1,88 +1,67 @@
 """The recorded executor: which operation starts, and how long a path waits after each failure."""
 
-import asyncio
 import re
 from typing import Any, Final
 
 import pytest
 
-from agent.node.plugins.core.operations import AlreadyExecuting, BackingOff, Operations
-from agent.node.plugins.manager import OperationExecutor
-from tests.support.servers import Certain
-from tests.support.waiting import until
+from agent.node.plugins.core.plugin_info import PluginInfo
+from agent.node.plugins.core.sockets import OperationEnded, Refusal, SocketTable
+from tests.unit.agent_plugins.go_texts import refused
 from tests.unit.agent_plugins.recorded_plugins import Case, recorded
 
 CASES: Final = recorded(("executor",))
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \+0000 UTC\.?")
-REFUSALS: Final = {AlreadyExecuting: "already_exists", BackingOff: "backoff"}
+REFUSALS: Final = {Refusal.ALREADY_EXECUTING: "already_exists", Refusal.BACKING_OFF: "backoff"}
 JUST_MORE_S: Final = 0.001
 
 
 class Player:
-    """An executor whose operations do nothing until told, and a clock that only `sleep` moves."""
+    """The operations of a table of sockets, and a clock that only `sleep` moves. No failure has the help of chance."""
 
     def __init__(self) -> None:
         self._clock_s = 100.0
-        self._operations = Operations(Certain())
-        self._executor = OperationExecutor(
-            self._operations, clock=lambda: self._clock_s, on_end=lambda *_: None
-        )
-        self._ends: dict[str, asyncio.Future[None]] = {}
+        self._table = SocketTable()
 
-    async def exec(self, step: Case) -> Case:
+    def exec(self, step: Case) -> Case:
         path = step["socket"]
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def operation() -> None:
-            await end
-
-        refusal = self._executor.start(path, "", operation)
+        refusal = self._table.begin(PluginInfo(path), self._clock_s)
         if refusal is not None:
-            return {"result": REFUSALS[type(refusal)], "error": TIME.sub("$TIME", refusal.text())}
-        self._ends[path] = end
+            text = refused(self._table.at(path), refusal)
+            return {"result": REFUSALS[refusal], "error": TIME.sub("$TIME", text)}
         return {"result": "started", "error": None}
 
-    async def complete(self, step: Case) -> Case:
-        end = self._ends[step["socket"]]
-        if step["outcome"] == "ok":
-            end.set_result(None)
-        else:
-            end.set_exception(RuntimeError(step["error"]))
-        await until(lambda: not self._operations.is_pending(step["socket"]))
+    def complete(self, step: Case) -> Case:
+        error = None if step["outcome"] == "ok" else step["error"]
+        self._table.apply(OperationEnded(step["socket"], error, 0.0), self._clock_s)
         return {}
 
-    async def is_operation_pending(self, step: Case) -> Case:
-        return {"result": self._operations.is_pending(step["socket"])}
+    def is_operation_pending(self, step: Case) -> Case:
+        return {"result": self._table.at(step["socket"]).is_busy}
 
-    async def sleep(self, step: Case) -> Case:
+    def sleep(self, step: Case) -> Case:
         self._clock_s += step["ms"] / 1000
         return {}
 
-    async def fail_repeatedly(self, step: Case) -> Case:
+    def fail_repeatedly(self, step: Case) -> Case:
         path, waits_s, durations = step["socket"], [], []
         for attempt in range(step["attempts"]):
             if attempt:
-                wait_s = self._operations.retry_in_s(path, self._clock_s)
+                wait_s = self._table.at(path).retry_in_s(self._clock_s)
                 assert wait_s is not None
                 waits_s.append(round(wait_s * 4) / 4)
                 self._clock_s += wait_s + JUST_MORE_S
-            started = await self.exec({"socket": path, "operation": "register"})
+            started = self.exec({"socket": path, "operation": "register"})
             assert started["result"] == "started"
-            await self.complete({"socket": path, "outcome": "error", "error": "again"})
-            refused = await self.exec({"socket": path, "operation": "register"})
-            durations += re.findall(r"\((\w+)\)\. Last", refused["error"])
+            self.complete({"socket": path, "outcome": "error", "error": "again"})
+            again = self.exec({"socket": path, "operation": "register"})
+            durations += re.findall(r"\((\w+)\)\. Last", again["error"])
         return {"waits_s": waits_s, "durations_in_error": durations}
-
-    async def end(self) -> None:
-        await self._executor.drain(0)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_the_recorded_executor(case: Case) -> None:
+def test_the_recorded_executor(case: Case) -> None:
     player = Player()
-    try:
-        for step in case["steps"]:
-            results: dict[str, Any] = await getattr(player, step["do"])(step)
-            assert results == {key: step[key] for key in results}, step
-    finally:
-        await player.end()
+    for step in case["steps"]:
+        results: dict[str, Any] = getattr(player, step["do"])(step)
+        assert results == {key: step[key] for key in results}, step

@@ -15,6 +15,7 @@ from agent.node.plugins.core.worlds import (
     Worlds,
 )
 from agent.node.plugins.manager import plugins_families
+from tests.unit.agent_plugins.go_texts import message
 from tests.unit.agent_plugins.recorded_plugins import Case, LabelledHandler, recorded
 
 CASES: Final = recorded(("asw", "dsw", "worlds", "metrics"))
@@ -62,7 +63,7 @@ class Replay:
     def __init__(self) -> None:
         self._successes = 0
         desired = DesiredStateOfWorld(lambda: EPOCH_NS + self._successes, lambda: f"U{self._successes}")
-        self.worlds = Worlds(desired, ActualStateOfWorld())
+        self.worlds = Worlds(desired, ActualStateOfWorld(desired.table))
 
     def done(self, op: Case) -> Case:
         """Perform the operation. Returns it with our results."""
@@ -164,10 +165,10 @@ def test_the_recorded_message(case: Case) -> None:
     prefix, suffix = case["prefix"], case["suffix"]
     error = None if case["error"] is None else Exception(case["error"])
     seen = {
-        "generate_msg": list(plugin.generate_msg(prefix, suffix)),
-        "generate_msg_detailed": plugin.generate_msg_detailed(prefix, suffix),
-        "generate_error": [str(each) for each in plugin.generate_error(prefix, error)],
-        "generate_error_detailed": str(plugin.generate_error_detailed(prefix, error)),
+        "generate_msg": [message(each, plugin) for each in plugin.generate_msg(prefix, suffix)],
+        "generate_msg_detailed": message(plugin.generate_msg_detailed(prefix, suffix), plugin),
+        "generate_error": [message(str(each), plugin) for each in plugin.generate_error(prefix, error)],
+        "generate_error_detailed": message(str(plugin.generate_error_detailed(prefix, error)), plugin),
     }
     expected = {key: case[key] for key in seen}
     if case["id"] in UTC:

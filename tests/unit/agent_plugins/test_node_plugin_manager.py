@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.plugins.registration import RegistrationLimits
-from agent.node.plugins.status import PluginState
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.registrar import RegistrationLimits
 from agent.node.plugins.watcher import Watcher
 from tests.support.node_plugins import ManagedFolder, during, managed
 from tests.support.waiting import until

@@ -9,10 +9,9 @@ import grpc.aio
 import pytest
 
 from agent.core.ports import BackendError, FencedOffError, Fencing, ResizeRefusedError
-from agent.node.plugins.ports import PluginAwayError, PluginError
+from agent.node.plugins.ports import CallFigures, PluginAwayError, PluginError
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto import resizer_v1_pb2 as wire
-from agent.node.plugins.status import CallFigures
 from agent.node.plugins.types.answers import AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.types.catalogue import TypeHandler

@@ -8,7 +8,7 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,17 @@ from uuid import uuid4
 
 import pytest
 
-from agent.node.plugins.core.operations import Operations, Refusal
-from agent.node.plugins.core.plugin_info import PluginInfo
+from agent.node.plugins.core.plugin_info import PluginHandler, PluginInfo
+from agent.node.plugins.core.sockets import Refusal, RegisterPlugin
 from agent.node.plugins.core.worlds import (
     ActualStateOfWorld,
     DesiredStateOfWorld,
     SocketPathError,
     Worlds,
 )
-from agent.node.plugins.manager import OperationExecutor, PluginReconciler, plugins_families
+from agent.node.plugins.manager import PluginReconciler, plugins_families
+from agent.node.plugins.plugin_connection import PluginConnection
+from agent.node.plugins.registrar import Registrar, RegistrationLimits
 from agent.node.plugins.watcher import Watcher
 from hosting import logs
 from parley.node_plugins import RegistrationOffer, RegistrationServer
@@ -187,22 +189,31 @@ async def a_removed_plugin_is_not_desired(_: Path) -> None:
 # ------------------------------------------------------------ operationexecutor
 
 
-class Started:
+class Started(Registrar):
     """Operations that begin and do not end, at some sockets."""
 
     def __init__(self) -> None:
+        desired = new_world()
+        super().__init__(
+            Worlds(desired, ActualStateOfWorld(desired.table)),
+            RegistrationLimits(),
+            clock=time.monotonic,
+            rng=random.Random(1),
+            on_step=lambda _: None,
+            on_end=lambda _: None,
+        )
         self.begun: list[str] = []
 
-    async def at(self, path: str) -> None:
-        self.begun.append(path)
+    async def register(self, plugin: PluginInfo, handlers: Mapping[str, PluginHandler]) -> PluginConnection:
+        self.begun.append(plugin.socket_path)
         await asyncio.Event().wait()
+        raise AssertionError("the wait has no end")
 
     async def run(self, *sockets: str) -> list[Refusal | None]:
-        operations = Operations(random.Random(1))
-        executor = OperationExecutor(operations, clock=time.monotonic, on_end=lambda _path, _error: None)
-        refused = [executor.start(path, str(uuid4()), partial(self.at, path)) for path in sockets]
+        operations = [RegisterPlugin(PluginInfo(path, uuid=str(uuid4()))) for path in sockets]
+        refused = [self.start(operation, {}) for operation in operations]
         await until(lambda: len(self.begun) == refused.count(None))
-        await executor.drain(0, sockets)
+        await self.drain(0)
         return refused
 
 
@@ -226,7 +237,8 @@ class Reconciled:
     """Two worlds, with a reconciler between them."""
 
     def __init__(self) -> None:
-        self.desired, self.actual = new_world(), ActualStateOfWorld()
+        self.desired = new_world()
+        self.actual = ActualStateOfWorld(self.desired.table)
         self.handler = NotingHandler()
         self.reconciler = PluginReconciler(
             Worlds(self.desired, self.actual), {}, log=LOG, rng=random.Random(1), clock=time.monotonic
@@ -283,7 +295,8 @@ async def a_plugin_that_is_added_again_is_registered_again(root: Path) -> None:
 
 
 async def each_world_has_its_sample(_: Path) -> None:
-    worlds = Worlds(new_world(), ActualStateOfWorld())
+    desired = new_world()
+    worlds = Worlds(desired, ActualStateOfWorld(desired.table))
     worlds.desired.add_or_update_plugin("fake/path/plugin.sock")
     worlds.actual.add_plugin(PluginInfo("fake/path/plugin.sock"))
     (family,) = plugins_families(worlds)

@@ -9,13 +9,13 @@ from unittest import mock
 
 from structlog.testing import capture_logs
 
-from agent.node.plugins import registration
-from agent.node.plugins.core.operations import MAX_ERROR
-from agent.node.plugins.core.reconciling import RegisterPlugin
+from agent.node.plugins import dialling
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.sockets import MAX_ERROR, STARTS, RegisterPlugin
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
-from agent.node.plugins.manager import STARTS, PluginReconciler
+from agent.node.plugins.manager import PluginReconciler
 from agent.node.plugins.plugin_connection import PluginTold
-from agent.node.plugins.status import PluginState, PluginStatus
+from agent.node.plugins.ports import PluginStatus
 from hosting import logs
 from tests.support.made_up_plugins import TYPE, MadeUpConnection, MadeUpServer, behave
 from tests.support.virtual_time import now_s, turns, virtually
@@ -60,7 +60,7 @@ class Scene:
         uuids = count(1)
         self.desired = DesiredStateOfWorld(lambda: 1, lambda: f"U{next(uuids)}")
         self.reconciler = PluginReconciler(
-            Worlds(self.desired, ActualStateOfWorld()),
+            Worlds(self.desired, ActualStateOfWorld(self.desired.table)),
             {TYPE: self.handler},
             log=logs.logger("test"),
             rng=random.Random(1),
@@ -103,7 +103,7 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     MadeUpConnection.servers, MadeUpConnection.open, MadeUpConnection.looks = made.servers, 0, 0
-    with mock.patch.object(registration, "PluginConnection", MadeUpConnection):
+    with mock.patch.object(dialling, "PluginConnection", MadeUpConnection):
         running = asyncio.create_task(made.reconciler.run())
         try:
             yield made

@@ -9,8 +9,7 @@ import pytest
 
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto import resizer_v1_pb2 as wire
-from agent.node.plugins.sdk.generations import MAX_VMS, GenerationFile
-from agent.node.plugins.sdk.resizer_service import ResizerService
+from agent.node.plugins.sdk.resizer_service import MAX_VMS, GenerationFile, ResizerService
 from hosting.logs import logger
 from parley.node_plugins import (
     Amount,

@@ -1,9 +1,37 @@
-"""What is known of one plugin, and how messages tell it (seed 003, `PluginInfo`)."""
+"""What is known of one plugin, who makes use of it, and how messages tell it: `PluginInfo` and `PluginHandler` of seed 003."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from agent.node.plugins.core.handler import PluginHandler
-from agent.node.plugins.core.quoting import instant, quoted
+
+class PluginHandler(Protocol):
+    """Consumes the plugins of one type.
+
+    For each plugin name the calls come strictly one after the other: after `validate_plugin` comes `register_plugin`, and after that
+    `deregister_plugin`; an error in one of the first two ends the plugin's turn. A plugin of the same name on a new socket is validated
+    and registered without `deregister_plugin` in between; then the end of the new socket alone deregisters the name.
+    Whatever a call raises is its error, and its text is told to the plugin.
+    """
+
+    async def validate_plugin(self, plugin_name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """Raise where what the plugin says of itself cannot be used, such as a version that is not supported."""
+
+    async def register_plugin(
+        self,
+        plugin_name: str,
+        endpoint: str,
+        versions: Sequence[str],
+        plugin_client_timeout_s: float | None = None,
+    ) -> None:
+        """Begin to use the plugin that serves at the socket `endpoint`. `plugin_client_timeout_s` limits calls to it; None leaves
+        that to the handler. Raises where the plugin cannot be used."""
+
+    async def deregister_plugin(self, plugin_name: str, endpoint: str) -> None:
+        """Stop using the plugin: the socket of the registration is gone, or the server behind it.
+
+        `endpoint` is that of the registration that ends; the seed's signature has the name only.
+        """
 
 
 class RegistrationError(Exception):
@@ -19,7 +47,7 @@ class PluginInfo:
     """One plugin: its socket in the registry's folder, and what the plugin said of itself.
 
     An entry of the desired world has a path, a time and an identity only. `endpoint` is the socket where the plugin serves;
-    plugins that name none serve at `socket_path`.
+    plugins that name none serve at `socket_path`. Messages have the published words; texts and times in them are written as in Python.
     """
 
     socket_path: str
@@ -33,15 +61,12 @@ class PluginInfo:
 
     def generate_msg(self, prefix: str, suffix: str) -> tuple[str, str]:
         """A message about the plugin: for users, and with all details for the log."""
-        return f"{prefix} for plugin at {quoted(self.socket_path)} {suffix}", self.generate_msg_detailed(
-            prefix, suffix
-        )
+        simple = f"{prefix} for plugin at {self.socket_path!r} {suffix}"
+        return simple, self.generate_msg_detailed(prefix, suffix)
 
     def generate_msg_detailed(self, prefix: str, suffix: str) -> str:
         """A message about the plugin with all details, for the log."""
-        return (
-            f"{prefix} for plugin at {quoted(self.socket_path)} (plugin details: {self._details()}) {suffix}"
-        )
+        return f"{prefix} for plugin at {self.socket_path!r} (plugin details: {self}) {suffix}"
 
     def generate_error(
         self, prefix: str, error: Exception | None
@@ -53,12 +78,6 @@ class PluginInfo:
     def generate_error_detailed(self, prefix: str, error: Exception | None) -> RegistrationError:
         """An error about the plugin with all details, for the log."""
         return RegistrationError(self.generate_msg_detailed(prefix, _suffix(error)))
-
-    def _details(self) -> str:
-        """The fields, as Go prints a structure."""
-        handler = "<nil>" if self.handler is None else str(self.handler)
-        fields = (self.socket_path, instant(self.timestamp), self.uuid, handler, self.name, self.endpoint)
-        return "&{" + " ".join(fields) + "}"
 
 
 def _suffix(error: Exception | None) -> str:

@@ -71,4 +71,6 @@ TABLE: Final[Mapping[tuple[PluginState, RegistrationEvent], PluginState | None]]
     (S.FAILED, E.GONE): None,
 }
 """From where what leads to where; None is the end. What is not in the table cannot happen."""
+KNOWN: Final = frozenset({S.NOTIFYING, S.REGISTERED, S.DEREGISTERING})
+"""In these states a handler knows the plugin."""
 del S, E

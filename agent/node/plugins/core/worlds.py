@@ -1,12 +1,16 @@
-"""Which plugins should be registered, and which are: the two caches of seed 003.
+"""Which plugins should be registered, and which are: the two caches of seed 003, as views of the table of sockets.
 
-Each operation is one step of a dictionary, so threads may share a world; listings are copies. Paths are opaque: nobody cleans them.
+Listings are copies. Paths are opaque: nobody cleans them. The table times nothing of what a world tells it, so any moment does.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from agent.node.plugins.core.plugin_info import PluginInfo
+from agent.node.plugins.core.sockets import ActualAdded, ActualRemoved, SocketGone, SocketMade, SocketTable
+
+_ANY_S: Final = 0.0
 
 
 class SocketPathError(ValueError):
@@ -30,67 +34,80 @@ class DesiredStateOfWorld:
     now_ns: Callable[[], int]
     new_uuid: Callable[[], str]
     on_change: Callable[[], None] = _unheard
-    _plugins: dict[str, PluginInfo] = field(default_factory=dict)
+    table: SocketTable = field(default_factory=SocketTable)
 
     def add_or_update_plugin(self, socket_path: str) -> None:
         """Note that a socket was created at the path. Each call gives the path a new time and identity, so that the plugin registers
         anew. Raises `SocketPathError` for an empty path."""
         if not socket_path:
             raise SocketPathError
-        self._plugins.pop(socket_path, None)  # to the end of the listing
-        self._plugins[socket_path] = PluginInfo(socket_path, self.now_ns(), self.new_uuid())
+        self.table.apply(SocketMade(PluginInfo(socket_path, self.now_ns(), self.new_uuid())), _ANY_S)
         self.on_change()
 
     def remove_plugin(self, socket_path: str) -> None:
         """Note that the socket is gone. A path that is not known changes nothing."""
-        if self._plugins.pop(socket_path, None) is not None:
+        if self.plugin_exists(socket_path):
+            self.table.apply(SocketGone(socket_path), _ANY_S)
             self.on_change()
 
     def get_plugins_to_register(self) -> list[PluginInfo]:
         """All plugins that should be registered, each with its path, time and identity; the socket that was created last comes last."""
-        return list(self._plugins.values())
+        return [each.there for each in self.table.there() if each.there is not None]
 
     def plugin_exists(self, socket_path: str) -> bool:
-        return socket_path in self._plugins
+        found = self.table.get(socket_path)
+        return found is not None and found.there is not None
 
 
 @dataclass(slots=True)
 class ActualStateOfWorld:
     """The plugins whose handlers know of them. An entry has time and identity of the desired entry that it came from."""
 
-    _plugins: dict[str, PluginInfo] = field(default_factory=dict)
+    table: SocketTable = field(default_factory=SocketTable)
 
     def add_plugin(self, plugin: PluginInfo) -> None:
         """Store the plugin in place of whatever was at its path. Raises `SocketPathError` for an empty path."""
         if not plugin.socket_path:
             raise SocketPathError
-        self._plugins[plugin.socket_path] = plugin
+        self.table.apply(ActualAdded(plugin), _ANY_S)
 
     def remove_plugin(self, socket_path: str) -> None:
         """Forget the plugin at the path. A path that is not known changes nothing."""
-        self._plugins.pop(socket_path, None)
+        if self.table.get(socket_path) is not None:
+            self.table.apply(ActualRemoved(socket_path), _ANY_S)
 
     def get_registered_plugins(self) -> list[PluginInfo]:
         """All plugins that are here, in no certain order."""
-        return list(self._plugins.values())
+        return [each.plugin for each in self.table.all() if each.is_actual]
 
     def plugin_exists_with_correct_timestamp(self, plugin: PluginInfo) -> bool:
         """Whether a plugin is at this path, with this time. Clocks may be coarse: the identity tells two sockets apart."""
-        known = self._plugins.get(plugin.socket_path)
+        known = self._at(plugin.socket_path)
         return known is not None and known.timestamp == plugin.timestamp
 
     def plugin_exists_with_correct_uuid(self, plugin: PluginInfo) -> bool:
         """Whether a plugin is at this path, with this identity."""
-        known = self._plugins.get(plugin.socket_path)
+        known = self._at(plugin.socket_path)
         return known is not None and known.uuid == plugin.uuid
+
+    def _at(self, socket_path: str) -> PluginInfo | None:
+        found = self.table.get(socket_path)
+        return found.plugin if found is not None and found.is_actual else None
 
 
 @dataclass(frozen=True, slots=True)
 class Worlds:
-    """The two worlds of one plugin manager."""
+    """The two worlds of one plugin manager, over one table."""
 
     desired: DesiredStateOfWorld
     actual: ActualStateOfWorld
+
+    def __post_init__(self) -> None:
+        assert self.desired.table is self.actual.table
+
+    @property
+    def table(self) -> SocketTable:
+        return self.desired.table
 
 
 def total_plugins(worlds: Worlds) -> dict[tuple[str, str], int]:

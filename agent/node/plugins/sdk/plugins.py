@@ -1,18 +1,157 @@
-"""The base classes of node plugins. Each method may be plain, and then runs in a thread, or `async def`."""
+"""What an author of a node plugin writes, is given and answers: base classes, and plain values with their units in the names.
 
-from collections.abc import Awaitable, Mapping
+None stands for what is not known. Each method may be plain, and then runs in a thread, or `async def`.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agent.node.plugins.sdk.values import (
-    Amount,
-    PluginVm,
-    VmGoal,
-    VmLoad,
-    VmReading,
-    VmSize,
-    VmSizing,
-    WriteDeadline,
-)
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount of both resources: thousandths of a CPU, and bytes."""
+
+    cpu_milli: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PluginVm:
+    """A VM of this node. A VM that is made anew under its name has another `uid`; `kind` is such as `pod` or `neonvm`."""
+
+    namespace: str
+    name: str
+    uid: str
+    kind: str
+    min: Amount
+    max: Amount
+    virtual_machine: str | None = None
+    """The name of the VirtualMachine object; None for what is no NeonVM."""
+
+
+@dataclass(frozen=True, slots=True)
+class StallTotals:
+    """Seconds so far in which some tasks, or all, waited for one resource: counters."""
+
+    some_s: float
+    full_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmReading:
+    """What a metrics source answers. `cpu_busy_s` counts the CPU time so far; `age_s` is how old the reading is."""
+
+    load1: float | None = None
+    load5: float | None = None
+    cpu_busy_s: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    cpu_stalls: StallTotals | None = None
+    memory_stalls: StallTotals | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StallPercent:
+    """Per cent of the last 10 and 60 seconds in which some tasks, or all, waited for one resource."""
+
+    some_avg10_percent: float | None = None
+    some_avg60_percent: float | None = None
+    full_avg10_percent: float | None = None
+    full_avg60_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmLoad:
+    """The load that a policy judges. Busy CPUs are in millionths; a tail is what is hardly ever exceeded."""
+
+    cpu_busy_micro: int | None = None
+    cpu_busy_mean_micro: int | None = None
+    cpu_busy_tail_micro: int | None = None
+    load1: float | None = None
+    load5: float | None = None
+    load_mean_micro: int | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    memory_mean_bytes: int | None = None
+    memory_tail_bytes: int | None = None
+    memory_rise_bytes_per_s: int | None = None
+    memory_surge_bytes: int | None = None
+    cpu_pressure: StallPercent | None = None
+    memory_pressure: StallPercent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmSizing:
+    """What is in use of the VM, and one unit of growth. Apart, each resource has a number of units of its own; tied, the agent
+    takes the larger number of a goal for both."""
+
+    in_use: Amount
+    unit: Amount
+    is_apart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPart:
+    """One figure behind a goal, such as the tail of the memory in use."""
+
+    name: str
+    units: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGoal:
+    """The goal for one resource in whole units, and why; None where the policy cannot tell. `parts` has the binding part first."""
+
+    units: int | None
+    reason: str
+    parts: tuple[UnitPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VmGoal:
+    """What a policy answers."""
+
+    cpu: UnitGoal
+    memory: UnitGoal
+
+
+@dataclass(frozen=True, slots=True)
+class VmSize:
+    """What a resizer sees: what the VM has, what it is moving to, and why it does not where that is known."""
+
+    size: Amount
+    target: Amount
+    refusal: str | None = None
+
+
+class NotWrittenError(Exception):
+    """Nothing was written and nothing is under way, for a reason of the moment."""
+
+
+class TargetRefusedError(Exception):
+    """The target cannot be had, for a reason that lasts, and nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDeadline:
+    """The moment after which a write must not begin, on `clock`."""
+
+    at_s: float
+    clock: Callable[[], float]
+
+    def left_s(self) -> float:
+        """The seconds that are left; negative afterwards."""
+        return self.at_s - self.clock() if math.isfinite(self.at_s) else self.at_s
+
+    def check(self) -> None:
+        """Raise `NotWrittenError` where the moment has passed. `write` is called right after such a check; a `write` of several
+        steps checks before each."""
+        if (left_s := self.left_s()) < 0:
+            raise NotWrittenError(f"it is {-left_s:.3g} s too late to write")
 
 
 class NodePlugin:

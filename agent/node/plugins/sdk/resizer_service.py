@@ -1,32 +1,84 @@
 """The service of resizers over an author's plugin, which only looks and writes: fences, generations and moments are kept here.
 
 Everything that happens to one VM happens under its lock, and goes on to its end when the caller has gone: a write that was begun
-holds the lock until the write has ended, also in a thread that nobody can stop. So a fence that returns has waited for it.
+holds the lock until the write has ended, also in a thread that nobody can stop. So a fence that returns has waited for it. The
+generations of fences are in a file of the plugin: they go on rising when the plugin, or the machine, starts again.
 """
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from agent.node.plugins.proto import resizer_v1_pb2 as wire
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import ResizerServicer
-from agent.node.plugins.sdk import messages
-from agent.node.plugins.sdk.calling import answered, called, checked
-from agent.node.plugins.sdk.generations import GenerationFile
-from agent.node.plugins.sdk.plugins import ResizerPlugin
-from agent.node.plugins.sdk.services import Context, identity
-from agent.node.plugins.sdk.values import (
+from agent.node.plugins.sdk.plugins import (
     Amount,
     NotWrittenError,
     PluginVm,
+    ResizerPlugin,
     TargetRefusedError,
     VmSize,
     WriteDeadline,
 )
+from agent.node.plugins.sdk.services import (
+    Context,
+    amount_message,
+    amount_of,
+    answered,
+    called,
+    checked,
+    identity,
+    vm_of,
+)
+from hosting import files
 from hosting.logs import Logger
+
+MAX_VMS: Final = 4096
+"""More than a node ever has; of what is above, the VM that was fenced the longest ago is forgotten."""
+
+
+class GenerationFile:
+    """The last generation of each VM, by UID. Written before it is told to anybody."""
+
+    def __init__(self, path: Path, unix_s: Callable[[], float] = time.time) -> None:
+        """Raises `OSError` for a file that cannot be read, and `ValueError` for another file."""
+        self._path = path
+        self._unix_s = unix_s
+        self._known: dict[str, int] = {}
+        if path.exists():
+            self._known = _read(path)
+
+    def of(self, uid: str) -> int:
+        """The last generation of a VM; 0 for none."""
+        return self._known.get(uid, 0)
+
+    def next(self, uid: str) -> int:
+        """A new generation of a VM. Not below the time of day in seconds, so that the generations of a VM that was forgotten go on
+        rising. Raises `OSError` where it cannot be written; then the earlier one stays."""
+        known = dict(self._known)
+        generation = max(known.pop(uid, 0) + 1, int(self._unix_s()))
+        known[uid] = generation
+        if len(known) > MAX_VMS:
+            del known[next(iter(known))]
+        files.replace(self._path, json.dumps(known).encode())
+        self._known = known
+        return generation
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not (isinstance(found, dict) and all(type(each) is int for each in found.values())):
+        raise ValueError(f"{path} is no file of generations; remove it to begin anew")
+    return found
+
 
 T = TypeVar("T")
 
@@ -79,11 +131,11 @@ class ResizerService(ResizerServicer):
         return await answered(self._to_its_end(self._resize(request)), context, self._log)
 
     async def _observe(self, request: wire.ObserveRequest) -> wire.ObserveResponse:
-        found = await self._look(messages.vm(request.vm))
+        found = await self._look(vm_of(request.vm))
         return wire.ObserveResponse(
             vm_uid=request.vm.uid,
-            size=messages.amount_message(found.size),
-            target=messages.amount_message(found.target),
+            size=amount_message(found.size),
+            target=amount_message(found.target),
             refusal=found.refusal,
             clock=self._reading(),
         )
@@ -91,7 +143,7 @@ class ResizerService(ResizerServicer):
     async def _fence(self, request: wire.FenceRequest) -> wire.FenceResponse:
         uid = request.vm.uid
         async with self._lock(uid):
-            await self._look(messages.vm(request.vm))  # a VM that cannot be looked at cannot be commanded
+            await self._look(vm_of(request.vm))  # a VM that cannot be looked at cannot be commanded
             try:
                 self._deadline(request.not_after).check()
             except NotWrittenError as error:
@@ -117,7 +169,7 @@ class ResizerService(ResizerServicer):
 
     async def _write(self, request: wire.ResizeRequest, answer: wire.ResizeResponse) -> None:
         """Carry a command out. Fills the outcome in; raises what the author's code raises."""
-        vm, target = messages.vm(request.vm), messages.amount(request.target)
+        vm, target = vm_of(request.vm), amount_of(request.target)
         if min(target.cpu_milli, target.memory_bytes) <= 0:
             raise TargetRefusedError(f"a VM cannot have {target}")
         last = self._generations.of(vm.uid)
@@ -125,7 +177,7 @@ class ResizerService(ResizerServicer):
             answer.fenced_off.reason = f"generation {request.generation} was fenced off by {last}"
             return
         stands = (await self._look(vm)).target
-        if stands not in (target, seen := messages.amount(request.seen)):
+        if stands not in (target, seen := amount_of(request.seen)):
             raise NotWrittenError(f"the target is {_text(stands)} by now, and {_text(seen)} was seen")
         deadline = self._deadline(request.not_after)
         deadline.check()

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import grpc.aio
 import structlog
 
+from agent.node.plugins.plugin_connection import MAX_PATH_BYTES
 from agent.node.plugins.proto.metricssource_v1_pb2_grpc import add_MetricsSourceServicer_to_server
 from agent.node.plugins.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -25,11 +26,9 @@ from agent.node.plugins.proto.pluginregistration_pb2_grpc import (
 )
 from agent.node.plugins.proto.policy_v1_pb2_grpc import add_PolicyServicer_to_server
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import add_ResizerServicer_to_server
-from agent.node.plugins.sdk.generations import GenerationFile
 from agent.node.plugins.sdk.plugins import MetricsSourcePlugin, NodePlugin, PolicyPlugin, ResizerPlugin
-from agent.node.plugins.sdk.resizer_service import ResizerService
+from agent.node.plugins.sdk.resizer_service import GenerationFile, ResizerService
 from agent.node.plugins.sdk.services import MetricsSourceService, PolicyService
-from agent.node.plugins.unix_channel import MAX_PATH_BYTES
 from hosting import logs
 from hosting.files import FileLock
 from hosting.logs import Logger, logger

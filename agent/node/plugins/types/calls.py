@@ -1,21 +1,50 @@
 """The calls to one plugin: each has a deadline, only so many are under way, and what becomes of them is counted.
 
 A plugin may register again, on another socket or with a new server on the same one: calls under way end where they began, and
-later calls go to the new server.
+later calls go to the new server. The agent's values as messages, and amounts of answers as values, are here for all types.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 import grpc.aio
 
-from agent.node.plugins.ports import PluginAwayError, PluginError
-from agent.node.plugins.status import CallFigures
-from agent.node.plugins.types.answers import AnswerError, plain
-from agent.node.plugins.unix_channel import UnixChannel
+from agent.core.model import Vm
+from agent.node.plugins.plugin_connection import UnixChannel
+from agent.node.plugins.ports import CallFigures, PluginAwayError, PluginError
+from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
+from agent.node.plugins.types.answers import AnswerCheck, AnswerError, plain
+from protocol.values import MAX_MEMORY_BYTES, Resources
+
+MAX_CPU_MILLI: Final = 10**9
+"""A million CPUs: more is no VM's size."""
+
+
+def vm_message(vm: Vm) -> shared.Vm:
+    return shared.Vm(
+        namespace=vm.pod.namespace,
+        name=vm.pod.name,
+        uid=vm.pod_uid,
+        kind=vm.kind.value,
+        virtual_machine=vm.virtual_machine or None,
+        min=amount_message(vm.bounds.min),
+        max=amount_message(vm.bounds.max),
+    )
+
+
+def amount_message(amount: Resources) -> shared.Resources:
+    return shared.Resources(cpu_milli=amount.vcpu_milli, memory_bytes=amount.memory_bytes)
+
+
+def amount_of(check: AnswerCheck, path: str, message: shared.Resources) -> Resources:
+    """The amount that a VM has or moves to: both resources are above zero."""
+    check.whole(f"{path}.cpu_milli", message.cpu_milli, MAX_CPU_MILLI, 1)
+    check.whole(f"{path}.memory_bytes", message.memory_bytes, MAX_MEMORY_BYTES, 1)
+    return Resources(message.cpu_milli, message.memory_bytes)
+
 
 S = TypeVar("S")
 Request = TypeVar("Request")

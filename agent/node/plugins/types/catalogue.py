@@ -10,21 +10,19 @@ from weakref import WeakValueDictionary
 import grpc
 import grpc.aio
 
-from agent.node.plugins.core.handler import PluginHandler
-from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES
-from agent.node.plugins.ports import PluginError
+from agent.node.plugins.core.plugin_info import PluginHandler
+from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES, UnixChannel
+from agent.node.plugins.ports import CallFigures, PluginError
 from agent.node.plugins.proto import metricssource_v1_pb2, policy_v1_pb2, resizer_v1_pb2
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto.metricssource_v1_pb2_grpc import MetricsSourceStub
 from agent.node.plugins.proto.policy_v1_pb2_grpc import PolicyStub
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import ResizerStub
-from agent.node.plugins.status import CallFigures
 from agent.node.plugins.types.answers import AnswerCheck, AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink, message, status_text
 from agent.node.plugins.types.metrics_source import MetricsSourceClient
 from agent.node.plugins.types.policy import PolicyClient
 from agent.node.plugins.types.resizer import NoSizeLog, ResizerClient, SizeLog
-from agent.node.plugins.unix_channel import UnixChannel
 
 VERSION: Final = "v1"
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")

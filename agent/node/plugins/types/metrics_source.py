@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from agent.core.model import Sample, Stalls, Vm
 from agent.node.plugins.proto import metricssource_v1_pb2 as messages
 from agent.node.plugins.types.answers import AnswerCheck
-from agent.node.plugins.types.calls import PluginCalls
-from agent.node.plugins.types.messages import vm_message
+from agent.node.plugins.types.calls import PluginCalls, vm_message
 from protocol.values import MAX_MEMORY_BYTES
 
 if TYPE_CHECKING:  # the stub of asyncio is a type only

@@ -18,8 +18,7 @@ from agent.core.policies.values import (
 )
 from agent.node.plugins.proto import policy_v1_pb2 as messages
 from agent.node.plugins.types.answers import AnswerCheck
-from agent.node.plugins.types.calls import PluginCalls
-from agent.node.plugins.types.messages import amount_message, vm_message
+from agent.node.plugins.types.calls import PluginCalls, amount_message, vm_message
 from protocol.texts import clean
 
 if TYPE_CHECKING:  # the stub of asyncio is a type only

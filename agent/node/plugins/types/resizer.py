@@ -18,8 +18,7 @@ from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from agent.node.plugins.ports import PluginAwayError, PluginError
 from agent.node.plugins.proto import resizer_v1_pb2 as messages
 from agent.node.plugins.types.answers import AnswerCheck, AnswerError, plain
-from agent.node.plugins.types.calls import PluginCalls
-from agent.node.plugins.types.messages import amount_message, amount_of, vm_message
+from agent.node.plugins.types.calls import PluginCalls, amount_message, amount_of, vm_message
 from protocol.values import Observation, Resources
 
 if TYPE_CHECKING:  # the stub of asyncio is a type only

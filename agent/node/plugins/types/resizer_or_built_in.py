@@ -104,8 +104,9 @@ class ResizerOrBuiltIn:
             max(resizer.look_at_rest_every_s, built_in.look_at_rest_every_s),
         )
 
-    def side(self, vm: Vm) -> Side:
-        return self._vms.of(vm.name).active
+    def is_replaced(self, vm: Vm) -> bool:
+        """Whether the built-in back end resizes the VM in the place of the plugin."""
+        return self._vms.of(vm.name).active is Side.BUILT_IN
 
     async def fence(self, vm: Vm) -> Fencing:
         """Fence both sides; a plugin that cannot be fenced is waited out."""

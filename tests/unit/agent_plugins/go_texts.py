@@ -1,4 +1,7 @@
-"""Text as the published program writes it into its messages: quoted strings and times."""
+"""Quoted strings, times and structures as the published program writes them into its messages: the recordings have them."""
+
+from agent.node.plugins.core.plugin_info import PluginInfo
+from agent.node.plugins.core.sockets import RETRY, PluginSocket, Refusal
 
 _NANOSECONDS = 1_000_000_000
 _DAY_S = 86_400
@@ -55,3 +58,39 @@ def _date(days: int) -> tuple[int, int, int]:
     day = day_of_year - (153 * month_from_march + 2) // 5 + 1
     month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
     return era * 400 + year_of_era + (month <= 2), month, day
+
+
+def duration(seconds: float) -> str:
+    """A duration of half a second or more as Go prints it, such as `500ms` or `1m4s`."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:g}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
+def message(text: str, plugin: PluginInfo) -> str:
+    """A message of ours about a plugin, with its path and its details as Go prints a string and a structure."""
+    handler = "<nil>" if plugin.handler is None else str(plugin.handler)
+    fields = (
+        plugin.socket_path,
+        instant(plugin.timestamp),
+        plugin.uuid,
+        handler,
+        plugin.name,
+        plugin.endpoint,
+    )
+    structure = "&{" + " ".join(fields) + "}"
+    return text.replace(str(plugin), structure).replace(repr(plugin.socket_path), quoted(plugin.socket_path))
+
+
+def refused(socket: PluginSocket, refusal: Refusal) -> str:
+    """The published message of an operation that was not started. The clock of the test began in 1970."""
+    begin = f"Failed to create operation with name {quoted(socket.path)}. An operation with that name "
+    if refusal is Refusal.ALREADY_EXECUTING:
+        return f"{begin}is already executing."
+    wait_s = RETRY.delay_s(socket.failures, 0.0)
+    failed, until = (instant(round(at_s * 1e9)) for at_s in (socket.failed_at_s, socket.failed_at_s + wait_s))
+    return (
+        f"{begin}failed at {failed}. No retries permitted until {until} ({duration(wait_s)}). "
+        f"Last error: {quoted(socket.error)}."
+    )
