@@ -127,7 +127,9 @@ def checked_advertise(text: str) -> str:
 def _checked(address: _Address) -> _Address:
     """The address. Raises `AddressError` if peers cannot call it."""
     if address.is_unspecified:
-        raise AddressError(f"must not be a wildcard: {address} is the caller itself to everybody who calls it")
+        raise AddressError(
+            f"must not be a wildcard: {address} is the caller itself to everybody who calls it"
+        )
     if address.is_multicast:
         raise AddressError(f"must be an address of one machine, and {address} is one of a group")
     if isinstance(address, ipaddress.IPv6Address) and (address.is_link_local or address.scope_id):
