@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from hosting.server import Reply
 from scheduler.pools.chain.plugin import PoolHandle
-from scheduler.pools.core.fair_split import Tenant, Tree, fair_split
+from scheduler.pools.core.fair_split import Demand, fair_split
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.queues import CLAIM_S, MAX_CLAIM_S
+from scheduler.pools.core.tenants import Tenant, Tree
 from scheduler.pools.core.values import Pool
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import Use
@@ -244,9 +245,10 @@ def test_all_come_to_their_shares_while_those_above_try_to_keep_theirs(
                     market.ask(other, wants[other])
         lendable = market.tree.nodes[0].limit_units or 0
         lendable -= sum(node.guaranteed_units for node in market.tree.nodes[1:])
-        shares = fair_split(lendable, [node.demand for node in market.tree.nodes[1:]])
+        mosts = [(node.tenant, node.borrowable_units) for node in market.tree.nodes[1:]]
+        shares = fair_split([lendable], [Demand(each.name, each.weight, (most,)) for each, most in mosts])
         for node in market.tree.nodes[1:]:
-            share = node.guaranteed_units + shares[node.tenant.name]
+            share = node.guaranteed_units + shares[node.tenant.name][0]
             assert market.has(node.tenant.name) == share, market.use()
 
     story()

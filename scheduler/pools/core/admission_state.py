@@ -19,7 +19,7 @@ from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.model import VmSpec
 from scheduler.pools.core.errors import MAX_MESSAGE, AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
-from scheduler.pools.core.values import resource_text
+from scheduler.pools.core.values import measure_text
 
 COOLDOWN_S: Final = 60.0
 """How long a pool that is full is not asked for more, unless its plugin names a longer time."""
@@ -57,7 +57,7 @@ class CachedRefusal(Value, frozen=True):
     def at(self) -> str:
         if self.resource is None:
             return counted(self.total, "unit")
-        return resource_text(self.resource, self.total)
+        return measure_text(self.resource, self.total)
 
 
 @dataclass(frozen=True, slots=True)

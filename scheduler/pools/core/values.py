@@ -10,10 +10,15 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from protocol.values import ZERO, Resources, amount_of
+from protocol.texts import counted
+from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
 from protocol.wire import PodName
 from scheduler.permits.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
+
+UNITS: Final = "units"
+MEASURES: Final = (UNITS, *RESOURCE_NAMES)
+"""What pools are measured in: whole units, milli-CPU and bytes."""
 
 
 class Texts(Mapping[str, str]):
@@ -263,8 +268,10 @@ class Admission:
         return replicas if self.admitted is None else self.admitted
 
 
-def resource_text(resource: str, amount: int) -> str:
-    return amount_text(resource, amount) + (" of memory" if resource == "memory" else "")
+def measure_text(measure: str, amount: int) -> str:
+    if measure == UNITS:
+        return counted(amount, "unit")
+    return amount_text(measure, amount) + (" of memory" if measure == "memory" else "")
 
 
 ADMITTED: Final = Admission()

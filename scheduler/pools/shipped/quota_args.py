@@ -10,8 +10,8 @@ from hosting.amounts import Cpu, Memory, PositiveResources
 from hosting.settings import FaultsError, Settings, check, listed
 from protocol.values import RESOURCE_NAMES
 from scheduler.permits.core.limits import amount_text
-from scheduler.pools.core.fair_split import Tenant, Tree, tree_faults
-from scheduler.pools.core.tenant_accounts import UNITS
+from scheduler.pools.core.tenants import Tenant, Tree, tree_faults
+from scheduler.pools.core.values import MEASURES, UNITS
 
 TENANT_LABEL: Final = "parley.dev/tenant"
 
@@ -33,7 +33,7 @@ class TenantAmounts(Settings):
 
 
 class TenantArgs(Settings):
-    """A tenant. `limit` is short for `limits: {units}`, and `guaranteed` for `guarantees: {units}`. See `fair_split.Tenant`."""
+    """A tenant. `limit` is short for `limits: {units}`, and `guaranteed` for `guarantees: {units}`. See `tenants.Tenant`."""
 
     name: Annotated[str, Field(min_length=1)]
     """The tenant's name, as pools have it in their label."""
@@ -74,11 +74,11 @@ class QuotaArgs(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Names and parents that make no tree, guarantees that cannot be kept (`fair_split.tree_faults`), and units that are
+        """Names and parents that make no tree, guarantees that cannot be kept (`tenants.tree_faults`), and units that are
         given twice."""
         entries = [each if isinstance(each, Mapping) else {} for each in listed(data, "tenants")]
         faults = []
-        for measure in _MEASURES:
+        for measure in MEASURES:
             tenants = [_as_written(entry, measure) for entry in entries]
             for each in tree_faults(tenants, partial(_text, measure)):
                 is_amount = each.field in ("guaranteed", "limit")
@@ -95,7 +95,6 @@ class QuotaArgs(Settings):
         return faults
 
 
-_MEASURES: Final = (UNITS, *RESOURCE_NAMES)
 _SHORT: Final = {"guaranteed": "guarantees", "limit": "limits"}
 
 
