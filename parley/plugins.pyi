@@ -50,6 +50,7 @@ from scheduler.pools.core.providers import QuotaProvider as QuotaProvider
 from scheduler.pools.core.values import Admission as Admission
 from scheduler.pools.core.values import AmountCap as AmountCap
 from scheduler.pools.core.values import Context as Context
+from scheduler.pools.core.values import Measures as Measures
 from scheduler.pools.core.values import Member as Member
 from scheduler.pools.core.values import PodAdmission as PodAdmission
 from scheduler.pools.core.values import PodManifest as PodManifest

@@ -14,8 +14,8 @@ from hosting.server import Reply
 from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.core.fair_split import Demand, fair_split
 from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.queues import CLAIM_S, MAX_CLAIM_S
 from scheduler.pools.core.tenants import Tenant, Tree
+from scheduler.pools.core.unmet_demand import MAX_UNMET_S, STAY_AWAY_S
 from scheduler.pools.core.values import Pool
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import Use
@@ -99,7 +99,7 @@ class Market:
             self.claims.pop(name, None)
             if got < units:
                 wait_s = json.loads(reply.body)["reasons"][0]["retryAfterSeconds"]
-                self.claims[name] = units, now_s() + min(wait_s + CLAIM_S, MAX_CLAIM_S)
+                self.claims[name] = units, now_s() + min(wait_s + STAY_AWAY_S, MAX_UNMET_S)
         return got
 
 
@@ -129,7 +129,7 @@ async def test_who_was_refused_comes_to_its_share_although_another_one_shrinks_a
         await passes(away_s - 1)
         seen.append((market.has("ci"), market.ask("dev", 7)))
     assert seen == [(14, 6), (13, 7), (13, 7)], "14 is above its share of 13; from there on it gets that back"
-    assert market.world.queue.claims() == {}, "everybody has what it wanted last"
+    assert market.world.queue.unmet_demand() == {}, "everybody has what it wanted last"
     assert await market.world.clean()
 
 
@@ -138,13 +138,14 @@ async def test_a_claim_that_nobody_comes_back_for_ends() -> None:
     market = await Market.open(*EXAMPLE)
     market.ask("ci", 16)
     market.ask("dev", 7)
-    assert market.world.queue.claimed("dev") == (3, 120.0)
+    queue = market.world.queue
+    assert (queue.unmet_demand()["dev"].units, queue.unmet_until_s("dev")) == (3, 120.0)
     market.ask("ci", 14)
     await passes(119)
     assert market.ask("ci", 16) == 14
     await passes(2)
     assert market.ask("ci", 16) == 16, "at once, although ci was refused 2 s ago"
-    assert market.world.queue.claims() == {}
+    assert market.world.queue.unmet_demand() == {}
     assert await market.world.clean()
 
 

@@ -30,7 +30,7 @@ from scheduler.pools.chain import calls, config, manager
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, errors, queues
-from scheduler.pools.core.values import Context, Member, Pool, Purpose, VmRequest
+from scheduler.pools.core.values import Context, Measures, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
@@ -362,14 +362,14 @@ def test_the_snippets_of_our_plugins_are_built(tmp_path: Path) -> None:
 
 
 def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
-    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5 and claims 2, and `ci` no more until it is below 13.
+    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5 and was refused 2, and `ci` no more until it is below 13.
     When it is at 8 and wants no more, `dev` may have 12."""
     text = next(text for text in blocks("yaml") if "name: quota" in text)
     (tmp_path / "chain.yaml").write_text(text)
     unit = Resources(1000, 4 * 2**30)
     pools = {name: Pool(name, unit, labels={"parley.dev/tenant": name}) for name in ("ci", "dev")}
-    claims: dict[str, int] = {}
-    cache = SimpleNamespace(pools=lambda: tuple(pools.values()), claims=lambda: dict(claims))
+    unmet: dict[str, Measures] = {}
+    cache = SimpleNamespace(pools=lambda: tuple(pools.values()), unmet_demand=lambda: dict(unmet))
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
     found = config.build_chain(
         load(tmp_path / "chain.yaml", Config).pools.config(), config.installed(), handle
@@ -388,7 +388,7 @@ def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
     hold("ci", 15)
     assert admitted("dev") == 5
     hold("dev", 5)
-    claims["dev"] = 2
+    unmet["dev"] = Measures(2)
     assert admitted("ci") == 15
     for units, most in ((14, 14), (13, 13), (12, 13)):
         hold("ci", units)
@@ -404,8 +404,8 @@ def test_the_quota_by_amounts_of_the_page_gives_what_it_says(tmp_path: Path) -> 
     gib, unit = 2**30, Resources(1000, 2**30)
     labels = {name: {"parley.dev/tenant": name} for name in ("builds", "caches")}
     builds = Pool("builds", unit, labels=labels["builds"], replicas=20, amount=Resources(20_000, 20 * gib))
-    claimed = {"builds": Resources(0, 12 * gib)}
-    cache = SimpleNamespace(pools=lambda: (builds,), claims=dict, claimed_amounts=lambda: claimed)
+    unmet = {"builds": Measures(0, Resources(0, 12 * gib))}
+    cache = SimpleNamespace(pools=lambda: (builds,), unmet_demand=lambda: unmet)
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
     found = config.build_chain(
         load(tmp_path / "chain.yaml", Config).pools.config(), config.installed(), handle

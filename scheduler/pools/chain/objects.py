@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import PoolSpec
@@ -23,7 +23,7 @@ from scheduler.pools.core import records
 from scheduler.pools.core.admission_state import Parking, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
 from scheduler.pools.core.records import PoolRecord
-from scheduler.pools.core.values import Context, Pods, Pool, Purpose, described_as
+from scheduler.pools.core.values import Context, Measures, Pods, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
@@ -116,17 +116,11 @@ class PoolObjects:
             self._all = tuple(self._by_name.values())
         return self._all
 
-    def asked(self) -> Mapping[str, int]:
+    def asked(self) -> Mapping[str, Measures]:
         return self.admission_queue.asked()
 
-    def asked_amounts(self) -> Mapping[str, Resources]:
-        return self.admission_queue.asked_amounts()
-
-    def claims(self) -> Mapping[str, int]:
-        return self.admission_queue.claims()
-
-    def claimed_amounts(self) -> Mapping[str, Resources]:
-        return self.admission_queue.claimed_amounts()
+    def unmet_demand(self) -> Mapping[str, Measures]:
+        return self.admission_queue.unmet_demand()
 
     def members(self, name: str) -> Pods:
         return self.admission_queue.members(name)

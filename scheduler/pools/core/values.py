@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from protocol.texts import counted
-from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
+from protocol.values import RESOURCE_NAMES, ZERO, Resources, Value, amount_of
 from protocol.wire import PodName
 from scheduler.permits.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
@@ -19,6 +19,28 @@ from scheduler.pools.core.errors import AppError
 UNITS: Final = "units"
 MEASURES: Final = (UNITS, *RESOURCE_NAMES)
 """What pools are measured in: whole units, milli-CPU and bytes."""
+
+
+class Measures(Value, frozen=True):
+    """So much of everything that a pool is measured in: whole units of its own, and CPU and memory exactly."""
+
+    units: int = 0
+    amount: Resources = ZERO
+
+    def __add__(self, other: "Measures") -> "Measures":
+        return Measures(self.units + other.units, self.amount + other.amount)
+
+    def __sub__(self, other: "Measures") -> "Measures":
+        return Measures(self.units - other.units, self.amount - other.amount)
+
+    def max(self, other: "Measures") -> "Measures":
+        return Measures(max(self.units, other.units), self.amount.max(other.amount))
+
+    def of(self, measure: str) -> int:
+        return self.units if measure == UNITS else amount_of(self.amount, measure)
+
+
+NOTHING: Final = Measures()
 
 
 class Texts(Mapping[str, str]):
@@ -105,6 +127,10 @@ class Pool:
         object.__setattr__(self, "labels", frozen_texts(self.labels))
         object.__setattr__(self, "annotations", frozen_texts(self.annotations))
         object.__setattr__(self, "finalizers", tuple(self.finalizers))
+
+    @property
+    def measures(self) -> Measures:
+        return Measures(self.replicas, self.amount)
 
     def with_replicas(self, replicas: int, amount: Resources = ZERO) -> "Pool":
         """The same pool with another number of units and another amount, for a probe or as it is now. Made so often that

@@ -19,18 +19,20 @@ from operator import is_not, sub
 from typing import Final, NamedTuple
 
 from hosting.settings import check
-from protocol import texts, values
-from protocol.values import amount_of
+from protocol import texts
+from protocol.values import Resources, amount_of
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BindingLimit, TenantStatus
 from scheduler.pools.core.values import (
     ADMITTED,
+    NOTHING,
     UNITS,
     Admission,
     AmountCap,
     Context,
+    Measures,
     Pods,
     Pool,
     Purpose,
@@ -67,8 +69,7 @@ class QuotaPlugin(BasePlugin):
         nothing = (0,) * len(self._trees)
         self._absent = _Counted(None, nothing, nothing)
         self._pools: tuple[Pool, ...] = ()
-        self._claims: Mapping[str, int] = {}
-        self._claimed_amounts: Mapping[str, values.Resources] = {}
+        self._unmet: Mapping[str, Measures] = {}
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
@@ -218,19 +219,15 @@ class QuotaPlugin(BasePlugin):
         """Bring the accounts to what the cache holds now."""
         cache = self._handle.cache
         pools, before = cache.pools(), self._pools
-        claims, claimed_before = cache.claims(), self._claims
-        amounts_before = self._claimed_amounts
-        amounts = cache.claimed_amounts() if self._resources else amounts_before
-        self._pools, self._claims, self._claimed_amounts = pools, claims, amounts
+        unmet, unmet_before = cache.unmet_demand(), self._unmet
+        self._pools, self._unmet = pools, unmet
         if pools is not before and not self._follow(before, pools):
             self._accounts, self._counted = self._new_accounts(), {}
             for pool in pools:
                 self._set(pool)
-        if claims is not claimed_before or amounts is not amounts_before:
+        if unmet is not unmet_before:
             for pool in pools:
-                if claims.get(pool.name, 0) != claimed_before.get(pool.name, 0) or (
-                    amounts.get(pool.name) != amounts_before.get(pool.name)
-                ):
+                if unmet.get(pool.name) != unmet_before.get(pool.name):
                     self._set(pool)
 
     def _follow(self, before: tuple[Pool, ...], pools: tuple[Pool, ...]) -> bool:
@@ -258,10 +255,9 @@ class QuotaPlugin(BasePlugin):
     def _set(self, pool: Pool) -> None:
         """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
         before = self._counted.get(pool.name, self._absent)
-        used, claimed = self._uses(pool), self._claims.get(pool.name, 0)
-        wanted = self._units(pool, pool.replicas + claimed) if claimed else used[0]
-        amount = self._claimed_amounts.get(pool.name, values.ZERO)
-        unmet = wanted - used[0], *(amount_of(amount, name) for name in self._resources)
+        used, refused = self._uses(pool), self._unmet.get(pool.name, NOTHING)
+        wanted = self._units(pool, pool.replicas + refused.units) if refused.units else used[0]
+        unmet = wanted - used[0], *(refused.of(name) for name in self._resources)
         now = self._counted[pool.name] = _Counted(self._named(pool), used, unmet)
         if before.place is not None and before.place == now.place:
             self._accounts.add(
@@ -337,7 +333,7 @@ class QuotaPlugin(BasePlugin):
         return f"tenant {tenant} has {left} {of}; the pool may have {measure_text(resource, room)}"
 
 
-def _replicas_within(units: int, own: values.Resources, unit: values.Resources) -> int:
+def _replicas_within(units: int, own: Resources, unit: Resources) -> int:
     """The largest number of a pool's units `own` that so many units of the quota cover."""
     return min(units * unit.vcpu_milli // own.vcpu_milli, units * unit.memory_bytes // own.memory_bytes)
 
