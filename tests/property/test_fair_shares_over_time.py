@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosting.server import Reply
-from scheduler.pools.chain.plugin import PoolHandle
+from scheduler.pools.chain.plugin import PoolHandle, ProviderSet
 from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.tenants import Tenant, Tree
 from scheduler.pools.core.unmet_demand import MAX_UNMET_S, STAY_AWAY_S
 from scheduler.pools.core.values import Pool
@@ -59,7 +58,7 @@ class Market:
             ],
         }
         log = world.service._log
-        plugin = quota.factory(PoolHandle(world.objects, world.objects, log), Providers(), args)
+        plugin = quota.factory(PoolHandle(world.objects, world.objects, log), ProviderSet(), args)
         world.use(plugin)
         market = cls(Tree(tenants), world)
         for name in market.names:

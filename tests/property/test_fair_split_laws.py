@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Resources
+from scheduler.pools.chain.plugin import ProviderSet
 from scheduler.pools.core import fair_split as splitting
 from scheduler.pools.core.fair_split import Demand
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.tenant_accounts import Accounts
 from scheduler.pools.core.tenants import Tenant, Tree
 from scheduler.pools.core.values import Context, Pool, Purpose
@@ -308,7 +308,7 @@ def test_the_cap_of_the_plugin_is_exact(
         for place, (own, tenant) in enumerate(rows)
     )
     host = QuotaHost(*pools)
-    plugin = quota.factory(host, Providers(), args)
+    plugin = quota.factory(host, ProviderSet(), args)
 
     def cap(pool: Pool, replicas: int) -> int | None:
         return plugin.pre_update_pool(Context(Purpose.PROBE), pool.with_replicas(replicas), ()).admitted
@@ -322,5 +322,5 @@ def test_the_cap_of_the_plugin_is_exact(
             assert cap(pool, admitted + 1) == admitted
         lifted = wanted if admitted is None or is_birth else admitted
         host.put(pool.with_replicas(lifted))
-        again = quota.factory(host, Providers(), args)
+        again = quota.factory(host, ProviderSet(), args)
         assert plugin.status() == again.status()

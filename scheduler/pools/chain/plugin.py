@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import (
     ADMITTED,
     POD_ADMITTED,
@@ -180,5 +179,13 @@ class BasePlugin:
 Args: TypeAlias = Any
 """The parameters of one plugin, as its entry in the configuration has them; None without any. The factory checks them."""
 
-Factory: TypeAlias = Callable[[Handle, Providers, Args], Plugin]
+
+class ProviderSet:
+    """What a factory gets between its handle and its args. Source: seed 000, `providerset.Set`. Nothing is in it: a plugin opens
+    what it asks of the operator's world by itself, as its args say."""
+
+    __slots__ = ()
+
+
+Factory: TypeAlias = Callable[[Handle, ProviderSet, Args], Plugin]
 """Makes a plugin. Raises `ValueError` (pydantic's `ValidationError` is one) for args that it cannot use. Source: seed 000."""

@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 from hosting.settings import check
 from protocol import texts
 from protocol.values import Resources, amount_of
-from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
+from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, ProviderSet
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BindingLimit, TenantStatus
 from scheduler.pools.core.values import (
     ADMITTED,
@@ -338,7 +337,7 @@ def _replicas_within(units: int, own: Resources, unit: Resources) -> int:
     return min(units * unit.vcpu_milli // own.vcpu_milli, units * unit.memory_bytes // own.memory_bytes)
 
 
-def factory(handle: Handle, providers: Providers, args: Args) -> QuotaPlugin:
+def factory(handle: Handle, providers: ProviderSet, args: Args) -> QuotaPlugin:
     """Make the plugin. Raises `FaultsError` with every fault of the args."""
     del providers
     return QuotaPlugin(handle, check(args, QuotaArgs))

@@ -11,8 +11,8 @@ import yaml
 from hosting import settings
 from hosting.settings import FaultsError, SettingsError, check
 from protocol.values import Resources
+from scheduler.pools.chain.plugin import ProviderSet
 from scheduler.pools.core.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Measures, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota, quota_args
 from scheduler.pools.shipped.quota import QuotaPlugin
@@ -41,7 +41,7 @@ def pool(name: str, tenant: str | None, replicas: int = 0, unit: Resources = UNI
 
 
 def plugin(world: QuotaHost, text: str = WHOLE) -> QuotaPlugin:
-    return quota.factory(world, Providers(), yaml.safe_load(text))
+    return quota.factory(world, ProviderSet(), yaml.safe_load(text))
 
 
 def asked(made: QuotaPlugin, about: Pool, replicas: int) -> Admission:

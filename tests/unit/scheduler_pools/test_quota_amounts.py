@@ -11,9 +11,8 @@ from hosting.settings import FaultsError, check
 from protocol import quantities
 from protocol.values import ZERO, Observation, Resources
 from scheduler.permits.core import events
-from scheduler.pools.chain.plugin import PoolHandle
+from scheduler.pools.chain.plugin import PoolHandle, ProviderSet
 from scheduler.pools.core.admission_state import COOLDOWN_S
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Measures, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota, quota_args
 from scheduler.pools.shipped.quota import QuotaPlugin
@@ -46,7 +45,7 @@ def pool(name: str, tenant: str, held: Resources = ZERO, least: int = 0) -> Pool
 
 
 def plugin(host: Any, text: str = ONE) -> QuotaPlugin:
-    return quota.factory(host, Providers(), yaml.safe_load(text))
+    return quota.factory(host, ProviderSet(), yaml.safe_load(text))
 
 
 def asked(made: QuotaPlugin, about: Pool, amount: Resources, units: int | None = None) -> Admission:
