@@ -211,9 +211,9 @@ class PoolObjects:
         deleting = {name for name, record in self._records.items() if record.pool.is_deleting}
         wanted = [(name, pool) for name, pool in described.items() if name not in deleting]
         # A plugin that hangs holds many up at the same time, not one after the other.
-        limit = asyncio.Semaphore(MAX_AT_ONCE)
+        turns = asyncio.Semaphore(MAX_AT_ONCE)
         made = await asyncio.gather(
-            *(_fault(limit, self._follow(name, pool), f"pool {name}") for name, pool in wanted)
+            *(_fault(turns, self._follow(name, pool), f"pool {name}") for name, pool in wanted)
         )
         over = [
             name
@@ -221,7 +221,7 @@ class PoolObjects:
             if not record.is_stored and name not in described and not record.pool.is_deleting
         ]
         gone = await asyncio.gather(
-            *(_fault(limit, self.delete(name), f"pool {name} is no longer in the file") for name in over)
+            *(_fault(turns, self.delete(name), f"pool {name} is no longer in the file") for name in over)
         )
         names = (*(name for name, _ in wanted), *over)
         return {name: fault for name, fault in zip(names, (*made, *gone), strict=True) if fault}
@@ -366,9 +366,9 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(task)
 
 
-async def _fault(limit: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
+async def _fault(turns: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
     """What came of one of many; empty where nothing is wrong."""
-    async with limit:
+    async with turns:
         try:
             await work
         except AppError as error:

@@ -40,7 +40,7 @@ MAX_SPLITS: Final = 4096
 """How many splits are remembered; then all are forgotten. There are few in use at a time."""
 
 
-class BindingLimit(enum.Enum):
+class BoundBy(enum.Enum):
     """What keeps a tenant's use down."""
 
     NOTHING = "nothing"
@@ -59,7 +59,7 @@ class Allowance(NamedTuple):
     """
 
     units: int | None
-    binding: BindingLimit
+    binding: BoundBy
     place: int
     bound_units: int
 
@@ -157,16 +157,16 @@ class _MeasureAccount:
             if level:
                 others += self.below[at] - self.kept[path[level - 1]]
             if total is not None:
-                at_limit = BindingLimit.RESERVED if level else BindingLimit.LIMIT
-                by = at_limit if total == limit else BindingLimit.FAIR_SHARE
+                at_limit = BoundBy.RESERVED if level else BoundBy.LIMIT
+                by = at_limit if total == limit else BoundBy.FAIR_SHARE
                 units = max(total - others, within)
                 bounds.append((units, Allowance(units, by, at, total)))
             if limit is not None and level:
                 units = limit - self.used[at] + self.used[place]
-                bounds.append((units, Allowance(max(0, units), BindingLimit.LIMIT, at, limit)))
+                bounds.append((units, Allowance(max(0, units), BoundBy.LIMIT, at, limit)))
             within = max(within, node.guaranteed_units - others)
         if not bounds:
-            return Allowance(None, BindingLimit.NOTHING, place, 0)
+            return Allowance(None, BoundBy.NOTHING, place, 0)
         return min(bounds, key=lambda bound: bound[0])[1]  # of equal ones the first: the nearest tenant's
 
 

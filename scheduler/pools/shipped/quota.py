@@ -23,7 +23,7 @@ from protocol import texts
 from protocol.values import Resources, amount_of
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, ProviderSet
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
-from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BindingLimit, TenantStatus
+from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy, TenantStatus
 from scheduler.pools.core.values import (
     ADMITTED,
     NOTHING,
@@ -303,13 +303,13 @@ class QuotaPlugin(BasePlugin):
         left = texts.counted(units, "unit")
         bound, bounding = allowance.bound_units, self._tree.nodes[allowance.place].tenant.name
         match allowance.binding, allowance.place == place:
-            case BindingLimit.LIMIT, True:
+            case BoundBy.LIMIT, True:
                 why = f"has {units} of its {texts.counted(bound, 'unit')} left"
-            case BindingLimit.LIMIT, False:
+            case BoundBy.LIMIT, False:
                 why = f"has {left} left of the {bound} that {bounding} may use"
-            case BindingLimit.FAIR_SHARE, True:
+            case BoundBy.FAIR_SHARE, True:
                 why = f"has {left} left of the {bound} that are its guarantee and fair share"
-            case BindingLimit.FAIR_SHARE, False:
+            case BoundBy.FAIR_SHARE, False:
                 why = f"has {left} left of the {bound} that are {bounding}'s guarantee and fair share"
             case _:
                 why = f"has {left} left: others use the {bound} of {bounding}, or are guaranteed them"
@@ -323,9 +323,9 @@ class QuotaPlugin(BasePlugin):
         left = measure_text(resource, max(0, allowance.units - used))
         bound = measure_text(resource, allowance.bound_units)
         match allowance.binding:
-            case BindingLimit.LIMIT:
+            case BoundBy.LIMIT:
                 of = f"left of the {bound} that {bounding} may use"
-            case BindingLimit.FAIR_SHARE:
+            case BoundBy.FAIR_SHARE:
                 of = f"left of the {bound} that are the guarantee and fair share of {bounding}"
             case _:
                 of = f"left: others use the {bound} of {bounding}, or are guaranteed them"

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BindingLimit
+from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy
 from scheduler.pools.core.tenants import Tenant, Tree
 
 
@@ -51,11 +51,7 @@ def of(**trees: Tree) -> Accounts:
 def test_one_measure_is_as_that_alone() -> None:
     accounts = Accounts({"units": CPU})
     accounts.add(B, (10,), (4,))
-    assert (
-        accounts.allowances(A, (9,))
-        == accounts.allowances(A)
-        == (Allowance(10, BindingLimit.RESERVED, 0, 20),)
-    )
+    assert accounts.allowances(A, (9,)) == accounts.allowances(A) == (Allowance(10, BoundBy.RESERVED, 0, 20),)
     assert accounts.used(0) == (10,)
     assert [(each.name, each.measure) for each in accounts.status()] == [
         ("org", "units"),

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.pools.core import tenant_accounts, tenants
 from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BindingLimit
+from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy
 from scheduler.pools.core.tenants import Tenant, Tree
 
 ORG = (
@@ -217,7 +217,7 @@ BELOW = (
     Tenant("a1", "a"),
     Tenant("a2", "a"),
 )
-LIMIT, RESERVED, FAIR_SHARE = BindingLimit.LIMIT, BindingLimit.RESERVED, BindingLimit.FAIR_SHARE
+LIMIT, RESERVED, FAIR_SHARE = BoundBy.LIMIT, BoundBy.RESERVED, BoundBy.FAIR_SHARE
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_allowance_names_what_binds(
 
 def test_without_limits_anybody_may_have_anything() -> None:
     made = accounts((Tenant("p"), Tenant("a", "p", 3), Tenant("b", "p")), a=1000)
-    assert made.allowances(2) == (Allowance(None, BindingLimit.NOTHING, 2, 0),)
+    assert made.allowances(2) == (Allowance(None, BoundBy.NOTHING, 2, 0),)
 
 
 def test_many_splits_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
