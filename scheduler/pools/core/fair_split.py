@@ -20,7 +20,7 @@ itself would have given each 50 GiB, and `a`, which has all the CPUs, as much me
 Source: Ghodsi et al., "Dominant Resource Fairness", NSDI 2011.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from math import gcd, lcm
 from typing import NamedTuple
@@ -49,35 +49,37 @@ def exact_split(totals: Sequence[int], demands: Sequence[Demand]) -> tuple[dict[
     (`Fraction`s would say the same, forty times as slowly. A growth that borrows is a split.)
     """
     one, left = 1, list(totals)
-    has = {each.name: [0] * len(totals) for each in demands}
-    wants = {
+    wanted = {
         each.name: [total if most is None else most for most, total in zip(each.most, totals, strict=True)]
         for each in demands
     }
+    wants = {name: list(own) for name, own in wanted.items()}
     weights = {each.name: each.weight for each in demands}
     while there := [at for at, amount in enumerate(left) if amount > 0]:
-        rising = list(_rising(totals, there, wants, weights))
+        rising = _rising(totals, there, wants, weights)
         if not rising:
             break
-        common = lcm(*(each.step for each in rising))
-        ends = (_runs_out(at, left[at], rising, common) for at in there)
-        end = min((level for level in ends if level is not None), default=None)
-        scale = 1 if end is None else common * end.denominator
+        common = lcm(*[each.step for each in rising])
+        ends = [_runs_out(at, left[at], rising, common) for at in there]
+        # Where there is enough of everything, the end is where the last has all that he wants.
+        end = min([level for level in ends if level is not None], default=Fraction(rising[-1].level))
+        level, part = end.numerator, end.denominator
+        scale = common * part
         one, left = one * scale, [amount * scale for amount in left]
-        for amounts in (*has.values(), *wants.values()):
-            amounts[:] = [amount * scale for amount in amounts]
+        for own in wants.values():
+            own[:] = [amount * scale for amount in own]
         for each in rising:
-            has_now, wants_now = has[each.name], wants[each.name]
+            own, has_all = wants[each.name], each.level * part <= level
+            speed = common // each.step * level
             for at in there:
-                more = wants_now[at]
-                if end is not None and each.level > end:
-                    more = each.rates[at] * (common // each.step) * end.numerator
-                has_now[at] += more
-                wants_now[at] -= more
+                more = own[at] if has_all else each.rates[at] * speed
+                own[at] -= more
                 left[at] -= more
-        if end is None:
-            break
-    return has, one
+    shares = {
+        name: [amount * one - missing for amount, missing in zip(own, wants[name], strict=True)]
+        for name, own in wanted.items()
+    }
+    return shares, one
 
 
 class _Rising(NamedTuple):
@@ -92,27 +94,29 @@ class _Rising(NamedTuple):
 
 def _rising(
     totals: Sequence[int], there: Sequence[int], wants: dict[str, list[int]], weights: dict[str, int]
-) -> Iterable[_Rising]:
-    """Levels are those of the weighted dominant shares, in a unit in which they are whole numbers."""
-    whole = lcm(*(totals[at] for at in there))
-    of_weights = lcm(*weights.values())
+) -> list[_Rising]:
+    """By level. Levels are those of the weighted dominant shares, in a unit in which they are whole numbers."""
+    whole, of_weights = lcm(*[totals[at] for at in there]), lcm(*weights.values())
+    parts = [(at, whole // totals[at]) for at in there]
+    found = []
     for name, own in wants.items():
-        dominant = max(own[at] * (whole // totals[at]) for at in there)
+        dominant = max([own[at] * part for at, part in parts])
         if dominant:
             level = dominant * (of_weights // weights[name])
             divisor = gcd(level, *own)
-            yield _Rising(level, name, own, [amount // divisor for amount in own], level // divisor)
+            found.append(_Rising(level, name, own, [amount // divisor for amount in own], level // divisor))
+    return sorted(found)
 
 
 def _runs_out(at: int, left: int, rising: Sequence[_Rising], common: int) -> Fraction | None:
     """The level at which a measure has run out; None where there is enough. `common` is a multiple of all steps."""
-    wanting = sorted(each for each in rising if each.wants[at])
-    speed = sum(each.rates[at] * (common // each.step) for each in wanting)  # for a level of `common`
-    for each in wanting:
-        if left * common <= each.level * speed:
+    speeds = [each.rates[at] * (common // each.step) for each in rising]  # for a level of `common`
+    speed = sum(speeds)
+    for each, own in zip(rising, speeds, strict=True):
+        if own and left * common <= each.level * speed:
             return Fraction(left * common, speed)
         left -= each.wants[at]
-        speed -= each.rates[at] * (common // each.step)
+        speed -= own
     return None
 
 

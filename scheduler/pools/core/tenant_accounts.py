@@ -91,12 +91,13 @@ class TenantStatus:
 class _MeasureAccount:
     """What the tenants use and want of one measure, by place.
 
-    What a tenant keeps (`kept`) is its use, what its children keep together, or its guarantee, whichever is most. What it
-    is after (`wanted`) is that with the unmet demand in it, as far as limits let it be had. The same of its children together
-    is `below` and `wanted_below`. `versions` is, of a parent, how often what its children are after has changed.
+    What a tenant keeps (`kept`) is its use, what its children keep together, or its guarantee, whichever is most. What it is
+    after is that with the unmet demand in it, as far as limits let it be had; `borrowing` is how much of that is beyond its
+    guarantee. The same of its children together is `below` and `wanted_below`. `versions` is, of a parent, how often what its
+    children are after has changed.
     """
 
-    __slots__ = ("below", "kept", "nodes", "used", "versions", "wanted", "wanted_below")
+    __slots__ = ("below", "borrowing", "kept", "nodes", "used", "versions", "wanted_below")
 
     def __init__(self, nodes: tuple[TenantNode, ...]) -> None:
         self.nodes = nodes
@@ -104,7 +105,7 @@ class _MeasureAccount:
         self.below = [node.children_guaranteed_units for node in nodes]
         self.kept = [node.guaranteed_units for node in nodes]
         self.wanted_below = list(self.below)
-        self.wanted = list(self.kept)
+        self.borrowing = [0] * len(nodes)
         self.versions = [0] * len(nodes)
 
     def add(self, place: int, units: int, unmet_units: int) -> None:
@@ -118,28 +119,23 @@ class _MeasureAccount:
             change = kept - self.kept[at]
             self.kept[at] = kept
             self.wanted_below[at] += wanted_change
-            wanted = max(node.guaranteed_units, _within(self.wanted_below[at], node))
-            wanted_change = wanted - self.wanted[at]
-            self.wanted[at] = wanted
+            borrowing = _borrowing(self.wanted_below[at], node)
+            wanted_change = borrowing - self.borrowing[at]
+            self.borrowing[at] = borrowing
             if wanted_change and level + 1 < len(path):
                 self.versions[path[level + 1]] += 1
 
     def borrowed(self, place: int) -> int:
         return self.kept[place] - self.nodes[place].guaranteed_units
 
-    def borrowing(self, place: int) -> int:
-        """What a tenant borrows, and is after beyond that."""
-        return self.wanted[place] - self.nodes[place].guaranteed_units
-
     def borrowing_with(self, place: int, wanted_units: int) -> list[int]:
-        """The same of a tenant and those above, in the order of its path, if the tenant wanted so many units."""
+        """`borrowing` of a tenant and those above, in the order of its path, if the tenant wanted so many units."""
         change = wanted_units - self.wanted_below[place]
         found = []
         for at in self.nodes[place].path:
-            node = self.nodes[at]
-            wanted = max(node.guaranteed_units, _within(self.wanted_below[at] + change, node))
-            change = wanted - self.wanted[at]
-            found.append(wanted - node.guaranteed_units)
+            borrowing = _borrowing(self.wanted_below[at] + change, self.nodes[at])
+            change = borrowing - self.borrowing[at]
+            found.append(borrowing)
         return found
 
     def allowance(self, place: int, totals: Iterable[int | None]) -> Allowance:
@@ -170,10 +166,10 @@ class _MeasureAccount:
         return min(bounds, key=lambda bound: bound[0])[1]  # of equal ones the first: the nearest tenant's
 
 
-def _within(units: int, node: TenantNode) -> int:
-    """So many units, or what the limits of the tenant and of those below it leave of them."""
-    most = node.borrowable_units
-    return units if most is None else min(units, node.guaranteed_units + most)
+def _borrowing(units: int, node: TenantNode) -> int:
+    """What of so many units is beyond the guarantee, as far as the limits of the tenant and of those below it let it be had."""
+    beyond, most = max(units - node.guaranteed_units, 0), node.borrowable_units
+    return beyond if most is None else min(beyond, most)
 
 
 _Totals = tuple[int | None, ...]
@@ -280,7 +276,7 @@ class Accounts:
         for child in self._nodes[parent].children:
             most: tuple[int | None, ...]
             if child != asking:
-                most = tuple(account.borrowing(child) for account in accounts)
+                most = tuple([account.borrowing[child] for account in accounts])
             elif asks is not None:
                 most = tuple(asks[at] for at in lent)
             else:
@@ -316,7 +312,7 @@ class Accounts:
         for place, amounts in enumerate(used):
             again.add(place, amounts, (unmet or {}).get(place, nothing))
         for account, anew in zip(self._accounts, again._accounts, strict=True):
-            for name in ("used", "below", "kept", "wanted_below", "wanted"):
+            for name in ("used", "below", "kept", "wanted_below", "borrowing"):
                 assert getattr(account, name) == getattr(anew, name), name
             for place, node in enumerate(account.nodes):
                 kept = sum(account.kept[child] for child in node.children)
