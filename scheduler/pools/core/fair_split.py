@@ -46,7 +46,7 @@ def fair_split(totals: Sequence[int], demands: Sequence[Demand]) -> dict[str, tu
 def exact_split(totals: Sequence[int], demands: Sequence[Demand]) -> tuple[dict[str, list[int]], int]:
     """The shares as if amounts could be divided: as whole numbers of parts, and how many parts are one.
 
-    (`Fraction`s would say the same, forty times as slowly. A growth that borrows is a split.)
+    (`Fraction`s would say the same, five times as slowly. Every growth that borrows is a split.)
     """
     one, left = 1, list(totals)
     wanted = {
