@@ -19,6 +19,7 @@ from scheduler.pools.chain.plugin import Handle as Handle
 from scheduler.pools.chain.plugin import Plugin as Plugin
 from scheduler.pools.chain.plugin import PoolClient as PoolClient
 from scheduler.pools.chain.plugin import PoolHandle as PoolHandle
+from scheduler.pools.chain.plugin import ProviderSet as ProviderSet
 from scheduler.pools.chain.probing import probe_accepted_replicas as probe_accepted_replicas
 from scheduler.pools.core.errors import AppError as AppError
 from scheduler.pools.core.errors import Detail as Detail
@@ -39,17 +40,10 @@ from scheduler.pools.core.errors import too_many_requests as too_many_requests
 from scheduler.pools.core.errors import unauthorized as unauthorized
 from scheduler.pools.core.probe import ProbeResult as ProbeResult
 from scheduler.pools.core.probe import ProbeResultKind as ProbeResultKind
-from scheduler.pools.core.providers import InstanceType as InstanceType
-from scheduler.pools.core.providers import InstanceTypeProvider as InstanceTypeProvider
-from scheduler.pools.core.providers import NoInstanceTypes as NoInstanceTypes
-from scheduler.pools.core.providers import NoQuota as NoQuota
-from scheduler.pools.core.providers import Providers as Providers
-from scheduler.pools.core.providers import ProviderSet as ProviderSet
-from scheduler.pools.core.providers import Quota as Quota
-from scheduler.pools.core.providers import QuotaProvider as QuotaProvider
 from scheduler.pools.core.values import Admission as Admission
 from scheduler.pools.core.values import AmountCap as AmountCap
 from scheduler.pools.core.values import Context as Context
+from scheduler.pools.core.values import Measures as Measures
 from scheduler.pools.core.values import Member as Member
 from scheduler.pools.core.values import PodAdmission as PodAdmission
 from scheduler.pools.core.values import PodManifest as PodManifest

@@ -5,7 +5,7 @@ A benchmark offers them as entry points. The args: `name`, the plugin's own name
 
 from collections.abc import Mapping
 
-from parley.plugins import Admission, Args, BasePlugin, Context, Handle, Pods, Pool, Providers
+from parley.plugins import Admission, Args, BasePlugin, Context, Handle, Pods, Pool, ProviderSet
 
 
 class Cap(BasePlugin):
@@ -44,12 +44,12 @@ class AsyncCap(Cap):
         return self.cap(new_pool)
 
 
-def plain(handle: Handle, providers: Providers, args: Args) -> PlainCap:
+def plain(handle: Handle, providers: ProviderSet, args: Args) -> PlainCap:
     """Make one whose hook is a plain function."""
     del handle, providers
     return PlainCap(**args)
 
 
-def coroutine(handle: Handle, providers: Providers, args: Args) -> AsyncCap:
+def coroutine(handle: Handle, providers: ProviderSet, args: Args) -> AsyncCap:
     del handle, providers
     return AsyncCap(**args)

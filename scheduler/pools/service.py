@@ -17,7 +17,7 @@ from hosting.settings import FaultsError, Settings, SettingsError, listed, parse
 from hosting.threads import in_own_thread
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.pools.chain.config import ChainConfig, Registries, build_chain, installed
+from scheduler.pools.chain.config import ChainConfig, PluginRegistry, build_chain, standard
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.placement_admission import PoolPlacementAdmission
@@ -144,12 +144,12 @@ class PoolService:
         state_directory: Path | None = None,
         writes_from_anywhere: bool = False,
         are_objects: bool = False,
-        registries: Callable[[], Registries] = installed,
+        registry: Callable[[], PluginRegistry] = standard,
     ) -> None:
         self._ledger = core.ledger
         self._clock = clock
         self._log = log
-        self._registries = registries
+        self._registry = registry
         self.stats = PoolStats()
         self._state = PoolStateFile(state_directory) if state_directory is not None else None
         self.objects = PoolObjects(core, tell, clock, log, self.stats, self._state)
@@ -196,7 +196,7 @@ class PoolService:
         """
         if config.fingerprint != self._config.fingerprint:
             try:
-                manager = build_chain(config, self._registries(), self._handle, self._handle.log, self.stats)
+                manager = build_chain(config, self._registry(), self._handle, self._handle.log, self.stats)
             except FaultsError as error:
                 raise SettingsError(path, error.faults) from error
             except ValueError as error:

@@ -22,9 +22,8 @@ from scheduler.permits.core.vms import VmRecord
 from scheduler.permits.service.service import PermitService
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
-from scheduler.pools.chain.plugin import Plugin, PoolHandle
+from scheduler.pools.chain.plugin import Plugin, PoolHandle, ProviderSet
 from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.shipped import quota, quota_args
 from tests.support.amounts import GIB, UNIT, cu
@@ -78,7 +77,7 @@ class SchedulerSide:
         """The shipped plugin `quota` with a tree of tenants, in units of one CPU and 1 GiB."""
         args = {"computeUnit": {"cpu": 1, "memory": "1Gi"}, "tenants": list(tenants)}
         handle = PoolHandle(self.pool_objects, self.pool_objects, self._log)
-        self.use(quota.factory(handle, Providers(), args))
+        self.use(quota.factory(handle, ProviderSet(), args))
 
     async def pool(self, name: str, most: int | None = None, tenant: str | None = None) -> None:
         """A pool whose units are one CPU and 1 GiB, with `maxUnits`."""

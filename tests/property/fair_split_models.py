@@ -1,4 +1,4 @@
-"""Trees of tenants, drawn, and the rule of `fair_split` as it is written down: an oracle by plain counting.
+"""Trees of tenants, drawn, and the rule of `tenant_accounts` as it is written down: an oracle by plain counting.
 
 A state is what the leaves use and claim beyond that, by their places.
 """
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, TenantNode, Tree, fair_split
+from scheduler.pools.core.fair_split import Demand, fair_split
+from scheduler.pools.core.tenant_accounts import Accounts
+from scheduler.pools.core.tenants import Tenant, TenantNode, Tree
 
 NAMES = "abcdefgh"
 
@@ -22,9 +24,9 @@ class Use:
     claimed: Mapping[int, int] = field(default_factory=dict)
 
     def accounts(self, reserves_shares: bool = True) -> Accounts:
-        made = Accounts(self.tree, reserves_shares=reserves_shares)
+        made = Accounts({"units": self.tree}, reserves_shares=reserves_shares)
         for place, units in self.used.items():
-            made.add(place, units, self.claimed.get(place, 0))
+            made.add(place, [units], [self.claimed.get(place, 0)])
         return made
 
     def of(self, place: int) -> int:
@@ -60,9 +62,9 @@ class Use:
             if child not in asking:
                 most = self.wanted(child) - each.guaranteed_units
             if child in asking or most:
-                demands.append(Demand(each.tenant.name, each.tenant.weight, most))
-        shares = fair_split(above - sum(each.guaranteed_units for _, each in siblings), demands)
-        return node.guaranteed_units + shares[node.tenant.name]
+                demands.append(Demand(each.tenant.name, each.tenant.weight, (most,)))
+        shares = fair_split([above - sum(each.guaranteed_units for _, each in siblings)], demands)
+        return node.guaranteed_units + shares[node.tenant.name][0]
 
     def allows(self, place: int, units: int, reserves_shares: bool = True) -> bool:
         """The rule: may the tenant use so many units?"""

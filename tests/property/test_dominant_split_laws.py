@@ -5,35 +5,40 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.pools.core.dominant_split import Demands, dominant_split, exact_split
+from scheduler.pools.core import fair_split as splitting
 from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.tenant_accounts import TenantAccounts
+from scheduler.pools.core.tenant_accounts import Accounts
 from tests.property.fair_split_models import NAMES, Use, leaves, trees
 
 _numbers = st.integers(0, 12) | st.integers(0, 10**12)
 
 
 @st.composite
-def splits(draw: st.DrawFn, least: int = 1, most: int = 3) -> tuple[list[int], list[Demands]]:
+def splits(draw: st.DrawFn, least: int = 1, most: int = 3) -> tuple[list[int], list[Demand]]:
     """Totals, and what up to 6 want of each."""
     count = draw(st.integers(least, most))
     totals = draw(st.lists(_numbers, min_size=count, max_size=count))
     wants = st.tuples(*[st.none() | _numbers] * count)
     rows = draw(st.lists(st.tuples(st.integers(1, 5), wants), max_size=6))
-    return totals, [Demands(NAMES[place], *row) for place, row in enumerate(rows)]
+    return totals, [Demand(NAMES[place], *row) for place, row in enumerate(rows)]
 
 
-def wanted(each: Demands, at: int, totals: list[int]) -> int:
+def exact_split(totals: list[int], demands: list[Demand]) -> dict[str, list[Fraction]]:
+    shares, one = splitting.exact_split(totals, demands)
+    return {name: [Fraction(share, one) for share in own] for name, own in shares.items()}
+
+
+def wanted(each: Demand, at: int, totals: list[int]) -> int:
     most = each.most[at]
     return totals[at] if most is None else most
 
 
 @given(splits())
 def test_nobody_gets_more_than_he_wants_and_nothing_is_left_that_anybody_wants(
-    drawn: tuple[list[int], list[Demands]],
+    drawn: tuple[list[int], list[Demand]],
 ) -> None:
     totals, demands = drawn
-    shares = dominant_split(totals, demands)
+    shares = fair_split(totals, demands)
     assert shares.keys() == {each.name for each in demands}
     for at, total in enumerate(totals):
         wants = [wanted(each, at, totals) for each in demands]
@@ -42,7 +47,7 @@ def test_nobody_gets_more_than_he_wants_and_nothing_is_left_that_anybody_wants(
 
 
 @given(splits())
-def test_everybody_has_his_part_of_what_he_is_heaviest_on(drawn: tuple[list[int], list[Demands]]) -> None:
+def test_everybody_has_his_part_of_what_he_is_heaviest_on(drawn: tuple[list[int], list[Demand]]) -> None:
     """Whatever others want: as much as a split of everything by weight would give him, in the proportion in which he wants it."""
     totals, demands = drawn
     shares, weights = exact_split(totals, demands), sum(each.weight for each in demands)
@@ -61,7 +66,7 @@ def test_everybody_has_his_part_of_what_he_is_heaviest_on(drawn: tuple[list[int]
 
 @given(splits(), st.data())
 def test_who_gets_all_gets_all_of_less_too(
-    drawn: tuple[list[int], list[Demands]], data: st.DataObject
+    drawn: tuple[list[int], list[Demand]], data: st.DataObject
 ) -> None:
     """What is admitted at one size is admitted at each smaller one: a search relies on that."""
     totals, demands = drawn
@@ -75,20 +80,13 @@ def test_who_gets_all_gets_all_of_less_too(
 
 
 @given(splits(), st.data())
-def test_the_order_does_not_matter(drawn: tuple[list[int], list[Demands]], data: st.DataObject) -> None:
+def test_the_order_does_not_matter(drawn: tuple[list[int], list[Demand]], data: st.DataObject) -> None:
     totals, demands = drawn
-    assert dominant_split(totals, demands) == dominant_split(totals, data.draw(st.permutations(demands)))
+    assert fair_split(totals, demands) == fair_split(totals, data.draw(st.permutations(demands)))
 
 
 @given(splits(most=1))
-def test_of_one_amount_it_is_the_fair_split(drawn: tuple[list[int], list[Demands]]) -> None:
-    (total,), demands = drawn
-    plain = fair_split(total, [Demand(each.name, each.weight, each.most[0]) for each in demands])
-    assert {name: share for name, (share,) in dominant_split([total], demands).items()} == plain
-
-
-@given(splits(most=1))
-def test_amounts_in_proportion_to_another_one_change_nothing(drawn: tuple[list[int], list[Demands]]) -> None:
+def test_amounts_in_proportion_to_another_one_change_nothing(drawn: tuple[list[int], list[Demand]]) -> None:
     (total,), demands = drawn
     doubled = [
         each._replace(most=tuple(factor * wanted(each, 0, [total]) for factor in (1, 7))) for each in demands
@@ -102,21 +100,21 @@ def test_amounts_in_proportion_to_another_one_change_nothing(drawn: tuple[list[i
 
 
 @st.composite
-def states(draw: st.DrawFn) -> tuple[TenantAccounts, list[Use]]:
+def states(draw: st.DrawFn) -> tuple[Accounts, list[Use]]:
     """A tree that counts for two measures, with use and claims of each."""
     tree = draw(trees())
     amounts = st.fixed_dictionaries(dict.fromkeys(leaves(tree), st.integers(0, 12)))
     found = [Use(tree, draw(amounts), draw(amounts)) for _ in range(2)]
-    accounts = TenantAccounts({"units": tree, "cpu": tree})
+    accounts = Accounts({"units": tree, "cpu": tree})
     units, cpu = found
     for place in units.used:
-        accounts.add(place, units.used[place], units.claimed[place], [cpu.used[place]], [cpu.claimed[place]])
+        accounts.add(place, (units.used[place], cpu.used[place]), (units.claimed[place], cpu.claimed[place]))
     return accounts, found
 
 
 @given(states(), st.data())
 def test_whatever_is_split_together_limits_hold_and_guarantees_are_kept_free(
-    drawn: tuple[TenantAccounts, list[Use]], data: st.DataObject
+    drawn: tuple[Accounts, list[Use]], data: st.DataObject
 ) -> None:
     accounts, states_of = drawn
     place = data.draw(st.sampled_from(sorted(states_of[0].used)))

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosting.server import Reply
-from scheduler.pools.chain.plugin import PoolHandle
-from scheduler.pools.core.fair_split import Tenant, Tree, fair_split
-from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.queues import CLAIM_S, MAX_CLAIM_S
+from scheduler.pools.chain.plugin import PoolHandle, ProviderSet
+from scheduler.pools.core.fair_split import Demand, fair_split
+from scheduler.pools.core.tenants import Tenant, Tree
+from scheduler.pools.core.unmet_demand import MAX_UNMET_S, STAY_AWAY_S
 from scheduler.pools.core.values import Pool
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import Use
@@ -58,7 +58,7 @@ class Market:
             ],
         }
         log = world.service._log
-        plugin = quota.factory(PoolHandle(world.objects, world.objects, log), Providers(), args)
+        plugin = quota.factory(PoolHandle(world.objects, world.objects, log), ProviderSet(), args)
         world.use(plugin)
         market = cls(Tree(tenants), world)
         for name in market.names:
@@ -98,7 +98,7 @@ class Market:
             self.claims.pop(name, None)
             if got < units:
                 wait_s = json.loads(reply.body)["reasons"][0]["retryAfterSeconds"]
-                self.claims[name] = units, now_s() + min(wait_s + CLAIM_S, MAX_CLAIM_S)
+                self.claims[name] = units, now_s() + min(wait_s + STAY_AWAY_S, MAX_UNMET_S)
         return got
 
 
@@ -128,7 +128,7 @@ async def test_who_was_refused_comes_to_its_share_although_another_one_shrinks_a
         await passes(away_s - 1)
         seen.append((market.has("ci"), market.ask("dev", 7)))
     assert seen == [(14, 6), (13, 7), (13, 7)], "14 is above its share of 13; from there on it gets that back"
-    assert market.world.queue.claims() == {}, "everybody has what it wanted last"
+    assert market.world.queue.unmet_demand() == {}, "everybody has what it wanted last"
     assert await market.world.clean()
 
 
@@ -137,13 +137,14 @@ async def test_a_claim_that_nobody_comes_back_for_ends() -> None:
     market = await Market.open(*EXAMPLE)
     market.ask("ci", 16)
     market.ask("dev", 7)
-    assert market.world.queue.claimed("dev") == (3, 120.0)
+    queue = market.world.queue
+    assert (queue.unmet_demand()["dev"].units, queue.unmet_until_s("dev")) == (3, 120.0)
     market.ask("ci", 14)
     await passes(119)
     assert market.ask("ci", 16) == 14
     await passes(2)
     assert market.ask("ci", 16) == 16, "at once, although ci was refused 2 s ago"
-    assert market.world.queue.claims() == {}
+    assert market.world.queue.unmet_demand() == {}
     assert await market.world.clean()
 
 
@@ -244,9 +245,10 @@ def test_all_come_to_their_shares_while_those_above_try_to_keep_theirs(
                     market.ask(other, wants[other])
         lendable = market.tree.nodes[0].limit_units or 0
         lendable -= sum(node.guaranteed_units for node in market.tree.nodes[1:])
-        shares = fair_split(lendable, [node.demand for node in market.tree.nodes[1:]])
+        mosts = [(node.tenant, node.borrowable_units) for node in market.tree.nodes[1:]]
+        shares = fair_split([lendable], [Demand(each.name, each.weight, (most,)) for each, most in mosts])
         for node in market.tree.nodes[1:]:
-            share = node.guaranteed_units + shares[node.tenant.name]
+            share = node.guaranteed_units + shares[node.tenant.name][0]
             assert market.has(node.tenant.name) == share, market.use()
 
     story()

@@ -7,16 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Resources
-from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, Tree, fair_split
-from scheduler.pools.core.providers import Providers
+from scheduler.pools.chain.plugin import ProviderSet
+from scheduler.pools.core import fair_split as splitting
+from scheduler.pools.core.fair_split import Demand
+from scheduler.pools.core.tenant_accounts import Accounts
+from scheduler.pools.core.tenants import Tenant, Tree
 from scheduler.pools.core.values import Context, Pool, Purpose
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import NAMES, Use, leaves, trees, uses
 from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
 
+def fair_split(total: int, demands: list[Demand]) -> dict[str, int]:
+    """The split of a single measure."""
+    return {name: share for name, (share,) in splitting.fair_split([total], demands).items()}
+
+
+def most_of(demand: Demand) -> int | None:
+    (most,) = demand.most
+    return most
+
+
 def _claims(numbers: st.SearchStrategy[int], at_most: int) -> st.SearchStrategy[list[Demand]]:
-    one = st.tuples(numbers.map(lambda number: number + 1), st.none() | numbers)
+    one = st.tuples(numbers.map(lambda number: number + 1), st.tuples(st.none() | numbers))
     return st.lists(one, max_size=at_most).flatmap(
         lambda rows: st.permutations([Demand(NAMES[i], *row) for i, row in enumerate(rows)])
     )
@@ -31,7 +44,7 @@ _few = _claims(st.integers(0, 5), 4)
 
 
 def reached(total: int, claims: list[Demand]) -> int:
-    most = [claim.most_units for claim in claims if claim.most_units is not None]
+    most = [units for claim in claims if (units := most_of(claim)) is not None]
     return min(total, sum(most)) if len(most) == len(claims) else total
 
 
@@ -40,17 +53,17 @@ def exact(total: int, claims: list[Demand]) -> dict[str, Fraction]:
     for full in product((True, False), repeat=len(claims)):
         filled = [claim for claim, is_full in zip(claims, full, strict=True) if is_full]
         others = [claim for claim, is_full in zip(claims, full, strict=True) if not is_full]
-        if any(claim.most_units is None for claim in filled):
+        if any(most_of(claim) is None for claim in filled):
             continue
-        left = total - sum(claim.most_units or 0 for claim in filled)
+        left = total - sum(most_of(claim) or 0 for claim in filled)
         level = Fraction(left, sum(claim.weight for claim in others)) if others else Fraction(0)
         fits = level >= 0 and all(
-            claim.most_units is None or claim.weight * level <= claim.most_units for claim in others
+            (most := most_of(claim)) is None or claim.weight * level <= most for claim in others
         )
-        is_earned = not others or all((claim.most_units or 0) <= claim.weight * level for claim in filled)
+        is_earned = not others or all((most_of(claim) or 0) <= claim.weight * level for claim in filled)
         if fits and is_earned and (others or left >= 0):
             return {
-                claim.name: Fraction(claim.most_units or 0) if is_full else claim.weight * level
+                claim.name: Fraction(most_of(claim) or 0) if is_full else claim.weight * level
                 for claim, is_full in zip(claims, full, strict=True)
             }
     raise AssertionError("there is always a split")
@@ -66,7 +79,7 @@ def test_nobody_gets_more_than_he_may_have(total: int, claims: list[Demand]) -> 
     shares = fair_split(total, claims)
     assert shares.keys() == {claim.name for claim in claims}
     for claim in claims:
-        assert 0 <= shares[claim.name] <= (total if claim.most_units is None else claim.most_units)
+        assert 0 <= shares[claim.name] <= (total if (most := most_of(claim)) is None else most)
 
 
 @given(_numbers, _many, st.data())
@@ -92,7 +105,7 @@ def test_of_equal_claims_the_first_name_has_at_most_one_more(total: int, claims:
     shares = fair_split(total, claims)
     for one in claims:
         for other in claims:
-            if one.name < other.name and (one.weight, one.most_units) == (other.weight, other.most_units):
+            if one.name < other.name and one[1:] == other[1:]:
                 assert 0 <= shares[one.name] - shares[other.name] <= 1
 
 
@@ -107,9 +120,7 @@ def test_no_other_split_is_nearer_to_the_exact_shares(total: int, claims: list[D
                 sum((units - aim[claim.name]) ** 2 for claim, units in zip(claims, row, strict=True)),
                 [-u for u in row],
             )
-            for row in product(
-                *(range(min(total, total if c.most_units is None else c.most_units) + 1) for c in claims)
-            )
+            for row in product(*(range(reached(total, [claim]) + 1) for claim in claims))
             if sum(row) == reached(total, claims)
         ),
     )
@@ -123,7 +134,7 @@ def test_no_other_split_is_nearer_to_the_exact_shares(total: int, claims: list[D
 @given(uses(), st.booleans())
 def test_the_allowance_is_the_rule(world: tuple[Use, int], reserves_shares: bool) -> None:
     use, place = world
-    most = use.accounts(reserves_shares).allowance(place).units
+    most = use.accounts(reserves_shares).allowances(place)[0].units
     for units in range(40):
         assert use.allows(place, units, reserves_shares) == (most is None or units <= most)
 
@@ -134,9 +145,9 @@ def test_the_allowance_depends_neither_on_the_own_use_nor_on_the_own_claim(
 ) -> None:
     use, place = world
     made = use.accounts(reserves_shares)
-    before = made.allowance(place)
-    made.add(place, units - use.used[place], claimed - use.claimed[place])
-    assert made.allowance(place) == before
+    before = made.allowances(place)
+    made.add(place, [units - use.used[place]], [claimed - use.claimed[place]])
+    assert made.allowances(place) == before
 
 
 @given(uses(), st.booleans())
@@ -144,7 +155,7 @@ def test_nobody_is_kept_below_his_guarantee_while_the_limits_above_hold(
     world: tuple[Use, int], reserves_shares: bool
 ) -> None:
     use, place = world
-    most = use.accounts(reserves_shares).allowance(place).units
+    most = use.accounts(reserves_shares).allowances(place)[0].units
     rooms = [
         node.limit_units - use.of(at) + use.used[place]
         for at in use.tree.nodes[place].path
@@ -156,8 +167,8 @@ def test_nobody_is_kept_below_his_guarantee_while_the_limits_above_hold(
 @given(uses())
 def test_reserved_shares_never_allow_more(world: tuple[Use, int]) -> None:
     use, place = world
-    first_come = use.accounts(reserves_shares=False).allowance(place).units
-    fair = use.accounts().allowance(place).units
+    first_come = use.accounts(reserves_shares=False).allowances(place)[0].units
+    fair = use.accounts().allowances(place)[0].units
     assert first_come is None or (fair is not None and fair <= first_come)
 
 
@@ -169,8 +180,8 @@ def test_a_larger_claim_never_gives_others_more_than_rounding_moves(
     use, place = world
     claimant = data.draw(st.sampled_from(leaves(use.tree)))
     claimed = {**use.claimed, claimant: use.claimed[claimant] + more}
-    before = use.accounts().allowance(place).units
-    after = Use(use.tree, use.used, claimed).accounts().allowance(place).units
+    before = use.accounts().allowances(place)[0].units
+    after = Use(use.tree, use.used, claimed).accounts().allowances(place)[0].units
     levels = len(use.tree.nodes[place].path)
     assert before is None or (after is not None and after <= before + levels - 1)
 
@@ -180,7 +191,8 @@ def test_the_status_adds_up(world: tuple[Use, int], reserves_shares: bool) -> No
     use, _ = world
     made = use.accounts(reserves_shares)
     status = made.status()
-    made.audit([use.used.get(place, 0) for place in range(len(use.tree.nodes))], use.claimed)
+    unmet = {place: [units] for place, units in use.claimed.items()}
+    made.audit([[use.used.get(place, 0)] for place in range(len(use.tree.nodes))], unmet)
     for place, (node, each) in enumerate(zip(use.tree.nodes, status, strict=True)):
         assert each.used_units == use.of(place)
         assert each.borrowed_units == use.kept(place) - each.guaranteed_units
@@ -198,23 +210,26 @@ _steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 20)), max_size=30)
 def test_admissions_in_any_order_keep_limits_and_guarantees(
     tree: Tree, reserves_shares: bool, steps: list[tuple[int, int]]
 ) -> None:
-    made, use = Accounts(tree, reserves_shares=reserves_shares), Use(tree, dict.fromkeys(leaves(tree), 0))
+    made, use = (
+        Accounts({"units": tree}, reserves_shares=reserves_shares),
+        Use(tree, dict.fromkeys(leaves(tree), 0)),
+    )
     for which, wanted in steps:
         place = leaves(tree)[which % len(use.used)]
-        most = made.allowance(place).units
+        most = made.allowances(place)[0].units
         units = wanted if most is None else min(wanted, max(most, use.used[place]))
-        made.add(place, units - use.used[place])
+        made.add(place, [units - use.used[place]], [0])
         use.used[place] = units
         for at, node in enumerate(tree.nodes):
             assert node.limit_units is None or use.of(at) <= node.limit_units
             assert node.limit_units is None or use.kept(at) <= node.limit_units
         for leaf in use.used:
-            most = made.allowance(leaf).units
+            most = made.allowances(leaf)[0].units
             assert most is None or most >= tree.nodes[leaf].guaranteed_units
         assert made.status() == use.accounts(reserves_shares).status(), (
             "what is remembered would be found anew"
         )
-    made.audit([use.used.get(place, 0) for place in range(len(tree.nodes))])
+    made.audit([[use.used.get(place, 0)] for place in range(len(tree.nodes))])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=6), st.integers(0, 30))
@@ -228,15 +243,15 @@ def test_who_is_not_crowded_out_gets_all_of_his_share(rows: list[tuple[int, int]
         Tenant(NAMES[i], "org", guaranteed, None, weight) for i, (guaranteed, weight) in enumerate(rows)
     ]
     tree = Tree([Tenant("org", limit_units=limit), *children])
-    shares = fair_split(spare, [Demand(child.name, child.weight) for child in children])
+    shares = fair_split(spare, [Demand(child.name, child.weight, (None,)) for child in children])
     weights = sum(weight for _, weight in rows)
-    made = Accounts(tree)
+    made = Accounts({"units": tree})
     for i, (guaranteed, weight) in enumerate(rows):
-        most = made.allowance(i + 1).units
+        most = made.allowances(i + 1)[0].units
         assert most is not None
         assert most >= guaranteed + spare * weight // weights
-        made.add(i + 1, guaranteed + shares[NAMES[i]])
-    assert made.used(0) == limit
+        made.add(i + 1, [guaranteed + shares[NAMES[i]]], [0])
+    assert made.used(0) == (limit,)
 
 
 @given(trees(), _steps, st.lists(st.integers(0, 20), min_size=8, max_size=8))
@@ -245,14 +260,14 @@ def test_nothing_is_idle_beside_refused_demand_once_all_have_asked(
 ) -> None:
     """Whoever is refused claims. When all want what they want and nobody gets more, nothing that could be given is left."""
     places = leaves(tree)
-    made, used = Accounts(tree), dict.fromkeys(places, 0)
+    made, used = Accounts({"units": tree}), dict.fromkeys(places, 0)
     claimed = dict(used)
 
     def ask(place: int, wanted: int) -> bool:
-        most = made.allowance(place).units
+        most = made.allowances(place)[0].units
         units = wanted if most is None else min(wanted, max(most, used[place]))
         change = units - used[place], wanted - units - claimed[place]
-        made.add(place, *change)
+        made.add(place, change[:1], change[1:])
         used[place], claimed[place] = units, wanted - units
         return change != (0, 0)
 
@@ -264,7 +279,7 @@ def test_nothing_is_idle_beside_refused_demand_once_all_have_asked(
         if not any(changed):
             break
     for place in places:
-        first_come = Use(tree, used).accounts(reserves_shares=False).allowance(place).units
+        first_come = Use(tree, used).accounts(reserves_shares=False).allowances(place)[0].units
         if used[place] < wanted_by[place]:
             assert first_come is not None
             assert first_come <= used[place]
@@ -293,7 +308,7 @@ def test_the_cap_of_the_plugin_is_exact(
         for place, (own, tenant) in enumerate(rows)
     )
     host = QuotaHost(*pools)
-    plugin = quota.factory(host, Providers(), args)
+    plugin = quota.factory(host, ProviderSet(), args)
 
     def cap(pool: Pool, replicas: int) -> int | None:
         return plugin.pre_update_pool(Context(Purpose.PROBE), pool.with_replicas(replicas), ()).admitted
@@ -307,5 +322,5 @@ def test_the_cap_of_the_plugin_is_exact(
             assert cap(pool, admitted + 1) == admitted
         lifted = wanted if admitted is None or is_birth else admitted
         host.put(pool.with_replicas(lifted))
-        again = quota.factory(host, Providers(), args)
+        again = quota.factory(host, ProviderSet(), args)
         assert plugin.status() == again.status()

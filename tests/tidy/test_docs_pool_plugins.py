@@ -30,7 +30,7 @@ from scheduler.pools.chain import calls, config, manager
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, errors, queues
-from scheduler.pools.core.values import Context, Member, Pool, Purpose, VmRequest
+from scheduler.pools.core.values import Context, Measures, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
@@ -221,8 +221,6 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"`pools.cooldown` ({admission_state.COOLDOWN_S:g} seconds)",
         f"at most {errors.MAX_MESSAGE} characters",
         f"`{config.PLUGIN_GROUP}`",
-        f"`{config.QUOTA_GROUP}`",
-        f"`{config.INSTANCE_TYPE_GROUP}`",
     ):
         assert sentence in prose, sentence
 
@@ -271,11 +269,7 @@ def test_the_outcome_for_the_service_has_the_fields_and_the_sums_of_the_page() -
     assert yaml.safe_load(outcome(plugins.ProbeEnd("5f0c", pool, 6, 5, 2))) == told
 
 
-def test_the_ports_have_what_the_page_says() -> None:
-    for row in table("Provider"):
-        port, *methods = [name.split("(")[0] for name in code(row[1])]
-        assert [name for name in methods if not exists(f"{port}.{name}")] == []
-        assert exists(code(row[3])[0])
+def test_the_handle_has_what_the_page_says() -> None:
     told = {name.split("(")[0] for row in table("`handle`") for name in code(row[0])}
     offered = {
         f"{part}.{name}"
@@ -312,15 +306,13 @@ def test_the_hook_that_waits_waits() -> None:
     space: dict[str, Any] = {}
     exec(block("# waiting.py"), space)
 
-    class Quotas(plugins.NoQuota):
-        async def list_for_user(self, user: str, team: str) -> list[plugins.Quota]:
-            assert user == ""
-            if team == "away":
-                raise OSError("away")
-            return [plugins.Quota("all", 5), plugins.Quota("none", None)]
+    async def seats_of(team: str) -> int | None:
+        if team == "away":
+            raise OSError("away")
+        return 5
 
     handle = SimpleNamespace(log=logs.logger("test"))
-    plugin = space["Catalogue"](handle, plugins.Providers(quota=Quotas()))
+    plugin = space["Directory"](handle, seats_of)
     asked = functools.partial(Pool, "a", Resources(1000, 2**30))
     answer = asyncio.run(plugin.pre_update_pool(Context(Purpose.PROBE), asked(), ()))
     assert answer.admitted == 5
@@ -337,7 +329,7 @@ CHAIN = ROOT / "examples/pool-plugins.yaml"
 def built(path: Path) -> tuple[str, ...]:
     """The names of the chain that a configuration describes."""
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test")))
-    found = config.build_chain(load(path, Config).pools.config(), config.installed(), handle)
+    found = config.build_chain(load(path, Config).pools.config(), config.standard(), handle)
     return found.names
 
 
@@ -362,17 +354,17 @@ def test_the_snippets_of_our_plugins_are_built(tmp_path: Path) -> None:
 
 
 def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
-    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5 and claims 2, and `ci` no more until it is below 13.
+    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5 and was refused 2, and `ci` no more until it is below 13.
     When it is at 8 and wants no more, `dev` may have 12."""
     text = next(text for text in blocks("yaml") if "name: quota" in text)
     (tmp_path / "chain.yaml").write_text(text)
     unit = Resources(1000, 4 * 2**30)
     pools = {name: Pool(name, unit, labels={"parley.dev/tenant": name}) for name in ("ci", "dev")}
-    claims: dict[str, int] = {}
-    cache = SimpleNamespace(pools=lambda: tuple(pools.values()), claims=lambda: dict(claims))
+    unmet: dict[str, Measures] = {}
+    cache = SimpleNamespace(pools=lambda: tuple(pools.values()), unmet_demand=lambda: dict(unmet))
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
     found = config.build_chain(
-        load(tmp_path / "chain.yaml", Config).pools.config(), config.installed(), handle
+        load(tmp_path / "chain.yaml", Config).pools.config(), config.standard(), handle
     )
 
     def admitted(name: str) -> int:
@@ -388,7 +380,7 @@ def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
     hold("ci", 15)
     assert admitted("dev") == 5
     hold("dev", 5)
-    claims["dev"] = 2
+    unmet["dev"] = Measures(2)
     assert admitted("ci") == 15
     for units, most in ((14, 14), (13, 13), (12, 13)):
         hold("ci", units)
@@ -404,11 +396,11 @@ def test_the_quota_by_amounts_of_the_page_gives_what_it_says(tmp_path: Path) -> 
     gib, unit = 2**30, Resources(1000, 2**30)
     labels = {name: {"parley.dev/tenant": name} for name in ("builds", "caches")}
     builds = Pool("builds", unit, labels=labels["builds"], replicas=20, amount=Resources(20_000, 20 * gib))
-    claimed = {"builds": Resources(0, 12 * gib)}
-    cache = SimpleNamespace(pools=lambda: (builds,), claims=dict, claimed_amounts=lambda: claimed)
+    unmet = {"builds": Measures(0, Resources(0, 12 * gib))}
+    cache = SimpleNamespace(pools=lambda: (builds,), unmet_demand=lambda: unmet)
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
     found = config.build_chain(
-        load(tmp_path / "chain.yaml", Config).pools.config(), config.installed(), handle
+        load(tmp_path / "chain.yaml", Config).pools.config(), config.standard(), handle
     )
     caches = Pool("caches", unit, labels=labels["caches"], replicas=99, amount=Resources(0, 80 * gib))
     assert found.limits_amounts(caches)

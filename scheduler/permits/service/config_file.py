@@ -167,33 +167,19 @@ class MigrationEntry(Settings):
     """VMs leave nodes above their watermark, if something can move them."""
 
 
-class NamedEntry(Settings):
-    """A plugin or provider: its registered name, and its parameters as it wants them."""
+class PluginEntry(Settings):
+    """A plugin of the chain: its registered name, and its parameters as it wants them. `instance` is what logs, metrics and reasons
+    call it, where the same one is listed again."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
     """The name under which it is registered."""
     args: Any = None
     """Its parameters, which it checks itself."""
-
-    def named(self) -> config.Named:
-        return config.Named(self.name, self.args)
-
-
-class PluginEntry(NamedEntry):
-    """A plugin of the chain. `instance` is what logs, metrics and reasons call it, if the same one is listed again."""
-
     instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
     """The name of this entry in logs, metrics and reasons; its name, if it is empty."""
 
     def named(self) -> config.Named:
         return config.Named(self.name, self.args, self.instance)
-
-
-class ProvidersEntry(Settings):
-    """The sources that plugins may ask; those that are left out give nothing."""
-
-    quota: NamedEntry | None = None
-    instance_type: NamedEntry | None = None
 
 
 class DefaultPoolEntry(Settings):
@@ -221,19 +207,12 @@ class PoolsEntry(Settings):
     that name none: the first entry that matches counts."""
 
     plugins: list[PluginEntry] = Field(default_factory=list)
-    providers: ProvidersEntry = Field(default_factory=ProvidersEntry)
     cooldown: Annotated[float, Field(ge=1, le=86_400)] = COOLDOWN_S
     """For so many seconds a pool that admitted no more is not asked again for more, 1 to 86400."""
     defaults: Annotated[list[DefaultPoolEntry], Field(max_length=MAX_DEFAULTS)] = Field(default_factory=list)
 
     def config(self) -> config.ChainConfig:
-        quota, instance_type = self.providers.quota, self.providers.instance_type
-        return config.ChainConfig(
-            tuple(entry.named() for entry in self.plugins),
-            quota.named() if quota is not None else None,
-            instance_type.named() if instance_type is not None else None,
-            self.cooldown,
-        )
+        return config.ChainConfig(tuple(entry.named() for entry in self.plugins), self.cooldown)
 
 
 class Config(Settings):

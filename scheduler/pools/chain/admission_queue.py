@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from hosting.logs import Logger
-from protocol.values import ZERO, Resources, Value
+from protocol.values import ZERO, Value
 from scheduler.permits.core import events
 from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.model import Holder, Kind
@@ -31,10 +31,9 @@ from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, batches
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Waiter
-from scheduler.pools.core.claims_of_pools import ClaimsOfPools, PoolLookup
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
-from scheduler.pools.core.queues import PoolQueue
-from scheduler.pools.core.values import Context, Pods, ProbeEnd, Purpose
+from scheduler.pools.core.queues import PoolLookup, PoolQueue, UnmetDemands
+from scheduler.pools.core.values import UNITS, Context, Measures, Pods, ProbeEnd, Purpose
 
 WAKE_S: Final = 1.0
 """How soon a plugin that must be waited for is asked again about a full pool, when something was freed."""
@@ -84,10 +83,6 @@ def _nothing() -> None:
     pass
 
 
-def _limits_amounts(account: PoolAccount) -> bool:
-    return account.spec is not None and account.spec.limits_amounts
-
-
 class PoolAdmissionQueue:
     """One per process. Reads the ledger; verdicts go out through the `answer` of those who wait, within the same call."""
 
@@ -117,7 +112,7 @@ class PoolAdmissionQueue:
         self._runs: dict[str, _Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = 0
-        self._claims = ClaimsOfPools(ledger, vms, pools)
+        self._unmet = UnmetDemands(ledger, vms, pools)
         self.cooldown_s = admission_state.COOLDOWN_S
 
     # ------------------------------------------------------------ the port
@@ -144,10 +139,10 @@ class PoolAdmissionQueue:
             self._cut(queue)
 
     def applied(self, ticket: int) -> None:
-        """The verdict on that request counts in the ledger now: what was refused is claimed, and plugins hear of the end."""
+        """The verdict on that request counts in the ledger now: what was refused is remembered, and plugins hear of the end."""
         told = self._told.pop(ticket, None)
         if told is not None:
-            self._claims.note(told.queue, told.growths.pop(ticket), told.verdict, self._clock())
+            self._unmet.note(told.queue, told.growths.pop(ticket), told.verdict, self._clock())
             if not told.growths:
                 told.then()
 
@@ -233,18 +228,19 @@ class PoolAdmissionQueue:
             self._answer(waiter, verdict)
         if not growths:
             return None
-        now = pool.with_replicas(account.units, account.amount) if _limits_amounts(account) else None
-        batch = Batch(pool, growths, batches.question(queue.state, account.units, growths, now))
-        if (batch.question.is_cut or batch.question.cut) and self._may_be_free(queue, batch, now_s):
+        now, unit = Measures(account.units, account.amount), pool.compute_unit
+        unit_of_amounts = unit if account.spec is not None and account.spec.limits_amounts else None
+        batch = Batch(pool, growths, batches.question(queue.state, now, growths, unit_of_amounts))
+        if batch.question.cut and self._may_be_free(queue, batch, now_s):
             self._reconsider(queue, batch, account)
-            batch = replace(batch, question=batches.question(queue.state, account.units, growths, now))
+            batch = replace(batch, question=batches.question(queue.state, now, growths, unit_of_amounts))
         has_plugins = bool(self._manager)
         known = batches.unasked(queue.state, batch, account.units, now_s, has_plugins=has_plugins)
         if known is not None:
             self._answer_batch(queue, growths, known)
             return None
         ctx, pods = self._context(batch), queue.refresh(self._ledger, self._vms)
-        bounds = batch.question.current, batch.question.candidate
+        bounds = batch.question.current, batch.question.asked.units
         steps = probe_steps(self._manager, ctx, pool, pods, bounds, self._clock, batch.question.amount)
         return ProbeBatch(batch, self._manager, ctx, self._grants + self._ledger.pool_moves, steps)
 
@@ -271,7 +267,7 @@ class PoolAdmissionQueue:
             return Conclusion(queue.state, events.PoolVerdict(0), again=batch.growths)
         self._stats.probed(queue.name, result, batch.question.current)
         now_s = self._clock()
-        freed = self._claims.freed(queue.name, now_s)
+        freed = self._unmet.freed(queue.name, now_s)
         return batches.concluded(queue.state, batch, result, self._vms, now_s, self.cooldown_s, freed)
 
     def _tell_end(self, probe: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
@@ -281,7 +277,7 @@ class PoolAdmissionQueue:
         pool = batch.pool.with_replicas(0)
         if account is not None:
             pool = batch.pool.with_replicas(account.units, account.amount)
-        question, asked = probe.ctx.question, batch.question.candidate
+        question, asked = probe.ctx.question, batch.question.asked.units
         probe.manager.probe_ended(ProbeEnd(question, pool, asked, result.accepted, given))
 
     def _answer_batch(
@@ -352,7 +348,7 @@ class PoolAdmissionQueue:
     def _may_be_free(self, queue: PoolQueue, batch: Batch, now_s: float) -> bool:
         """Whether something was freed since the pool was found full, or amounts are wanted in another proportion, and its plugin
         may be asked by now: one that must be waited for is asked a little later, nobody waits for the end of a cool-down."""
-        freed = self._claims.freed(queue.name, now_s)
+        freed = self._unmet.freed(queue.name, now_s)
         return any(self._is_stale(refusal, batch, freed, now_s) for refusal in queue.state.refusals)
 
     def _is_stale(self, refusal: CachedRefusal, batch: Batch, freed: int, now_s: float) -> bool:
@@ -363,12 +359,12 @@ class PoolAdmissionQueue:
     def _reconsider(self, queue: PoolQueue, batch: Batch, account: PoolAccount) -> None:
         """Whether a pool that is full of units is still full: plain hooks say so at once. Everything else is asked anew."""
         now_s = self._clock()
-        freed = self._claims.freed(queue.name, now_s)
+        freed = self._unmet.freed(queue.name, now_s)
         kept = []
         for refusal in queue.state.refusals:
             if not self._is_stale(refusal, batch, freed, now_s):
                 kept.append(refusal)
-            elif refusal.resource is None and not self._manager.is_awaited(refusal.plugin):
+            elif refusal.measure == UNITS and not self._manager.is_awaited(refusal.plugin):
                 more = batch.pool.with_replicas(refusal.total + 1, account.amount)
                 pods = queue.refresh(self._ledger, self._vms)
                 if not self._manager.still_admits(self._context(batch), more, pods):
@@ -413,7 +409,7 @@ class PoolAdmissionQueue:
         self._manager = manager
         for queue in self._queues.values():
             queue.state = queue.state.cleared()
-            self._claims.clear(queue)
+            self._unmet.clear(queue)
             self._cut(queue)
 
     def state_of(self, name: str) -> PoolAdmissionState:
@@ -428,14 +424,14 @@ class PoolAdmissionQueue:
     ) -> None:
         """What a former process had parked."""
         queue = self._queues[name] = PoolQueue(name)
-        queue.state = PoolAdmissionState(None, parked, dict(parked_vms), generation=generation)
+        queue.state = PoolAdmissionState((), parked, dict(parked_vms), generation=generation)
 
     def unpark(self, name: str) -> bool:
         """Forget what is parked or saturated; whether there was anything."""
         before = self.state_of(name)
         if name in self._queues:
             self._queues[name].state = before.cleared()
-        return before.is_parked or before.refusal is not None
+        return before.is_parked or bool(before.refusals)
 
     def forget(self, name: str) -> None:
         """A pool was deleted. Who waits for it is refused by the core."""
@@ -445,7 +441,7 @@ class PoolAdmissionQueue:
             return
         waiting = list(queue.waiting.values())
         queue.forget()
-        self._claims.clear(queue)
+        self._unmet.clear(queue)
         self._cut(queue)
         self._drop_unused(queue)
         self._answer_all(waiting, events.PoolVerdict(0))
@@ -458,30 +454,21 @@ class PoolAdmissionQueue:
 
     # ------------------------------------------------------------ what plugins and people see
 
-    def asked(self) -> dict[str, int]:
-        """The most that each pool which is being asked about now may be given, in its own units."""
-        return {name: run.probe.batch.question.candidate for name, run in self._runs.items()}
+    def asked(self) -> dict[str, Measures]:
+        """The most that each pool which is being asked about now may be given; an amount only where amounts are limited."""
+        return {name: run.probe.batch.question.asked for name, run in self._runs.items()}
 
-    def asked_amounts(self) -> dict[str, Resources]:
-        """The most of each resource that each pool which is being asked about now may be given, where amounts are limited."""
-        questions = ((name, run.probe.batch.question) for name, run in self._runs.items())
-        return {name: asked.amount for name, asked in questions if asked.amount is not None}
+    def unmet_demand(self) -> Mapping[str, Measures]:
+        """What each pool was refused beyond what it has; the same object while nothing has changed."""
+        return self._unmet.by_pool(self._clock())
 
-    def claims(self) -> Mapping[str, int]:
-        """What each pool was refused beyond what it has, in its own units; the same object while nothing has changed."""
-        return self._claims.units(self._clock())
-
-    def claimed_amounts(self) -> Mapping[str, Resources]:
-        """What each pool was refused of each resource beyond what it has; the same object while nothing has changed."""
-        return self._claims.amounts(self._clock())
-
-    def claimed(self, name: str) -> tuple[int, float]:
-        """How many units a pool claims, and when the last of its claims ends."""
-        return self._claims.of(name, self._clock())
+    def unmet_until_s(self, name: str) -> float:
+        """When the last of a pool's unmet demand ends; 0 without any."""
+        return self._unmet.until_s(name, self._clock())
 
     def wake(self) -> None:
         """A pool was changed: what was refused to others may be admitted now."""
-        self._claims.wake()
+        self._unmet.wake()
 
     def members(self, name: str) -> Pods:
         """The pool's VMs as they are now. Values are made anew only for those that were changed."""

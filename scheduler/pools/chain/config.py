@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final, cast
 
@@ -10,14 +10,11 @@ from hosting.logs import Logger
 from hosting.registry import FactoryRegistry, RegistryError, at_once
 from hosting.settings import FaultsError
 from scheduler.pools.chain.manager import PluginManager, Watch
-from scheduler.pools.chain.plugin import HOOKS, Args, Factory, Handle, Plugin, PoolHandle
+from scheduler.pools.chain.plugin import HOOKS, Args, Factory, Handle, Plugin, PoolHandle, ProviderSet
 from scheduler.pools.core.admission_state import COOLDOWN_S
-from scheduler.pools.core.providers import ProviderFactory, ProviderSet
 
 PLUGIN_GROUP: Final = "parley.pool_plugins"
 """The entry-point group of pool plugins: the entry's name is the plugin's, its value the factory."""
-QUOTA_GROUP: Final = "parley.quota_providers"
-INSTANCE_TYPE_GROUP: Final = "parley.instance_type_providers"
 
 
 class PluginRegistry(FactoryRegistry[Factory]):
@@ -27,14 +24,14 @@ class PluginRegistry(FactoryRegistry[Factory]):
         super().__init__("pool plugin")
 
     def build(self, name: str, handle: Handle, providers: ProviderSet, args: Args) -> Plugin:
-        """Make the plugin of that name; its factory sees the providers with no-op ones in the gaps.
+        """Make the plugin of that name.
 
         Raises `RegistryError` for an unknown name; what the factory raises for its args comes as `ValueError` that names
         it, and so does what it makes that is no plugin. Source: seed 000, `Build`.
         """
         factory = self.get(name)
         try:
-            plugin = cast("Plugin", at_once(factory, handle, providers.normalized(), args))
+            plugin = cast("Plugin", at_once(factory, handle, providers, args))
         except Exception as error:
             raise ValueError(f"pool plugin {name!r}: {str(error) or repr(error)}") from error
         missing = [hook for hook in HOOKS if not callable(getattr(plugin, hook, None))]
@@ -43,8 +40,6 @@ class PluginRegistry(FactoryRegistry[Factory]):
             raise ValueError(f"pool plugin {name!r}: its factory made no plugin but {plugin!r}: {why}")
         return plugin
 
-
-ProviderRegistry = FactoryRegistry[ProviderFactory]
 
 _REGISTRY: Final = PluginRegistry()
 
@@ -88,7 +83,7 @@ def standard() -> PluginRegistry:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A plugin or provider of the configuration: its registered name and its parameters. `instance` is what a plugin is
+    """A plugin of the configuration: its registered name and its parameters. `instance` is what it is
     called instead, where the same one is there several times."""
 
     name: str
@@ -106,17 +101,12 @@ class ChainConfig:
     """The pool section of the configuration. Plugins are asked in their order; `cooldown_s` is that of a full pool."""
 
     plugins: tuple[Named, ...] = ()
-    quota: Named | None = None
-    instance_type: Named | None = None
     cooldown_s: float = COOLDOWN_S
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal plugins and providers; what was parked under another one is not parked any more."""
-        parts = [
-            [each.name, each.args, *([each.instance] if each.instance else [])] if each is not None else None
-            for each in (*self.plugins, self.quota, self.instance_type)
-        ]
+        """Equal for equal plugins; what was parked under another one is not parked any more."""
+        parts = [[each.name, each.args, *([each.instance] if each.instance else [])] for each in self.plugins]
         return hashlib.sha256(_canonical(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
@@ -135,41 +125,15 @@ def _canonical(value: object) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class Registries:
-    """What a chain may be built from."""
-
-    plugins: PluginRegistry
-    quota: ProviderRegistry = field(default_factory=lambda: ProviderRegistry("quota provider"))
-    instance_type: ProviderRegistry = field(
-        default_factory=lambda: ProviderRegistry("instance type provider")
-    )
-
-
-def installed() -> Registries:
-    """Ours, what was registered in this process, and what installed distributions offer.
-
-    Raises `RegistryError` where two use one name.
-    """
-    found = Registries(standard())
-    found.quota.load_entry_points(QUOTA_GROUP)
-    found.instance_type.load_entry_points(INSTANCE_TYPE_GROUP)
-    return found
-
-
 def build_chain(
     config: ChainConfig,
-    registries: Registries,
+    registry: PluginRegistry,
     handle: Handle,
     log: Logger | None = None,
     watch: Watch | None = None,
 ) -> PluginManager:
-    """Build every provider and plugin. Raises `FaultsError` with every fault; then nothing was started."""
+    """Build every plugin. Raises `FaultsError` with every fault; then nothing was started."""
     faults: list[str] = []
-    providers = ProviderSet(
-        _provider(registries.quota, config.quota, "pools.providers.quota", faults),
-        _provider(registries.instance_type, config.instance_type, "pools.providers.instanceType", faults),
-    )
     plugins: list[Plugin] = []
     taken: dict[str, int] = {}
     for index, entry in enumerate(config.plugins):
@@ -185,7 +149,7 @@ def build_chain(
         if entry.instance:
             own = PoolHandle(handle.client, handle.cache, handle.log.bind(instance=entry.instance))
         try:
-            plugins.append(build(entry.name, own, providers, entry.args, registries.plugins))
+            plugins.append(registry.build(entry.name, own, ProviderSet(), entry.args))
         except RegistryError as error:
             faults.append(f"{path}.name: {error}")
         except ValueError as error:
@@ -197,18 +161,6 @@ def build_chain(
         except Exception as error:  # noqa: BLE001 - anybody may write a plugin and its name
             faults.append(f"pools.plugins: {error}")
     raise FaultsError(faults)
-
-
-def _provider(registry: ProviderRegistry, entry: Named | None, path: str, faults: list[str]) -> Any:
-    if entry is None:
-        return None
-    try:
-        return at_once(registry.get(entry.name), entry.args)
-    except RegistryError as error:
-        faults.append(f"{path}.name: {error}")
-    except Exception as error:  # noqa: BLE001 - anybody may write a provider
-        faults += _args_faults(f"{path}.args", error)
-    return None
 
 
 def _args_faults(path: str, error: BaseException) -> Iterator[str]:

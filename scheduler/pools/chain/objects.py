@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import PoolSpec
@@ -23,7 +23,7 @@ from scheduler.pools.core import records
 from scheduler.pools.core.admission_state import Parking, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
 from scheduler.pools.core.records import PoolRecord
-from scheduler.pools.core.values import Context, Pods, Pool, Purpose, described_as
+from scheduler.pools.core.values import Context, Measures, Pods, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
@@ -116,17 +116,11 @@ class PoolObjects:
             self._all = tuple(self._by_name.values())
         return self._all
 
-    def asked(self) -> Mapping[str, int]:
+    def asked(self) -> Mapping[str, Measures]:
         return self.admission_queue.asked()
 
-    def asked_amounts(self) -> Mapping[str, Resources]:
-        return self.admission_queue.asked_amounts()
-
-    def claims(self) -> Mapping[str, int]:
-        return self.admission_queue.claims()
-
-    def claimed_amounts(self) -> Mapping[str, Resources]:
-        return self.admission_queue.claimed_amounts()
+    def unmet_demand(self) -> Mapping[str, Measures]:
+        return self.admission_queue.unmet_demand()
 
     def members(self, name: str) -> Pods:
         return self.admission_queue.members(name)
@@ -217,9 +211,9 @@ class PoolObjects:
         deleting = {name for name, record in self._records.items() if record.pool.is_deleting}
         wanted = [(name, pool) for name, pool in described.items() if name not in deleting]
         # A plugin that hangs holds many up at the same time, not one after the other.
-        limit = asyncio.Semaphore(MAX_AT_ONCE)
+        turns = asyncio.Semaphore(MAX_AT_ONCE)
         made = await asyncio.gather(
-            *(_fault(limit, self._follow(name, pool), f"pool {name}") for name, pool in wanted)
+            *(_fault(turns, self._follow(name, pool), f"pool {name}") for name, pool in wanted)
         )
         over = [
             name
@@ -227,7 +221,7 @@ class PoolObjects:
             if not record.is_stored and name not in described and not record.pool.is_deleting
         ]
         gone = await asyncio.gather(
-            *(_fault(limit, self.delete(name), f"pool {name} is no longer in the file") for name in over)
+            *(_fault(turns, self.delete(name), f"pool {name} is no longer in the file") for name in over)
         )
         names = (*(name for name, _ in wanted), *over)
         return {name: fault for name, fault in zip(names, (*made, *gone), strict=True) if fault}
@@ -372,9 +366,9 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(task)
 
 
-async def _fault(limit: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
+async def _fault(turns: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
     """What came of one of many; empty where nothing is wrong."""
-    async with limit:
+    async with turns:
         try:
             await work
         except AppError as error:

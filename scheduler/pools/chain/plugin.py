@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
-from protocol.values import Resources
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import (
     ADMITTED,
     POD_ADMITTED,
     Admission,
     Context,
+    Measures,
     PodAdmission,
     PodManifest,
     Pods,
@@ -56,24 +55,18 @@ class Cache(Protocol):
         has come to its end, plain hooks are asked again.
         """
 
-    def asked(self) -> Mapping[str, int]:
-        """The most replicas that each pool which is being asked about now may be given.
+    def asked(self) -> Mapping[str, Measures]:
+        """The most that each pool which is being asked about now may be given: replicas, and an amount where a plugin limits amounts.
 
         For a hook that waits and counts over several pools: what it admits for one may meet what another one is given.
         """
 
-    def asked_amounts(self) -> Mapping[str, Resources]:
-        """The same as amounts, of the pools in which a plugin limits amounts."""
-
-    def claims(self) -> Mapping[str, int]:
-        """How many replicas beyond those that it has each pool was refused a short while ago, where its VMs may still come
-        back for them. The same object as before while nothing has changed.
+    def unmet_demand(self) -> Mapping[str, Measures]:
+        """What each pool was refused a short while ago beyond what it has, where its VMs may still come back for it; zero of what
+        nobody was refused. The same object as before while nothing has changed.
 
         For a hook that splits: what is free now may be somebody's who has asked before.
         """
-
-    def claimed_amounts(self) -> Mapping[str, Resources]:
-        """The same as amounts, of the pools in which a plugin limits amounts; a resource that nobody was refused is zero."""
 
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
@@ -186,5 +179,13 @@ class BasePlugin:
 Args: TypeAlias = Any
 """The parameters of one plugin, as its entry in the configuration has them; None without any. The factory checks them."""
 
-Factory: TypeAlias = Callable[[Handle, Providers, Args], Plugin]
+
+class ProviderSet:
+    """What a factory gets between its handle and its args. Source: seed 000, `providerset.Set`. Nothing is in it: a plugin opens
+    what it asks of the operator's world by itself, as its args say."""
+
+    __slots__ = ()
+
+
+Factory: TypeAlias = Callable[[Handle, ProviderSet, Args], Plugin]
 """Makes a plugin. Raises `ValueError` (pydantic's `ValidationError` is one) for args that it cannot use. Source: seed 000."""

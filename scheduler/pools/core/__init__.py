@@ -1,1 +1,1 @@
-"""Decisions about pools: admission state, batches, the search, claims, fair shares. Pure."""
+"""Decisions about pools: admission state, batches, the search, unmet demand, fair shares. Pure."""

@@ -13,13 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.texts import clean, counted
+from protocol.texts import clean
 from protocol.values import Resources, Value
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.model import VmSpec
 from scheduler.pools.core.errors import MAX_MESSAGE, AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
-from scheduler.pools.core.values import resource_text
+from scheduler.pools.core.values import UNITS, measure_text
 
 COOLDOWN_S: Final = 60.0
 """How long a pool that is full is not asked for more, unless its plugin names a longer time."""
@@ -34,13 +34,13 @@ _DEFAULT_MESSAGES: Final = {
 
 
 class CachedRefusal(Value, frozen=True):
-    """Up to `total` units the chain may admit more, above that the chain has refused. Forgotten at `until_s`.
+    """Up to `total` of its `measure` the chain may admit more, above that the chain has refused. Forgotten at `until_s`.
 
-    With a `resource`, `total` is an amount of that (milli-CPU, or bytes), and units may be admitted beyond. `asked` is the amount
-    that was asked about then: of another one, in another proportion, more may be admitted.
+    A refusal of one measure says nothing of the others. `asked` is the amount that was asked about where a resource was refused: of
+    another one, in another proportion, more may be admitted.
 
     `plugin` has refused, at `since_s`, with `reason` for machines. `freed` is what had been freed by then
-    (`ClaimsOfPools.freed`): where something was freed since, the pool is asked before the cool-down is over.
+    (`UnmetDemands.freed`): where something was freed since, the pool is asked before the cool-down is over.
     """
 
     total: int
@@ -50,14 +50,17 @@ class CachedRefusal(Value, frozen=True):
     plugin: str = ""
     since_s: float = 0.0
     freed: int = 0
-    resource: str | None = None
+    measure: str = UNITS
     asked: Resources | None = None
 
     @property
     def at(self) -> str:
-        if self.resource is None:
-            return counted(self.total, "unit")
-        return resource_text(self.resource, self.total)
+        return measure_text(self.measure, self.total)
+
+    @property
+    def resource(self) -> str | None:
+        """The resource that was refused; None where units were."""
+        return None if self.measure == UNITS else self.measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +90,24 @@ class Outcome(Value, frozen=True):
 
 
 class PoolAdmissionState(Value, frozen=True):
-    """All that is remembered of one pool. `parked_vms` is by UID; `refusal` is about units, `refused_amounts` are about one
-    resource each."""
+    """All that is remembered of one pool. `parked_vms` is by UID; of `refusals` there is one for each measure, that of units first."""
 
-    refusal: CachedRefusal | None = None
+    refusals: tuple[CachedRefusal, ...] = ()
     parked: Parking | None = None
     parked_vms: Mapping[str, Parking] = msgspec.field(default_factory=dict)
     last: Outcome | None = None
     generation: int = 0
-    refused_amounts: tuple[CachedRefusal, ...] = ()
 
-    @property
-    def refusals(self) -> tuple[CachedRefusal, ...]:
-        """All refusals that are remembered, that about units first."""
-        return self.refused_amounts if self.refusal is None else (self.refusal, *self.refused_amounts)
-
-    def refused(self, resource: str) -> CachedRefusal | None:
-        return next((each for each in self.refused_amounts if each.resource == resource), None)
+    def refused(self, measure: str) -> CachedRefusal | None:
+        for each in self.refusals:
+            if each.measure == measure:
+                return each
+        return None
 
     def with_refusals(self, refusals: Iterable[CachedRefusal]) -> "PoolAdmissionState":
-        of = {each.resource: each for each in refusals}
-        about_units = of.pop(None, None)
-        return replace(self, refusal=about_units, refused_amounts=tuple(of.values()))
+        """These alone are remembered, of each measure the last."""
+        latest = {each.measure: each for each in refusals}.values()
+        return replace(self, refusals=tuple(sorted(latest, key=lambda each: each.measure != UNITS)))
 
     @property
     def is_parked(self) -> bool:
@@ -118,8 +117,6 @@ class PoolAdmissionState(Value, frozen=True):
         """What still holds now, for a pool of this generation."""
         if self.generation != generation:
             return PoolAdmissionState(last=self.last, generation=generation)
-        if self.refusal is None and not self.refused_amounts:
-            return self
         if any(now_s >= each.until_s for each in self.refusals):
             return self.with_refusals(each for each in self.refusals if now_s < each.until_s)
         return self

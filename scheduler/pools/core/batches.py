@@ -26,7 +26,14 @@ from scheduler.pools.core.admission_state import (
 )
 from scheduler.pools.core.errors import AppError, Detail, Scope, detail_of
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind, amount_error
-from scheduler.pools.core.values import AmountCap, Pool, VmRequest, frozen_texts
+from scheduler.pools.core.values import (
+    UNITS,
+    AmountCap,
+    Measures,
+    Pool,
+    VmRequest,
+    frozen_texts,
+)
 
 FAILED_RETRY_S: Final = 1.0
 MAX_WAIT_S: Final = 86_400.0
@@ -47,22 +54,15 @@ class Waiter(Value, frozen=True):
 
 
 class PoolGrowth(Value, frozen=True):
-    """A waiter with the share of its VM in the pool, in the pool's units: now, and with what the VM wants.
+    """A waiter with the share of its VM in the pool: what it has now, and with what the VM wants.
 
-    `is_kept` says that the pool counts more for the VM than its permit, so that what it holds now was perhaps never admitted.
-    `pooled` is the share now as an amount.
+    `is_kept` says that the pool counts more for the VM than its permit, so that what it has now was perhaps never admitted.
     """
 
     waiter: Waiter
-    units: int
-    wanted_units: int
+    has: Measures
+    wanted: Measures
     is_kept: bool = False
-    pooled: Resources = ZERO
-
-    @property
-    def wanted(self) -> Resources:
-        """The VM's share as an amount with what it wants."""
-        return self.waiter.needed.wanted.max(self.pooled)
 
     @property
     def uid(self) -> str:
@@ -70,24 +70,27 @@ class PoolGrowth(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """What the chain is asked: how many units in (`current`, `candidate`]. `is_cut`: a cached refusal allows no more.
+    """What the chain is asked: how many units in (`current`, `asked.units`], with an amount of at most `asked.amount`.
 
-    Where the chain limits amounts, `amount` is the most that the pool would hold, of all that is `wanted`, and `cut` names the
-    resources of which cached refusals allow no more. `is_vain` says that nobody could grow by what they leave.
+    `cut` names the measures of which cached refusals allow no more. Where the chain does not limit amounts, `asked.amount` is
+    zero, and so is `wanted`, the amount of all that is wanted. `is_vain` says that nobody could grow by what refusals leave.
     """
 
     current: int
-    candidate: int
-    is_cut: bool = False
-    amount: Resources | None = None
+    asked: Measures
     cut: tuple[str, ...] = ()
     is_vain: bool = False
-    wanted: Resources | None = None
+    wanted: Resources = ZERO
+
+    @property
+    def amount(self) -> Resources | None:
+        """The amount that is asked about; None where amounts are not limited."""
+        return None if self.asked.amount == ZERO else self.asked.amount
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to ask for."""
-        return self.is_vain or self.candidate <= self.current
+        return self.is_vain or self.asked.units <= self.current
 
 
 class Batch(Value, frozen=True):
@@ -147,50 +150,46 @@ def sift(
 
 
 def _growth(pool: Pool, waiter: Waiter, record: VmRecord) -> PoolGrowth:
-    row, unit = record.row, pool.compute_unit
+    row, unit, wanted = record.row, pool.compute_unit, waiter.needed.wanted
     return PoolGrowth(
         waiter,
-        row.units,
-        waiter.needed.wanted.units(unit),
+        Measures(row.units, row.pooled),
+        Measures(wanted.units(unit), wanted.max(row.pooled)),
         row.units > row.state.current.units(unit),
-        row.pooled,
     )
 
 
 def question(
-    state: PoolAdmissionState, held: int, growths: tuple[PoolGrowth, ...], now: Pool | None = None
+    state: PoolAdmissionState,
+    now: Measures,
+    growths: tuple[PoolGrowth, ...],
+    unit: Resources | None = None,
 ) -> Question:
-    """What to ask when the pool holds `held` units and these VMs want to grow, all of them together.
+    """What to ask when the pool has so much `now` and these VMs want to grow, all of them together.
 
-    Where the chain limits amounts, `now` is the pool with the units and the amount that it holds.
+    Where the chain limits amounts, `unit` is the pool's. Then the question is about the units that it has as well, within
+    which amounts may grow.
     """
-    wanted = held + sum(max(growth.wanted_units - growth.units, 0) for growth in growths)
-    current = held - 1 if any(growth.is_kept for growth in growths) else held
-    if state.refusal is not None and wanted > state.refusal.total:
-        asked = Question(current, state.refusal.total, is_cut=True)
-    else:
-        asked = Question(current, wanted)
-    return asked if now is None else _with_amount(asked, state, now, growths)
-
-
-def _with_amount(
-    asked: Question, state: PoolAdmissionState, now: Pool, growths: tuple[PoolGrowth, ...]
-) -> Question:
-    """The question about units and amounts. It is about the units held as well, within which amounts may grow."""
-    held, wanted = now.replicas, now.amount
+    wanted = now.units + sum(max(growth.wanted.units - growth.has.units, 0) for growth in growths)
+    refused = state.refused(UNITS)
+    cut: tuple[str, ...] = ()
+    if refused is not None and wanted > refused.total:
+        wanted, cut = refused.total, (UNITS,)
+    if unit is None:
+        is_kept = any(growth.is_kept for growth in growths)
+        return Question(now.units - 1 if is_kept else now.units, Measures(wanted), cut)
+    amount = now.amount
     for growth in growths:
-        wanted += growth.wanted - growth.pooled
+        amount += growth.wanted.amount - growth.has.amount
     most = _most(state)
-    cut = tuple(
-        each.resource
-        for each in state.refused_amounts
-        if each.resource is not None and amount_of(wanted, each.resource) > each.total
+    cut += tuple(
+        each.measure
+        for each in state.refusals
+        if each.measure != UNITS and amount_of(amount, each.measure) > each.total
     )
-    is_vain = (asked.is_cut or bool(cut)) and not any(
-        _may_grow(growth, state, now, most) for growth in growths
-    )
-    candidate = max(asked.candidate, held)
-    return Question(held - 1, candidate, asked.is_cut, wanted.min(most).max(now.amount), cut, is_vain, wanted)
+    is_vain = bool(cut) and not any(_may_grow(growth, state, now, most, unit) for growth in growths)
+    asked = Measures(max(wanted, now.units), amount.min(most).max(now.amount))
+    return Question(now.units - 1, asked, cut, is_vain, amount)
 
 
 def _most(state: PoolAdmissionState) -> Resources:
@@ -201,13 +200,14 @@ def _most(state: PoolAdmissionState) -> Resources:
     )
 
 
-def _may_grow(growth: PoolGrowth, state: PoolAdmissionState, now: Pool, most: Resources) -> bool:
+def _may_grow(
+    growth: PoolGrowth, state: PoolAdmissionState, now: Measures, most: Resources, unit: Resources
+) -> bool:
     """Whether a VM alone could get any more by the refusals that are remembered."""
-    needed = growth.waiter.needed
-    left = growth.pooled + (most - now.amount).max(ZERO)
-    if state.refusal is not None:
-        units = growth.units + max(state.refusal.total - now.replicas, 0)
-        left = left.min(now.compute_unit * units)
+    needed, refused = growth.waiter.needed, state.refused(UNITS)
+    left = growth.has.amount + (most - now.amount).max(ZERO)
+    if refused is not None:
+        left = left.min(unit * (growth.has.units + max(refused.total - now.units, 0)))
     way = limits.Growth(needed.current, needed.wanted, needed.unit)
     return limits.grant(way, way.within(left, _FULL)).permit.exceeds(needed.current)
 
@@ -228,8 +228,8 @@ def request_of(growth: PoolGrowth, vms: VmTable) -> VmRequest:
         labels_of(record.spec.labels),
         needed.current,
         needed.wanted,
-        growth.units,
-        growth.wanted_units,
+        growth.has.units,
+        growth.wanted.units,
     )
 
 
@@ -237,21 +237,22 @@ def request_of(growth: PoolGrowth, vms: VmTable) -> VmRequest:
 
 
 def unasked(
-    state: PoolAdmissionState, batch: Batch, held: int, now_s: float, *, has_plugins: bool
+    state: PoolAdmissionState, batch: Batch, units: int, now_s: float, *, has_plugins: bool
 ) -> PoolVerdict | None:
-    """The verdict on a batch that needs no question, where the pool holds `held` units; None where the chain is to be asked.
+    """The verdict on a batch that needs no question, where the pool has so many units; None where the chain is to be asked.
 
     A cached refusal that leaves nothing to ask for refuses. Without plugins nobody is asked, and what takes no more of the
     pool than it has needs nobody's verdict.
     """
     asked = batch.question
-    if asked.is_empty and (asked.is_cut or asked.cut):
-        full = state.refusal if asked.is_cut else state.refused(asked.cut[0])
+    if asked.is_empty and asked.cut:
+        full = state.refused(asked.cut[0])
         assert full is not None
         return PoolVerdict(0, saturated(full, batch.pool.name, now_s))
     if has_plugins and not asked.is_empty:
         return None
-    return PoolVerdict(max(asked.candidate, held), None, batch.pool.generation, is_all=not asked.is_cut)
+    total = max(asked.asked.units, units)
+    return PoolVerdict(total, None, batch.pool.generation, is_all=UNITS not in asked.cut)
 
 
 def late(pool: str) -> PoolVerdict:
@@ -328,7 +329,7 @@ def answered(
     message = message_of(result.error)
     last = Outcome(
         result.kind,
-        asked.candidate,
+        asked.asked.units,
         result.accepted,
         now_s,
         message,
@@ -365,14 +366,14 @@ def granted_amount(result: ProbeResult) -> Resources | None:
 def _admitted(
     state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, now_s: float
 ) -> PoolVerdict:
-    total = asked.candidate
-    if asked.is_cut and state.refusal is not None:
-        reason = saturated(state.refusal, pool, now_s)
-        total = min(total, state.refusal.total)
+    total, is_cut, refused = asked.asked.units, UNITS in asked.cut, state.refused(UNITS)
+    if is_cut and refused is not None:
+        reason = saturated(refused, pool, now_s)
+        total = min(total, refused.total)
     else:
         reason = _of_births(pool)
     amounts = _amount_limits(state, pool, asked, result, reason, now_s)
-    return PoolVerdict(total, reason, state.generation, is_all=not asked.is_cut, amounts=amounts)
+    return PoolVerdict(total, reason, state.generation, is_all=not is_cut, amounts=amounts)
 
 
 def _of_births(pool: str, resource: str | None = None) -> Reason:
@@ -387,14 +388,14 @@ def _amount_limits(
 
     `of_units` says why no more units were admitted; these can hold only so much.
     """
-    if result.amount is None or asked.amount is None:
+    if result.amount is None:
         return ()
     found = []
     cut = {cap.resource for cap in result.cut_amounts}
     for resource, amount in result.amount.named():
         refusal = state.refused(resource)
         if refusal is None or (resource not in cut and resource not in asked.cut):
-            is_all = amount == amount_of(asked.amount, resource)
+            is_all = amount == asked.asked.of(resource)
             why = _of_births(pool, resource) if is_all else of_units
             found.append(AmountLimit(resource, amount, why, is_all))
             continue
@@ -420,13 +421,11 @@ def _insufficient(
     message = message_of(result.error)
     wait_s = max(cooldown_s, min(result.retry_after_s or 0.0, MAX_WAIT_S))
     until_s = now_s + wait_s
+    refusals = [_refusal_of(cap, until_s, now_s, freed, asked.wanted) for cap in result.cut_amounts]
     if result.refused is not None:
         why = detail_of(result.error).reason if result.error is not None else ""
-        refusal = CachedRefusal(result.refused - 1, until_s, message, why, result.plugin, now_s, freed)
-        state = replace(state, refusal=refusal)
-    if result.cut_amounts:
-        refusals = (_refusal_of(cap, until_s, now_s, freed, asked.wanted) for cap in result.cut_amounts)
-        state = state.with_refusals((*state.refusals, *refusals))
+        refusals.append(CachedRefusal(result.refused - 1, until_s, message, why, result.plugin, now_s, freed))
+    state = state.with_refusals((*state.refusals, *refusals))
     if result.is_complete and result.refused is None:
         return state, _admitted(state, pool, asked, result, now_s)  # amounts were refused, and no units
     if result.is_complete:
@@ -441,9 +440,7 @@ def _insufficient(
     return state, PoolVerdict(result.accepted, reason, state.generation, amounts=amounts)
 
 
-def _refusal_of(
-    cap: AmountCap, until_s: float, now_s: float, freed: int, asked: Resources | None
-) -> CachedRefusal:
+def _refusal_of(cap: AmountCap, until_s: float, now_s: float, freed: int, asked: Resources) -> CachedRefusal:
     message = message_of(amount_error(cap))
     return CachedRefusal(
         cap.most, until_s, message, cap.reason, cap.plugin, now_s, freed, cap.resource, asked

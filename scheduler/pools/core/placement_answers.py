@@ -59,8 +59,7 @@ def remembered(
     if verdict is not None:
         return verdict.reason
     for refusal in state.refusals:
-        total = asked.replicas if refusal.resource is None else amount_of(asked.amount, refusal.resource)
-        if total > refusal.total and is_awaited(refusal.plugin):
+        if asked.measures.of(refusal.measure) > refusal.total and is_awaited(refusal.plugin):
             return saturated(refusal, asked.name, now_s)
     return None
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from protocol.texts import counted
 from protocol.values import Resources, amount_of
 from scheduler.pools.core.errors import AppError, Detail, Interrupt, PluginErrorKind, kind_from_app_error
-from scheduler.pools.core.values import Admission, AmountCap, resource_text, tightest
+from scheduler.pools.core.values import Admission, AmountCap, measure_text, tightest
 
 
 class ProbeResultKind(enum.IntEnum):
@@ -113,7 +113,7 @@ def about_amount(result: ProbeResult, amount: Resources) -> ProbeResult:
 
 def amount_error(cap: AmountCap) -> AppError:
     """The refusal that a cap below what was asked about amounts to."""
-    what = resource_text(cap.resource, cap.most)
+    what = measure_text(cap.resource, cap.most)
     message = cap.message or f"the plugin {cap.plugin or 'chain'} admits only {what}"
     detail = Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, reason=cap.reason)
     return AppError(503, message, detail=detail)

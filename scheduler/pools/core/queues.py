@@ -1,138 +1,30 @@
-"""What is known of one pool that is asked for growth: who waits, what is remembered, its members, what they claim. Pure."""
+"""One pool that is asked for growth: who waits, what is remembered, its members and its unmet demand; and that of all pools. Pure."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
-from protocol.values import ZERO, Resources
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import Resources
+from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.permits.core.vms import VmTable
 from scheduler.pools.core.admission_state import PoolAdmissionState
 from scheduler.pools.core.batches import PoolGrowth, Waiter, labels_of
-from scheduler.pools.core.values import Member, Pods
+from scheduler.pools.core.unmet_demand import UnmetDemand
+from scheduler.pools.core.values import NOTHING, UNITS, Measures, Member, Pods, Pool
 
-CLAIM_S: Final = 60.0
-"""How long a VM may stay away beyond the time at which it was told to come back: four ticks of an agent."""
-MAX_CLAIM_S: Final = 600.0
-"""How long a claim lasts at most, however long a plugin lets the VM wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A VM that has `units` of its pool and was refused more, up to `wanted_units`. Forgotten at `until_s`.
-
-    Where amounts were refused, `wanted` is what the VM wanted of each such resource, and `pooled` what it has.
-    """
-
-    units: int
-    wanted_units: int
-    until_s: float
-    pooled: Resources = ZERO
-    wanted: Resources = ZERO
-
-    @property
-    def amount(self) -> Resources:
-        return (self.wanted - self.pooled).max(ZERO)
-
-
-class Claims:
-    """The claims on one pool, by the UID of the VM. `units` and `amount` are their sums, beyond what the VMs have; `ended`
-    counts the claims that were given up, so that others may have what was held."""
-
-    __slots__ = ("_by_uid", "amount", "ended", "next_s", "units")
-
-    def __init__(self) -> None:
-        self._by_uid: dict[str, Claim] = {}
-        self.next_s = math.inf
-        """When to look at the clock again (`expire`)."""
-        self.units = 0
-        self.amount = ZERO
-        self.ended = 0
-
-    def __len__(self) -> int:
-        return len(self._by_uid)
-
-    @property
-    def until_s(self) -> float:
-        """When the last claim ends; 0 without any."""
-        return max((claim.until_s for claim in self._by_uid.values()), default=0.0)
-
-    def refuse(
-        self,
-        uid: str,
-        units: int,
-        wanted_units: int,
-        now_s: float,
-        wait_s: float,
-        pooled: Resources = ZERO,
-        wanted: Resources = ZERO,
-    ) -> None:
-        """A VM that has `units` (exactly: `pooled`) was refused some of `wanted_units`, or of the amount `wanted`, and told to
-        come back after `wait_s`."""
-        self._drop(uid)
-        until_s = now_s + min(wait_s + CLAIM_S, MAX_CLAIM_S)
-        self._put(uid, Claim(units, wanted_units, until_s, pooled, wanted))
-
-    def holds(self, uid: str, units: int, pooled: Resources = ZERO) -> None:
-        """A VM has so many units now, exactly the amount `pooled`. What it has given something back of, it does not want
-        more of."""
-        claim = self._by_uid.get(uid)
-        if claim is None or (claim.units == units and claim.pooled == pooled):
-            return
-        self._drop(uid)
-        wanted_units = claim.wanted_units if claim.units <= units else 0
-        before, wanted = claim.pooled, claim.wanted
-        cpu = wanted.vcpu_milli if before.vcpu_milli <= pooled.vcpu_milli else 0
-        memory = wanted.memory_bytes if before.memory_bytes <= pooled.memory_bytes else 0
-        self._put(uid, Claim(units, wanted_units, claim.until_s, pooled, Resources(cpu, memory)))
-
-    def withdraw(self, uid: str) -> None:
-        """A VM claims nothing any more."""
-        if uid in self._by_uid:
-            self._drop(uid)
-            self.ended += 1
-
-    def expire(self, now_s: float) -> None:
-        """Claims whose time is over end."""
-        if now_s < self.next_s:
-            return
-        for uid in [uid for uid, claim in self._by_uid.items() if claim.until_s <= now_s]:
-            self.withdraw(uid)
-        self.next_s = min((claim.until_s for claim in self._by_uid.values()), default=math.inf)
-
-    def clear(self) -> None:
-        self.ended += len(self._by_uid)
-        self._by_uid.clear()
-        self.next_s, self.units, self.amount = math.inf, 0, ZERO
-
-    def _put(self, uid: str, claim: Claim) -> None:
-        """Keep a claim, unless the VM has all that it wanted."""
-        if claim.wanted_units <= claim.units and not claim.wanted.exceeds(claim.pooled):
-            return
-        self._by_uid[uid] = claim
-        self.units += max(claim.wanted_units - claim.units, 0)
-        if claim.amount != ZERO:
-            self.amount += claim.amount
-        self.next_s = min(self.next_s, claim.until_s)
-
-    def _drop(self, uid: str) -> None:
-        claim = self._by_uid.pop(uid, None)
-        if claim is not None:
-            self.units -= max(claim.wanted_units - claim.units, 0)
-            if claim.amount != ZERO:
-                self.amount -= claim.amount
-
-
-MAX_BATCH = 128
+MAX_BATCH: Final = 128
 """Requests that one batch may serve; the loop is held for as long as their commits take."""
+_FOR_WANT_OF_RESOURCES: Final = (ReasonCode.POOL, ReasonCode.POOL_SATURATED)
 
 
 class PoolQueue:
     """One pool's queue, in the order of arrival, by ticket. `asked` are those of the batch under way who still wait."""
 
-    __slots__ = ("_account", "_members", "alone", "asked", "claims", "name", "state", "waiting")
+    __slots__ = ("_account", "_members", "alone", "asked", "name", "state", "unmet", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,7 +33,7 @@ class PoolQueue:
         self.alone: set[int] = set()
         """The first in the queue, who are asked about one by one, because one of them is to blame."""
         self.state = PoolAdmissionState()
-        self.claims = Claims()
+        self.unmet = UnmetDemand()
         self._members: dict[Holder, Member] = {}
         self._account: PoolAccount | None = None
         """Whose rows `_members` are."""
@@ -179,7 +71,7 @@ class PoolQueue:
             self.waiting = {**back, **self.waiting}
 
     def refresh(self, ledger: Ledger, vms: VmTable) -> Pods:
-        """The pool's VMs as they are now; members and claims are brought in step with the ledger.
+        """The pool's VMs as they are now; members and unmet demand are brought in step with the ledger.
 
         Values are made anew only for VMs that were changed.
         """
@@ -189,7 +81,7 @@ class PoolQueue:
             self._account is not account
         ):  # another pool of that name, or none: what was known is of no account
             members.clear()
-            self.claims.clear()
+            self.unmet.clear()
             self._account = account
             changed = set(account.rows) if account is not None else set()
         for holder in changed:
@@ -197,11 +89,11 @@ class PoolQueue:
             record = vms.by_uid(holder.uid) if holder.kind is Kind.VM else None
             if row is None or record is None or row.pool != self.name:
                 members.pop(holder, None)
-                self.claims.withdraw(holder.uid)
+                self.unmet.withdraw(holder.uid)
                 if record is None:
                     self.state = self.state.without_vm(holder.uid)
                 continue
-            self.claims.holds(holder.uid, row.units, row.pooled)
+            self.unmet.has(holder.uid, Measures(row.units, row.pooled))
             spec, state = record.spec, row.state
             members[holder] = Member(
                 spec.pod, spec.uid, row.node, labels_of(spec.labels), state.current, row.reserved, row.units
@@ -213,6 +105,124 @@ class PoolQueue:
         self.waiting.clear()
         self.alone.clear()
         self.state = PoolAdmissionState()
-        self.claims.clear()
+        self.unmet.clear()
         self._members.clear()
         self._account = None
+
+
+class PoolLookup(Protocol):
+    """The pools as they are described now."""
+
+    def find(self, name: str) -> Pool | None:
+        """One pool; its `replicas` are of no account."""
+
+
+class UnmetDemands:
+    """The unmet demand of every pool. Reads the ledger; each queue is in step with that after `by_pool`."""
+
+    def __init__(self, ledger: Ledger, vms: VmTable, pools: PoolLookup) -> None:
+        self._ledger = ledger
+        self._vms = vms
+        self._pools = pools
+        self._queues: dict[str, PoolQueue] = {}
+        """Those with unmet demand."""
+        self._by_pool: Mapping[str, Measures] = {}
+        self._is_known = False
+        self._moves = 0
+        self._next_s = math.inf
+        self._wakes = 0
+        self._ended: Counter[str] = Counter()
+        """How often a VM of each pool, by its name, has given up what it was refused."""
+        self._ended_total = 0
+
+    def by_pool(self, now_s: float) -> Mapping[str, Measures]:
+        """What each pool was refused beyond what it has; the same object while nothing has changed."""
+        moves = self._ledger.pool_moves
+        if self._is_known and moves == self._moves and now_s < self._next_s:
+            return self._by_pool
+        self._is_known, self._moves, self._next_s = True, moves, math.inf
+        found: dict[str, Measures] = {}
+        for name, queue in tuple(self._queues.items()):
+            queue.refresh(self._ledger, self._vms)
+            queue.unmet.expire(now_s)
+            self._count_ended(queue)
+            pool, account = self._pools.find(name), self._ledger.pool(name)
+            if not queue.unmet or pool is None or account is None:
+                del self._queues[name]
+                continue
+            total, most = queue.unmet.total, pool.limits.max_units
+            if most is not None and total.units > most - account.units:
+                total = Measures(max(most - account.units, 0), total.amount)
+            if total != NOTHING:
+                found[name] = total
+            self._next_s = min(self._next_s, queue.unmet.next_s)
+        if found != self._by_pool:
+            self._by_pool = found
+        return self._by_pool
+
+    def until_s(self, name: str, now_s: float) -> float:
+        """When the last of a pool's unmet demand ends; 0 without any."""
+        return self._queues[name].unmet.until_s if name in self.by_pool(now_s) else 0.0
+
+    def freed(self, name: str, now_s: float) -> int:
+        """Changes whenever a pool may get what was refused to it: others gave something back (whole units, unless the pool's
+        amounts are limited), what others were refused was given up, pools changed.
+
+        What the pool itself gives back leaves its total as it was admitted.
+        """
+        self.by_pool(now_s)
+        account = self._ledger.pool(name)
+        found = self._ledger.freed_units + self._ended_total + self._wakes - self._ended[name]
+        if account is None:
+            return found
+        if account.spec is not None and account.spec.limits_amounts:
+            found += self._ledger.frees - account.frees
+        return found - account.freed_units
+
+    def wake(self) -> None:
+        """Something has changed by which what was refused may be admitted now."""
+        self._wakes += 1
+
+    def note(self, queue: PoolQueue, growth: PoolGrowth, verdict: PoolVerdict, now_s: float) -> None:
+        """A growth was told this verdict, and has in the ledger what was granted. What was refused is remembered."""
+        before = queue.unmet.total
+        refused = [limit.reason for limit in verdict.amounts if not limit.is_all]
+        if not verdict.is_all and verdict.reason is not None:
+            refused.append(verdict.reason)
+        if refused:
+            self._refuse(queue, growth, refused, now_s)
+        elif verdict.is_all:
+            queue.unmet.withdraw(growth.uid)
+        if queue.unmet:
+            self._queues[queue.name] = queue
+        self._is_known = self._is_known and queue.unmet.total == before
+        self._count_ended(queue)
+
+    def _refuse(self, queue: PoolQueue, growth: PoolGrowth, refused: list[Reason], now_s: float) -> None:
+        """Note what a VM wanted and was refused: units, unless it was amounts alone, and of these what is known to be full."""
+        row = self._ledger.row(Holder(Kind.VM, growth.uid))
+        waits = [each.retry_after_s or 0.0 for each in refused if each.code in _FOR_WANT_OF_RESOURCES]
+        if row is None or row.pool != queue.name or not waits:
+            return
+        has, full = Measures(row.units, row.pooled), {each.measure for each in queue.state.refusals}
+        is_of_units = UNITS in full or not full
+        amount = growth.wanted.amount
+        wanted = Measures(
+            growth.wanted.units if is_of_units else 0,
+            Resources(
+                amount.vcpu_milli if "cpu" in full else 0, amount.memory_bytes if "memory" in full else 0
+            ),
+        )
+        queue.unmet.refuse(growth.uid, has, wanted, now_s, max(waits))
+
+    def clear(self, queue: PoolQueue) -> None:
+        """A pool wants nothing any more: the pool has gone, or is asked by another chain."""
+        queue.unmet.clear()
+        self._count_ended(queue)
+        self._is_known = False
+
+    def _count_ended(self, queue: PoolQueue) -> None:
+        ended, queue.unmet.ended = queue.unmet.ended, 0
+        if ended:
+            self._ended[queue.name] += ended
+            self._ended_total += ended

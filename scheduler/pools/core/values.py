@@ -10,10 +10,37 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from protocol.values import ZERO, Resources, amount_of
+from protocol.texts import counted
+from protocol.values import RESOURCE_NAMES, ZERO, Resources, Value, amount_of
 from protocol.wire import PodName
 from scheduler.permits.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
+
+UNITS: Final = "units"
+MEASURES: Final = (UNITS, *RESOURCE_NAMES)
+"""What pools are measured in: whole units, milli-CPU and bytes."""
+
+
+class Measures(Value, frozen=True):
+    """So much of everything that a pool is measured in: whole units of its own, and CPU and memory exactly."""
+
+    units: int = 0
+    amount: Resources = ZERO
+
+    def __add__(self, other: "Measures") -> "Measures":
+        return Measures(self.units + other.units, self.amount + other.amount)
+
+    def __sub__(self, other: "Measures") -> "Measures":
+        return Measures(self.units - other.units, self.amount - other.amount)
+
+    def max(self, other: "Measures") -> "Measures":
+        return Measures(max(self.units, other.units), self.amount.max(other.amount))
+
+    def of(self, measure: str) -> int:
+        return self.units if measure == UNITS else amount_of(self.amount, measure)
+
+
+NOTHING: Final = Measures()
 
 
 class Texts(Mapping[str, str]):
@@ -100,6 +127,10 @@ class Pool:
         object.__setattr__(self, "labels", frozen_texts(self.labels))
         object.__setattr__(self, "annotations", frozen_texts(self.annotations))
         object.__setattr__(self, "finalizers", tuple(self.finalizers))
+
+    @property
+    def measures(self) -> Measures:
+        return Measures(self.replicas, self.amount)
 
     def with_replicas(self, replicas: int, amount: Resources = ZERO) -> "Pool":
         """The same pool with another number of units and another amount, for a probe or as it is now. Made so often that
@@ -263,8 +294,10 @@ class Admission:
         return replicas if self.admitted is None else self.admitted
 
 
-def resource_text(resource: str, amount: int) -> str:
-    return amount_text(resource, amount) + (" of memory" if resource == "memory" else "")
+def measure_text(measure: str, amount: int) -> str:
+    if measure == UNITS:
+        return counted(amount, "unit")
+    return amount_text(measure, amount) + (" of memory" if measure == "memory" else "")
 
 
 ADMITTED: Final = Admission()

@@ -30,14 +30,14 @@ from protocol.pages import (
 )
 from protocol.reasons import ErrorCode
 from protocol.texts import counted
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from scheduler.permits.core.core import Core
 from scheduler.pools import entry
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.core.admission_state import PoolAdmissionState, message_of
 from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
-from scheduler.pools.core.values import Pool
+from scheduler.pools.core.values import NOTHING, UNITS, Pool
 from scheduler.pools.entry import WrittenPool
 
 MAX_BODY_BYTES: Final = 512 * 1024
@@ -239,8 +239,8 @@ class PoolApi:
         state, account = self._queue.state_of(pool.name), self._ledger.pool(pool.name)
         limit = pool.limits.max_units
         limits_amounts = account is not None and account.spec is not None and account.spec.limits_amounts
-        refusal = state.refusal
-        claimed, claimed_until_s = self._queue.claimed(pool.name)
+        refusal = state.refused(UNITS)
+        unmet = self._queue.unmet_demand().get(pool.name, NOTHING)
         return PoolStatusShown(
             total_units=pool.replicas,
             members=len(account.rows) if account is not None else 0,
@@ -248,12 +248,12 @@ class PoolApi:
             is_above_limit=limit is not None and pool.replicas > limit,
             total_amount=_amount(pool.amount) if limits_amounts else None,
             saturated_amounts=self._saturated_amounts(state) if limits_amounts else None,
-            claimed_amount=self._claimed_amount(pool) if limits_amounts else None,
+            claimed_amount=_amount(unmet.amount) if limits_amounts and unmet.amount != ZERO else None,
             came_beyond_limit=account.came_beyond if account is not None else 0,
             saturated_at_units=refusal.total if refusal is not None else None,
             saturated_until=self._time(refusal.until_s) if refusal is not None else None,
-            claimed_units=claimed,
-            claimed_until=self._time(claimed_until_s) if claimed else None,
+            claimed_units=unmet.units,
+            claimed_until=self._time(self._queue.unmet_until_s(pool.name)) if unmet.units else None,
             last_outcome=self._last_outcome(state),
             parked_vms=tuple(
                 ParkedVm(uid=uid, pod=self._pod(uid), plugin=each.plugin, message=each.message)
@@ -265,13 +265,10 @@ class PoolApi:
 
     def _saturated_amounts(self, state: PoolAdmissionState) -> dict[str, SaturatedAmount] | None:
         return {
-            each.resource or "": SaturatedAmount(at=each.at, until=self._time(each.until_s))
-            for each in state.refused_amounts
+            each.measure: SaturatedAmount(at=each.at, until=self._time(each.until_s))
+            for each in state.refusals
+            if each.measure != UNITS
         } or None
-
-    def _claimed_amount(self, pool: Pool) -> AmountShown | None:
-        claimed = self._queue.claimed_amounts().get(pool.name)
-        return _amount(claimed) if claimed is not None else None
 
     def _last_outcome(self, state: PoolAdmissionState) -> LastOutcome | None:
         last = state.last

@@ -8,6 +8,7 @@ from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.admission_state import PoolAdmissionState
+from scheduler.pools.core.values import NOTHING, UNITS
 
 
 def pool_families(ledger: Ledger, queue: PoolAdmissionQueue, stats: PoolStats) -> Iterator[AnyFamily]:
@@ -51,16 +52,16 @@ def _units(account: PoolAccount, state: PoolAdmissionState, queue: PoolAdmission
     found = {"held": account.units}
     if account.spec is not None and account.spec.max_units is not None:
         found |= {"limit": account.spec.max_units, "beyond": account.excess_units}
-    if state.refusal is not None:
-        found["saturated"] = state.refusal.total
-    claimed = queue.claims().get(account.name)
-    return {**found, "claimed": claimed} if claimed else found
+    refusal, unmet = state.refused(UNITS), queue.unmet_demand().get(account.name, NOTHING)
+    if refusal is not None:
+        found["saturated"] = refusal.total
+    return {**found, "claimed": unmet.units} if unmet.units else found
 
 
 def _flags(account: PoolAccount, state: PoolAdmissionState) -> list[str]:
     flags = {
         "unknown": account.spec is None,
-        "saturated": state.refusal is not None,
+        "saturated": state.refused(UNITS) is not None,
         "parked": state.parked is not None,
         "vm-parked": bool(state.parked_vms),
     }

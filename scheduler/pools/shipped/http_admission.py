@@ -22,9 +22,8 @@ from hosting.logs import Logger
 from hosting.settings import Settings
 from hosting.tls import TlsFiles
 from scheduler.pools.chain.manager import PLUGIN_TIMEOUT_S
-from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, MaybeAwaitable
+from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, MaybeAwaitable, ProviderSet
 from scheduler.pools.core.breaker import Breaker, BreakerEvent, BreakerRules, BreakerState, Pass, RetryBudget
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, ProbeEnd, VmRequest
 from scheduler.pools.shipped.http_credentials import Credentials
 from scheduler.pools.shipped.http_messages import (
@@ -434,7 +433,7 @@ def _closed_door(breaker: Breaker, now_s: float) -> str:
             assert_never(breaker.state)
 
 
-def factory(handle: Handle, providers: Providers, args: Args) -> HttpAdmission:
+def factory(handle: Handle, providers: ProviderSet, args: Args) -> HttpAdmission:
     """Makes the plugin. Raises `ValueError` with every fault of its args."""
     del providers
     return HttpAdmission(checked_args(args), handle.log)

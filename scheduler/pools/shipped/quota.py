@@ -1,10 +1,9 @@
 """The pool plugin `quota`: units and amounts for each tenant, in a tree of tenants with limits, guarantees and lending.
 
 A pool belongs to the tenant that its label (`tenantLabel`) names, and uses as many units (`computeUnit`) as cover its
-replicas: the larger number of the two resources, rounded up for each pool. How much a tenant may use is the rule of
-`scheduler.pools.core.fair_split`. Where a tenant's limits name CPU or memory, exact amounts count beside the units, and fair
-shares are by dominant share (`scheduler.pools.core.tenant_accounts`). The plugin computes only: it waits for nothing, and a
-probe changes nothing.
+replicas: the larger number of the two resources, rounded up for each pool. Where a tenant's limits name CPU or memory, exact
+amounts are counted beside the units. How much a tenant may use of each of these measures is the rule of
+`scheduler.pools.core.tenant_accounts`. The plugin computes only: it waits for nothing, and a probe changes nothing.
 
 - Growth is admitted as far as it fits, as a cap in the pool's own units, and one for each resource, with the reason
   `QuotaExhausted`. A pool may always have what it has.
@@ -16,26 +15,27 @@ probe changes nothing.
 
 from collections.abc import Mapping
 from itertools import compress, count
-from operator import add, is_not, sub
+from operator import is_not, sub
 from typing import Final, NamedTuple
 
 from hosting.settings import check
-from protocol import texts, values
-from protocol.values import amount_of
-from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
+from protocol import texts
+from protocol.values import Resources, amount_of
+from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, ProviderSet
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
-from scheduler.pools.core.fair_split import Allowance, BindingLimit, TenantStatus
-from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.tenant_accounts import UNITS, TenantAccounts
+from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy, TenantStatus
 from scheduler.pools.core.values import (
     ADMITTED,
+    NOTHING,
+    UNITS,
     Admission,
     AmountCap,
     Context,
+    Measures,
     Pods,
     Pool,
     Purpose,
-    resource_text,
+    measure_text,
 )
 from scheduler.pools.shipped.quota_args import QuotaArgs, trees_of
 
@@ -44,14 +44,12 @@ REASON: Final = "QuotaExhausted"
 
 
 class _Counted(NamedTuple):
-    """How a pool is counted: its tenant's place, None for nobody's, the units that it uses, and those that its refused VMs
-    claim beyond that; the same in amounts of the resources that are limited."""
+    """How a pool is counted: its tenant's place, None for nobody's, what it uses of each measure, and what its VMs were refused
+    beyond that."""
 
     place: int | None
-    units: int = 0
-    claimed_units: int = 0
-    amounts: tuple[int, ...] = ()
-    claimed_amounts: tuple[int, ...] = ()
+    used: tuple[int, ...]
+    unmet: tuple[int, ...]
 
 
 class QuotaPlugin(BasePlugin):
@@ -67,11 +65,10 @@ class QuotaPlugin(BasePlugin):
         self._resources = tuple(self._trees)[1:]
         """The resources that are limited beside units."""
         self._accounts = self._new_accounts()
-        nothing = (0,) * len(self._resources)
-        self._absent = _Counted(None, 0, 0, nothing, nothing)
+        nothing = (0,) * len(self._trees)
+        self._absent = _Counted(None, nothing, nothing)
         self._pools: tuple[Pool, ...] = ()
-        self._claims: Mapping[str, int] = {}
-        self._claimed_amounts: Mapping[str, values.Resources] = {}
+        self._unmet: Mapping[str, Measures] = {}
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
@@ -92,7 +89,7 @@ class QuotaPlugin(BasePlugin):
     def limits_amounts(self, pool: Pool) -> bool:
         """Whether the pool's tenant, or one above it, has a limit of CPU or memory."""
         place = self._place(pool)
-        return place is not None and any(self._accounts.limits(place, name) for name in self._resources)
+        return place is not None and any(self._accounts.is_limited(place, name) for name in self._resources)
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
         """Refuses a pool that is nobody's."""
@@ -111,79 +108,71 @@ class QuotaPlugin(BasePlugin):
             return self._of_nobody(new_pool)
         self._count()
         counted = self._counted.get(new_pool.name, self._absent)
-        wanted = None if ctx.purpose is Purpose.UPDATE else self._wanted(new_pool, place, counted)
+        own = counted if counted.place == place else self._absent
+        wanted = None if ctx.purpose is Purpose.UPDATE else self._wanted(new_pool, place, own)
         if counted.place is not None and counted.place != place:
             allowances = self._allowances_without(counted, place, wanted)
         else:
             allowances = self._accounts.allowances(place, wanted)
         if wanted is None:
             return self._warm(new_pool, place, allowances)
-        return self._admitted(new_pool, place, counted, allowances)
+        return self._admitted(new_pool, place, allowances)
 
-    def _wanted(self, pool: Pool, place: int, counted: _Counted) -> tuple[int, ...]:
-        """What the tenant is after with the pool as it is asked about, in place of what the pool has claimed until now; nothing
-        where only units are limited."""
+    def _wanted(self, pool: Pool, place: int, own: _Counted) -> tuple[int, ...]:
+        """What the tenant is after with the pool as it is asked about, in place of what the pool has wanted until now; nothing
+        where units are all that is limited."""
         if not self._resources:
             return ()
-        own = counted if counted.place == place else self._absent
-        mine = own.units + own.claimed_units, *map(add, own.amounts, own.claimed_amounts)
-        needs = self._units(pool, pool.replicas), *self._amounts(pool)
-        before = self._accounts.wanted(place)
-        return tuple(all_ - old + new for all_, old, new in zip(before, mine, needs, strict=True))
+        needs, before = self._uses(pool), self._accounts.wanted(place)
+        counted = zip(before, own.used, own.unmet, needs, strict=True)
+        return tuple(all_ - used - unmet + new for all_, used, unmet, new in counted)
 
-    def _admitted(
-        self, pool: Pool, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
-    ) -> Admission:
-        """What a pool may have: what the tenant's others leave of the allowance, and never less than it has."""
+    def _rooms(
+        self, pool: Pool, place: int, allowances: tuple[Allowance, ...]
+    ) -> list[tuple[int | None, int]]:
+        """Of each measure, what a pool may use: what the tenant's others leave of the allowance, and never less than it uses (None:
+        any amount); and what they leave alone."""
+        counted = self._counted.get(pool.name, self._absent)
         own = counted if counted.place == place else self._absent
-        cap, allowance = None, allowances[0]
-        if allowance.units is not None:
-            others = self._accounts.used_units(place) - own.units
-            room = max(allowance.units - others, counted.units)
-            cap = _replicas_within(room, pool.compute_unit, self._unit)
-            cap = cap if cap < pool.replicas else None
-        amounts = self._caps(pool, place, counted, allowances) if self._resources else ()
+        rooms: list[tuple[int | None, int]] = []
+        used = self._accounts.used(place)
+        for allowed, all_, mine, has in zip(allowances, used, own.used, counted.used, strict=True):
+            left = 0 if allowed.units is None else allowed.units - all_ + mine
+            rooms.append((None if allowed.units is None else max(left, has), max(left, 0)))
+        return rooms
+
+    def _admitted(self, pool: Pool, place: int, allowances: tuple[Allowance, ...]) -> Admission:
+        """What a pool may have, as a cap in its own units and one of each resource that binds it as it is asked about."""
+        (units, _), *rooms = self._rooms(pool, place, allowances)
+        cap = None if units is None else _replicas_within(units, pool.compute_unit, self._unit)
+        cap = cap if cap is not None and cap < pool.replicas else None
+        amounts = tuple(
+            AmountCap(name, room, self._why_amount(name, place, allowed, room), REASON)
+            for name, allowed, (room, _) in zip(self._resources, allowances[1:], rooms, strict=True)
+            if room is not None and room < amount_of(pool.amount, name)
+        )
         if cap is None and not amounts:
             return ADMITTED
         return Admission(
             admitted=cap,
             retry_after_s=self._args.retry_after_s,
             reason=REASON if cap is not None else "",
-            message=self._why(pool, place, allowance, cap) if cap is not None else "",
+            message=self._why(pool, place, allowances[0], cap) if cap is not None else "",
             amounts=amounts,
         )
 
-    def _caps(
-        self, pool: Pool, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
-    ) -> tuple[AmountCap, ...]:
-        """The same of each resource that binds the pool as it is asked about."""
-        own = counted.amounts if counted.place == place else self._absent.amounts
-        used, found = self._accounts.used_amounts(place), []
-        for at, (name, allowed) in enumerate(zip(self._resources, allowances[1:], strict=True)):
-            if allowed.units is None:
-                continue
-            room = max(allowed.units - (used[at] - own[at]), counted.amounts[at])
-            if room < amount_of(pool.amount, name):
-                found.append(AmountCap(name, room, self._why_amount(name, place, allowed, room), REASON))
-        return tuple(found)
-
     def _warm(self, pool: Pool, place: int, allowances: tuple[Allowance, ...]) -> Admission:
         """Whether the tenant can keep what the pool's warm minimum takes beyond what counts for the pool already."""
-        counted = self._counted.get(pool.name, self._absent)
-        own = counted if counted.place == place else self._absent
-        least, tenant = pool.compute_unit * pool.limits.min_units, self._tree.nodes[place].tenant.name
-        needs = least.units(self._unit), *(amount_of(least, name) for name in self._resources)
-        used = self._accounts.used_units(place), *self._accounts.used_amounts(place)
-        mine, has = (own.units, *own.amounts), (counted.units, *counted.amounts)
-        for at, (measure, allowed) in enumerate(zip(self._trees, allowances, strict=True)):
-            if allowed.units is None or needs[at] <= max(allowed.units - used[at] + mine[at], has[at]):
-                continue
-            left = max(0, allowed.units - used[at] + mine[at])
-            need, room = f"the {texts.counted(needs[at], 'unit')}", str(left)
-            if measure != UNITS:
-                need, room = resource_text(measure, needs[at]), resource_text(measure, left)
-            message = f"tenant {tenant} cannot keep {need} of pool {pool.name}'s minUnits: it has {room} for the pool"
-            return Admission(error=new_insufficient_resources(message, reason=REASON))
+        tenant = self._tree.nodes[place].tenant.name
+        least = self._uses(pool.with_replicas(0))
+        for measure, needed, (room, left) in zip(
+            self._trees, least, self._rooms(pool, place, allowances), strict=True
+        ):
+            if room is not None and needed > room:
+                need = f"{'the ' if measure == UNITS else ''}{measure_text(measure, needed)}"
+                has = str(left) if measure == UNITS else measure_text(measure, left)
+                message = f"tenant {tenant} cannot keep {need} of pool {pool.name}'s minUnits: it has {has} for the pool"
+                return Admission(error=new_insufficient_resources(message, reason=REASON))
         return ADMITTED
 
     def status(self) -> tuple[TenantStatus, ...]:
@@ -222,26 +211,22 @@ class QuotaPlugin(BasePlugin):
 
     # ------------------------------------------------------------ what is used
 
-    def _new_accounts(self) -> TenantAccounts:
-        return TenantAccounts(self._trees, reserves_shares=self._args.reserve_fair_shares)
+    def _new_accounts(self) -> Accounts:
+        return Accounts(self._trees, reserves_shares=self._args.reserve_fair_shares)
 
     def _count(self) -> None:
         """Bring the accounts to what the cache holds now."""
         cache = self._handle.cache
         pools, before = cache.pools(), self._pools
-        claims, claimed_before = cache.claims(), self._claims
-        amounts_before = self._claimed_amounts
-        amounts = cache.claimed_amounts() if self._resources else amounts_before
-        self._pools, self._claims, self._claimed_amounts = pools, claims, amounts
+        unmet, unmet_before = cache.unmet_demand(), self._unmet
+        self._pools, self._unmet = pools, unmet
         if pools is not before and not self._follow(before, pools):
             self._accounts, self._counted = self._new_accounts(), {}
             for pool in pools:
                 self._set(pool)
-        if claims is not claimed_before or amounts is not amounts_before:
+        if unmet is not unmet_before:
             for pool in pools:
-                if claims.get(pool.name, 0) != claimed_before.get(pool.name, 0) or (
-                    amounts.get(pool.name) != amounts_before.get(pool.name)
-                ):
+                if unmet.get(pool.name) != unmet_before.get(pool.name):
                     self._set(pool)
 
     def _follow(self, before: tuple[Pool, ...], pools: tuple[Pool, ...]) -> bool:
@@ -269,46 +254,30 @@ class QuotaPlugin(BasePlugin):
     def _set(self, pool: Pool) -> None:
         """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
         before = self._counted.get(pool.name, self._absent)
-        units = self._units(pool, pool.replicas)
-        claimed = self._claims.get(pool.name, 0)
-        wanted = self._units(pool, pool.replicas + claimed) if claimed else units
-        now = _Counted(self._named(pool), units, wanted - units)
-        if self._resources:
-            now = now._replace(amounts=self._amounts(pool), claimed_amounts=self._claimed(pool))
-        self._counted[pool.name] = now
+        used, refused = self._uses(pool), self._unmet.get(pool.name, NOTHING)
+        wanted = self._units(pool, pool.replicas + refused.units) if refused.units else used[0]
+        unmet = wanted - used[0], *(refused.of(name) for name in self._resources)
+        now = self._counted[pool.name] = _Counted(self._named(pool), used, unmet)
         if before.place is not None and before.place == now.place:
             self._accounts.add(
-                before.place,
-                units - before.units,
-                now.claimed_units - before.claimed_units,
-                _less(now.amounts, before.amounts),
-                _less(now.claimed_amounts, before.claimed_amounts),
+                before.place, map(sub, now.used, before.used), map(sub, now.unmet, before.unmet)
             )
             return
         if before.place is not None:
-            self._add(before.place, before, -1)
+            self._take_away(before.place, before)
         if now.place is not None:
-            self._add(now.place, now, 1)
+            self._accounts.add(now.place, now.used, now.unmet)
 
-    def _add(self, place: int, counted: _Counted, sign: int) -> None:
-        """Charge a tenant with a pool, or take it away (`sign` -1)."""
-        self._accounts.add(
-            place,
-            sign * counted.units,
-            sign * counted.claimed_units,
-            [sign * amount for amount in counted.amounts],
-            [sign * amount for amount in counted.claimed_amounts],
-        )
+    def _take_away(self, place: int, counted: _Counted) -> None:
+        self._accounts.add(place, (-used for used in counted.used), (-unmet for unmet in counted.unmet))
 
-    def _claimed(self, pool: Pool) -> tuple[int, ...]:
-        """The amounts that a pool claims beyond what it uses."""
-        amount = self._claimed_amounts.get(pool.name, values.ZERO)
-        return tuple(amount_of(amount, name) for name in self._resources)
-
-    def _amounts(self, pool: Pool) -> tuple[int, ...]:
-        """What a pool with this amount uses of each resource, or its warm minimum where that is more."""
+    def _uses(self, pool: Pool) -> tuple[int, ...]:
+        """What a pool with these replicas and this amount uses of each measure, or its warm minimum where that is more."""
+        units = self._units(pool, pool.replicas)
+        if not self._resources:
+            return (units,)
         amount = pool.amount.max(pool.compute_unit * pool.limits.min_units)
-        return tuple(amount_of(amount, name) for name in self._resources)
+        return units, *(amount_of(amount, name) for name in self._resources)
 
     def _units(self, pool: Pool, replicas: int) -> int:
         """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
@@ -319,28 +288,28 @@ class QuotaPlugin(BasePlugin):
     ) -> tuple[Allowance, ...]:
         """The allowances of a tenant when a pool that still counts as another one's is gone from there."""
         assert counted.place is not None
-        self._add(counted.place, counted, -1)
+        self._take_away(counted.place, counted)
         try:
             return self._accounts.allowances(place, wanted)
         finally:
-            self._add(counted.place, counted, 1)
+            self._accounts.add(counted.place, counted.used, counted.unmet)
 
     # ------------------------------------------------------------ what is said
 
     def _why(self, pool: Pool, place: int, allowance: Allowance, cap: int) -> str:
         assert allowance.units is not None
         tenant = self._tree.nodes[place].tenant.name
-        units = max(0, allowance.units - self._accounts.used_units(place))
+        units = max(0, allowance.units - self._accounts.used(place)[0])
         left = texts.counted(units, "unit")
         bound, bounding = allowance.bound_units, self._tree.nodes[allowance.place].tenant.name
         match allowance.binding, allowance.place == place:
-            case BindingLimit.LIMIT, True:
+            case BoundBy.LIMIT, True:
                 why = f"has {units} of its {texts.counted(bound, 'unit')} left"
-            case BindingLimit.LIMIT, False:
+            case BoundBy.LIMIT, False:
                 why = f"has {left} left of the {bound} that {bounding} may use"
-            case BindingLimit.FAIR_SHARE, True:
+            case BoundBy.FAIR_SHARE, True:
                 why = f"has {left} left of the {bound} that are its guarantee and fair share"
-            case BindingLimit.FAIR_SHARE, False:
+            case BoundBy.FAIR_SHARE, False:
                 why = f"has {left} left of the {bound} that are {bounding}'s guarantee and fair share"
             case _:
                 why = f"has {left} left: others use the {bound} of {bounding}, or are guaranteed them"
@@ -349,30 +318,26 @@ class QuotaPlugin(BasePlugin):
     def _why_amount(self, resource: str, place: int, allowance: Allowance, room: int) -> str:
         """Why no more of a resource is admitted, for people."""
         assert allowance.units is not None
-        used = self._accounts.used_amounts(place)[self._resources.index(resource)]
+        used = self._accounts.used(place)[self._accounts.measures.index(resource)]
         tenant, bounding = self._tree.nodes[place].tenant.name, self._tree.nodes[allowance.place].tenant.name
-        left = resource_text(resource, max(0, allowance.units - used))
-        bound = resource_text(resource, allowance.bound_units)
+        left = measure_text(resource, max(0, allowance.units - used))
+        bound = measure_text(resource, allowance.bound_units)
         match allowance.binding:
-            case BindingLimit.LIMIT:
+            case BoundBy.LIMIT:
                 of = f"left of the {bound} that {bounding} may use"
-            case BindingLimit.FAIR_SHARE:
+            case BoundBy.FAIR_SHARE:
                 of = f"left of the {bound} that are the guarantee and fair share of {bounding}"
             case _:
                 of = f"left: others use the {bound} of {bounding}, or are guaranteed them"
-        return f"tenant {tenant} has {left} {of}; the pool may have {resource_text(resource, room)}"
+        return f"tenant {tenant} has {left} {of}; the pool may have {measure_text(resource, room)}"
 
 
-def _less(now: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(sub, now, before)) if now else ()
-
-
-def _replicas_within(units: int, own: values.Resources, unit: values.Resources) -> int:
+def _replicas_within(units: int, own: Resources, unit: Resources) -> int:
     """The largest number of a pool's units `own` that so many units of the quota cover."""
     return min(units * unit.vcpu_milli // own.vcpu_milli, units * unit.memory_bytes // own.memory_bytes)
 
 
-def factory(handle: Handle, providers: Providers, args: Args) -> QuotaPlugin:
+def factory(handle: Handle, providers: ProviderSet, args: Args) -> QuotaPlugin:
     """Make the plugin. Raises `FaultsError` with every fault of the args."""
     del providers
     return QuotaPlugin(handle, check(args, QuotaArgs))

@@ -10,8 +10,8 @@ from hosting.amounts import Cpu, Memory, PositiveResources
 from hosting.settings import FaultsError, Settings, check, listed
 from protocol.values import RESOURCE_NAMES
 from scheduler.permits.core.limits import amount_text
-from scheduler.pools.core.fair_split import Tenant, Tree, tree_faults
-from scheduler.pools.core.tenant_accounts import UNITS
+from scheduler.pools.core.tenants import Tenant, Tree, tree_faults
+from scheduler.pools.core.values import MEASURES, UNITS
 
 TENANT_LABEL: Final = "parley.dev/tenant"
 
@@ -33,7 +33,7 @@ class TenantAmounts(Settings):
 
 
 class TenantArgs(Settings):
-    """A tenant. `limit` is short for `limits: {units}`, and `guaranteed` for `guarantees: {units}`. See `fair_split.Tenant`."""
+    """A tenant. `limit` is short for `limits: {units}`, and `guaranteed` for `guarantees: {units}`. See `tenants.Tenant`."""
 
     name: Annotated[str, Field(min_length=1)]
     """The tenant's name, as pools have it in their label."""
@@ -69,16 +69,16 @@ class QuotaArgs(Settings):
     retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
     """Seconds that a pool which was cut is told to wait; left out, it is told none."""
     reserve_fair_shares: bool = True
-    """False: whoever comes first borrows what is there, fair shares are only shown, and claims count for nothing, so a
-    share may starve. True costs up to as many idle units as are claimed, until the claimants come back or their claims end."""
+    """False: whoever comes first borrows what is there, fair shares are only shown, and unmet demand counts for
+    nothing, so a share may starve. True costs up to as many idle units as were refused, until the VMs come back or their demand ends."""
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Names and parents that make no tree, guarantees that cannot be kept (`fair_split.tree_faults`), and units that are
+        """Names and parents that make no tree, guarantees that cannot be kept (`tenants.tree_faults`), and units that are
         given twice."""
         entries = [each if isinstance(each, Mapping) else {} for each in listed(data, "tenants")]
         faults = []
-        for measure in _MEASURES:
+        for measure in MEASURES:
             tenants = [_as_written(entry, measure) for entry in entries]
             for each in tree_faults(tenants, partial(_text, measure)):
                 is_amount = each.field in ("guaranteed", "limit")
@@ -95,7 +95,6 @@ class QuotaArgs(Settings):
         return faults
 
 
-_MEASURES: Final = (UNITS, *RESOURCE_NAMES)
 _SHORT: Final = {"guaranteed": "guarantees", "limit": "limits"}
 
 

@@ -236,7 +236,7 @@ async def _pass(seconds: float) -> None:
 POOLS = {
     "open": (PoolAdmissionState(), "open", None),
     "saturated": (
-        PoolAdmissionState(CachedRefusal(3, 30.0, "quota exhausted"), generation=1),
+        PoolAdmissionState((CachedRefusal(3, 30.0, "quota exhausted"),), generation=1),
         "saturated",
         "pool-saturated",
     ),
@@ -251,7 +251,7 @@ POOLS = {
         "pool-parked",
     ),
     "another generation": (
-        PoolAdmissionState(CachedRefusal(3, 30.0, "quota exhausted"), generation=0),
+        PoolAdmissionState((CachedRefusal(3, 30.0, "quota exhausted"),), generation=0),
         "open",
         None,
     ),

@@ -17,7 +17,7 @@ from hosting.settings import SettingsError
 from protocol.values import Resources
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.pools.chain.config import ChainConfig, Named, PluginRegistry, ProviderRegistry, Registries
+from scheduler.pools.chain.config import ChainConfig, Named, PluginRegistry
 from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.errors import AppError
 from scheduler.pools.core.records import PoolRecord
@@ -233,16 +233,11 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 def service(directory: Path) -> PoolService:
     core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
-    plugins = PluginRegistry()
-    plugins.register("a", lambda *_: Doorman(label="a"))
-    plugins.register("b", lambda *_: Doorman(label="b"))
-    known = Registries(
-        plugins, ProviderRegistry("quota provider"), ProviderRegistry("instance type provider")
-    )
+    known = PluginRegistry()
+    known.register("a", lambda *_: Doorman(label="a"))
+    known.register("b", lambda *_: Doorman(label="b"))
     log, _ = recorded()
-    return PoolService(
-        core, core.apply, lambda: 0.0, log, state_directory=directory, registries=lambda: known
-    )
+    return PoolService(core, core.apply, lambda: 0.0, log, state_directory=directory, registry=lambda: known)
 
 
 async def started(directory: Path, plugin: str, args: object = None) -> PoolService:

@@ -9,7 +9,7 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import NodeSpec
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.pools.chain.config import PluginRegistry, Registries
+from scheduler.pools.chain.config import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
@@ -39,7 +39,7 @@ async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one
 async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log() -> None:
     core = Core(SchedulerConfig(instance=INSTANCE, is_first_start=True))
     log, lines = recorded()
-    pools = PoolService(core, core.apply, now_s, log, registries=lambda: Registries(PluginRegistry()))
+    pools = PoolService(core, core.apply, now_s, log, registry=PluginRegistry)
     core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
     core.apply(events.ClockTicked(0.0))
     await pools.objects.create(Pool("bank", cu(1), PoolLimits(2)))

@@ -3,9 +3,8 @@
 from typing import Any
 
 from hosting import logs
-from protocol.values import Resources
 from scheduler.pools.chain.plugin import PoolClient
-from scheduler.pools.core.values import Pods, Pool
+from scheduler.pools.core.values import Measures, Pods, Pool
 
 
 class QuotaHost:
@@ -13,8 +12,7 @@ class QuotaHost:
 
     def __init__(self, *pools: Pool) -> None:
         self.held = pools
-        self.claimed: dict[str, int] = {}
-        self.amounts: dict[str, Resources] = {}
+        self.unmet: dict[str, Measures] = {}
         self.log: Any = logs.logger("test")
 
     @property
@@ -31,17 +29,11 @@ class QuotaHost:
     def pools(self) -> tuple[Pool, ...]:
         return self.held
 
-    def asked(self) -> dict[str, int]:
+    def asked(self) -> dict[str, Measures]:
         return {}
 
-    def asked_amounts(self) -> dict[str, Resources]:
-        return {}
-
-    def claims(self) -> dict[str, int]:
-        return self.claimed
-
-    def claimed_amounts(self) -> dict[str, Resources]:
-        return self.amounts
+    def unmet_demand(self) -> dict[str, Measures]:
+        return self.unmet
 
     def members(self, name: str) -> Pods:
         del name

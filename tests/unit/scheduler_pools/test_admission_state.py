@@ -19,7 +19,9 @@ from tests.unit.scheduler_permits.service_worlds import seen
 
 PARKED = Parking(3, "wrong", "p")
 LAST = Outcome(ProbeResultKind.OK, 9, 9, 0.0)
-EVERYTHING = PoolAdmissionState(CachedRefusal(12, 150.0, "full"), PARKED, {"x": PARKED}, LAST, generation=3)
+EVERYTHING = PoolAdmissionState(
+    (CachedRefusal(12, 150.0, "full"),), PARKED, {"x": PARKED}, LAST, generation=3
+)
 
 
 @pytest.mark.parametrize("generation", [2, 4])
@@ -31,7 +33,7 @@ def test_another_generation_ends_all_but_the_last_outcome(generation: int) -> No
 
 def test_the_refusal_ends_with_its_time_and_parking_does_not() -> None:
     assert EVERYTHING.at(3, 149.9) == EVERYTHING
-    assert EVERYTHING.at(3, 150.0) == replace(EVERYTHING, refusal=None)
+    assert EVERYTHING.at(3, 150.0) == replace(EVERYTHING, refusals=())
     assert EVERYTHING.at(3, 1e9).is_parked
 
 

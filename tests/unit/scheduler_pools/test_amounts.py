@@ -16,8 +16,19 @@ from scheduler.pools.core import batches
 from scheduler.pools.core.admission_state import CachedRefusal, PoolAdmissionState
 from scheduler.pools.core.batches import PoolGrowth, Question, Waiter
 from scheduler.pools.core.errors import new_insufficient_resources, new_internal
-from scheduler.pools.core.queues import Claims
-from scheduler.pools.core.values import ADMITTED, Admission, AmountCap, Context, Pods, Pool, Purpose
+from scheduler.pools.core.unmet_demand import UnmetDemand
+from scheduler.pools.core.values import (
+    ADMITTED,
+    NOTHING,
+    UNITS,
+    Admission,
+    AmountCap,
+    Context,
+    Measures,
+    Pods,
+    Pool,
+    Purpose,
+)
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, until
@@ -132,7 +143,7 @@ async def test_each_resource_is_cut_by_the_plugin_that_leaves_the_least() -> Non
 
     world = await opened(Caps("p", *caps(3, 9)), Caps("q", *caps(4, 6, message="enough")), a=cu(1))
     assert await world.wants("a", cu(8)) == (cu(3, 6), ["pool cpu", "pool memory"])
-    refused = world.queue.state_of("bank").refused_amounts
+    refused = world.queue.state_of("bank").refusals
     assert [(each.resource, each.plugin, each.message) for each in refused] == [
         ("cpu", "p", "the plugin p admits only 3 CPU"),
         ("memory", "q", "enough"),
@@ -196,7 +207,10 @@ async def test_two_pools_never_both_get_what_is_left_of_an_amount() -> None:
     world.vm("b", "two", cu(1, 8))
     both = [asyncio.create_task(world.wants(name, cu(8, 8))) for name in "ab"]
     await turns()
-    assert world.objects.asked_amounts() == {"one": cu(8, 8), "two": cu(8, 8)}
+    assert {name: asked.amount for name, asked in world.objects.asked().items()} == {
+        "one": cu(8, 8),
+        "two": cu(8, 8),
+    }
     got = [(await each)[0].vcpu_milli for each in both]
     assert sum(got) == 10_000
 
@@ -247,43 +261,60 @@ async def test_a_pool_that_is_full_of_units_lets_amounts_grow_within_them() -> N
 def growth(has: Resources, want: Resources, *, apart: bool = True) -> PoolGrowth:
     unit = ComputeUnit(cu(0.5), is_apart=apart)
     needed = AdmissionCallNeeded(1, PodName("a", "d"), "a", "bank", has, want, unit)
-    return PoolGrowth(Waiter(needed, 1.0), has.units(UNIT), want.units(UNIT), pooled=has)
+    return PoolGrowth(
+        Waiter(needed, 1.0), Measures(has.units(UNIT), has), Measures(want.units(UNIT), want.max(has))
+    )
 
 
-def full(total: int, resource: str | None = None) -> CachedRefusal:
-    return CachedRefusal(total, 60.0, "full", resource=resource)
+def full(total: int, measure: str = UNITS) -> CachedRefusal:
+    return CachedRefusal(total, 60.0, "full", measure=measure)
 
 
 @pytest.mark.parametrize(
     ("refusals", "want", "apart", "asked"),
     [
-        ([], cu(3, 6), True, Question(9, 12, amount=cu(8, 12))),
-        ([], cu(3, 4), True, Question(9, 10, amount=cu(8, 10))),
-        ([full(7000, "cpu")], cu(3, 6), True, Question(9, 12, amount=cu(7, 12), cut=("cpu",))),
-        ([full(8000, "cpu")], cu(3, 6), True, Question(9, 12, amount=cu(8, 12))),
-        ([full(6000, "cpu")], cu(3, 4), True, Question(9, 10, amount=cu(6, 10), cut=("cpu",), is_vain=True)),
-        ([full(6000, "cpu")], cu(3, 6), True, Question(9, 12, amount=cu(6, 12), cut=("cpu",))),
-        ([full(5000, "cpu")], cu(3, 4), True, Question(9, 10, amount=cu(6, 10), cut=("cpu",), is_vain=True)),
-        ([full(6500, "cpu")], cu(5, 5), False, Question(9, 11, amount=cu(6.5, 11), cut=("cpu",))),
-        ([full(6000, "cpu")], cu(5, 5), False, Question(9, 11, amount=cu(6, 11), cut=("cpu",), is_vain=True)),
-        ([full(10)], cu(1, 6), True, Question(9, 10, is_cut=True, amount=cu(6, 12), is_vain=True)),
-        ([full(10)], cu(2, 6), True, Question(9, 10, is_cut=True, amount=cu(7, 12))),
-        ([full(8)], cu(1, 6), True, Question(9, 10, is_cut=True, amount=cu(6, 12), is_vain=True)),
+        ([], cu(3, 6), True, Question(9, Measures(12, cu(8, 12)))),
+        ([], cu(3, 4), True, Question(9, Measures(10, cu(8, 10)))),
+        ([full(7000, "cpu")], cu(3, 6), True, Question(9, Measures(12, cu(7, 12)), cut=("cpu",))),
+        ([full(8000, "cpu")], cu(3, 6), True, Question(9, Measures(12, cu(8, 12)))),
+        (
+            [full(6000, "cpu")],
+            cu(3, 4),
+            True,
+            Question(9, Measures(10, cu(6, 10)), cut=("cpu",), is_vain=True),
+        ),
+        ([full(6000, "cpu")], cu(3, 6), True, Question(9, Measures(12, cu(6, 12)), cut=("cpu",))),
+        (
+            [full(5000, "cpu")],
+            cu(3, 4),
+            True,
+            Question(9, Measures(10, cu(6, 10)), cut=("cpu",), is_vain=True),
+        ),
+        ([full(6500, "cpu")], cu(5, 5), False, Question(9, Measures(11, cu(6.5, 11)), cut=("cpu",))),
+        (
+            [full(6000, "cpu")],
+            cu(5, 5),
+            False,
+            Question(9, Measures(11, cu(6, 11)), cut=("cpu",), is_vain=True),
+        ),
+        ([full(10)], cu(1, 6), True, Question(9, Measures(10, cu(6, 12)), cut=(UNITS,), is_vain=True)),
+        ([full(10)], cu(2, 6), True, Question(9, Measures(10, cu(7, 12)), cut=(UNITS,))),
+        ([full(8)], cu(1, 6), True, Question(9, Measures(10, cu(6, 12)), cut=(UNITS,), is_vain=True)),
     ],
 )
 def test_a_question_leaves_out_what_was_refused_and_is_vain_where_nothing_else_is_wanted(
     refusals: list[CachedRefusal], want: Resources, apart: bool, asked: Question
 ) -> None:
     """The pool holds 10 units, exactly 6 CPUs and 10 GiB; the VM has 1 CPU and 4 GiB of them."""
-    now = Pool("bank", UNIT, replicas=10, amount=cu(6, 10))
+    now = Measures(10, cu(6, 10))
     state = PoolAdmissionState().with_refusals(refusals)
-    found = batches.question(state, 10, (growth(cu(1, 4), want, apart=apart),), now)
+    found = batches.question(state, now, (growth(cu(1, 4), want, apart=apart),), UNIT)
     assert found == replace(asked, wanted=now.amount + (want - cu(1, 4)).max(ZERO))
 
 
 def test_refusals_are_kept_for_units_and_for_each_resource() -> None:
     state = PoolAdmissionState(generation=1).with_refusals([full(9), full(7, "cpu"), full(5, "memory")])
-    assert (state.refusal, state.refused("cpu"), len(state.refusals)) == (full(9), full(7, "cpu"), 3)
+    assert (state.refused(UNITS), state.refused("cpu"), len(state.refusals)) == (full(9), full(7, "cpu"), 3)
     state = state.with_refusals((*state.refusals, full(6, "cpu")))
     assert (state.refused("cpu"), state.refused("memory")) == (full(6, "cpu"), full(5, "memory"))
     assert state.at(1, 59.9) is state
@@ -291,7 +322,7 @@ def test_refusals_are_kept_for_units_and_for_each_resource() -> None:
     assert [each.at for each in state.refusals] == ["9 units", "6m CPU", "5 bytes of memory"]
 
 
-# ------------------------------------------------------------ claims
+# ------------------------------------------------------------ unmet demand
 
 
 @pytest.mark.parametrize(
@@ -310,10 +341,10 @@ def test_what_a_vm_gives_back_of_a_resource_it_does_not_claim(
     units: int, has: Resources, left_units: int, left: Resources
 ) -> None:
     """It has 4 units, 1 CPU and 4 GiB, and was refused some of 6 units, 3 CPUs and 8 GiB."""
-    claims = Claims()
-    claims.refuse("a", 4, 6, 0.0, 60.0, cu(1, 4), cu(3, 8))
-    claims.holds("a", units, has)
-    assert (claims.units, claims.amount) == (left_units, left)
-    assert len(claims) == (left_units > 0 or left != ZERO)
-    claims.withdraw("a")
-    assert (claims.units, claims.amount) == (0, ZERO)
+    unmet = UnmetDemand()
+    unmet.refuse("a", Measures(4, cu(1, 4)), Measures(6, cu(3, 8)), 0.0, 60.0)
+    unmet.has("a", Measures(units, has))
+    assert unmet.total == Measures(left_units, left)
+    assert len(unmet) == (left_units > 0 or left != ZERO)
+    unmet.withdraw("a")
+    assert unmet.total == NOTHING

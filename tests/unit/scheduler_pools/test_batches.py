@@ -24,13 +24,13 @@ from scheduler.pools.core.errors import (
     new_invalid_spec,
 )
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind, search
-from scheduler.pools.core.values import ADMITTED, Admission, Pool
+from scheduler.pools.core.values import ADMITTED, UNITS, Admission, Measures, Pool
 from tests.support.amounts import cu
 from tests.unit.scheduler_permits.service_worlds import INSTANCE
 
 FULL = new_insufficient_resources("full")
 NOW_S = 100.0
-ASKED = Question(5, 9)
+ASKED = Question(5, Measures(9))
 POOL = Pool("bank", cu(1), generation=3)
 NOTHING = PoolAdmissionState(generation=3)
 INSUFFICIENT = ProbeResultKind.INSUFFICIENT_RESOURCES
@@ -42,7 +42,7 @@ def growth(uid: str, units: int, wanted: int, *, is_kept: bool = False, until_s:
     needed = AdmissionCallNeeded(
         ord(uid), PodName(uid, "d"), uid, "bank", cu(units), cu(wanted), ComputeUnit(cu(1))
     )
-    return PoolGrowth(Waiter(needed, until_s), units, wanted, is_kept)
+    return PoolGrowth(Waiter(needed, until_s), Measures(units), Measures(wanted), is_kept)
 
 
 def told(
@@ -61,7 +61,7 @@ def code(verdict: PoolVerdict) -> ReasonCode | None:
 def test_all_that_was_asked_for_is_admitted_and_leaves_nothing_behind() -> None:
     after, verdict = told(ProbeResult(ProbeResultKind.OK, 9, calls=1))
     assert (verdict.total, verdict.generation) == (9, 3)
-    assert (after.refusal, after.is_parked) == (None, False)
+    assert (after.refused(UNITS), after.is_parked) == (None, False)
     assert after.last is not None
     assert (after.last.candidate, after.last.accepted, after.last.is_complete) == (9, 9, True)
 
@@ -79,10 +79,14 @@ def test_a_part_is_admitted_and_what_was_refused_is_cached(
 ) -> None:
     after, verdict = told(ProbeResult(INSUFFICIENT, accepted, FULL, "p", None, refused, 3))
     assert (verdict.total, code(verdict), verdict.generation) == (granted, ReasonCode.POOL, 3)
-    assert after.refusal == CachedRefusal(cached, NOW_S + COOLDOWN_S, "full", plugin="p", since_s=NOW_S)
+    assert after.refused(UNITS) == CachedRefusal(
+        cached, NOW_S + COOLDOWN_S, "full", plugin="p", since_s=NOW_S
+    )
     assert verdict.reason is not None
     assert (verdict.reason.retry_after_s, "full" in verdict.reason.message) == (COOLDOWN_S, True)
-    assert batches.question(after, 5, (growth("a", 1, 7),)) == Question(5, cached, is_cut=True)
+    assert batches.question(after, Measures(5), (growth("a", 1, 7),)) == Question(
+        5, Measures(cached), (UNITS,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,20 +96,20 @@ def test_the_longer_of_cool_down_and_what_the_plugin_names_counts_within_a_day(
     named_s: float | None, until_s: float
 ) -> None:
     after, verdict = told(ProbeResult(INSUFFICIENT, 5, FULL, "p", named_s, 6))
-    assert after.refusal is not None
+    (refusal,) = after.refusals
     assert verdict.reason is not None
-    assert (after.refusal.until_s, verdict.reason.retry_after_s) == (NOW_S + until_s, until_s)
+    assert (refusal.until_s, verdict.reason.retry_after_s) == (NOW_S + until_s, until_s)
 
 
 def test_what_was_admitted_when_the_time_was_over_is_granted_and_what_was_refused_remembered() -> None:
     after, verdict = told(
-        ProbeResult(INSUFFICIENT, 7, FULL, "p", None, 9, 4, is_complete=False), Question(5, 20)
+        ProbeResult(INSUFFICIENT, 7, FULL, "p", None, 9, 4, is_complete=False), Question(5, Measures(20))
     )
     assert (verdict.total, code(verdict)) == (7, ReasonCode.PROBE_DEADLINE)
-    assert batches.question(after, 7, (growth("a", 2, 50),)) == Question(7, 8, is_cut=True)
+    assert batches.question(after, Measures(7), (growth("a", 2, 50),)) == Question(7, Measures(8), (UNITS,))
 
 
-BEFORE = PoolAdmissionState(CachedRefusal(12, 150.0, "full"), None, {"x": PARKED}, generation=3)
+BEFORE = PoolAdmissionState((CachedRefusal(12, 150.0, "full"),), None, {"x": PARKED}, generation=3)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,11 @@ BEFORE = PoolAdmissionState(CachedRefusal(12, 150.0, "full"), None, {"x": PARKED
 def test_what_grants_nothing_leaves_what_was_known(result: ProbeResult, expected: ReasonCode) -> None:
     after, verdict = told(result, before=BEFORE)
     assert (verdict.total, code(verdict)) == (0, expected)
-    assert (after.refusal, after.parked, after.parked_vms) == (BEFORE.refusal, None, BEFORE.parked_vms)
+    assert (after.refused(UNITS), after.parked, after.parked_vms) == (
+        BEFORE.refused(UNITS),
+        None,
+        BEFORE.parked_vms,
+    )
 
 
 def test_what_is_wrong_at_any_number_parks_the_pool() -> None:
@@ -200,29 +208,31 @@ def test_one_wrong_vm_is_parked_and_the_pool_is_not() -> None:
 
 def test_a_question_is_about_all_that_ask_together() -> None:
     growths = (growth("a", 2, 5), growth("b", 1, 4), growth("c", 6, 6), growth("d", 9, 3))
-    assert batches.question(NOTHING, 20, growths) == Question(20, 26)
+    assert batches.question(NOTHING, Measures(20), growths) == Question(20, Measures(26))
     kept = (*growths, growth("e", 3, 4, is_kept=True))
-    assert batches.question(NOTHING, 20, kept) == Question(19, 27), "what is kept was never admitted"
+    assert batches.question(NOTHING, Measures(20), kept) == Question(19, Measures(27)), (
+        "what is kept was never admitted"
+    )
 
 
 def test_a_refusal_cuts_what_lies_above_it_only() -> None:
-    full = PoolAdmissionState(CachedRefusal(10, 150.0, "full"))
-    assert batches.question(full, 8, (growth("a", 2, 4),)) == Question(8, 10)
-    assert batches.question(full, 8, (growth("a", 2, 5),)) == Question(8, 10, is_cut=True)
-    assert batches.question(full, 12, (growth("a", 2, 5),)) == Question(12, 10, is_cut=True)
+    full = PoolAdmissionState((CachedRefusal(10, 150.0, "full"),))
+    assert batches.question(full, Measures(8), (growth("a", 2, 4),)) == Question(8, Measures(10))
+    assert batches.question(full, Measures(8), (growth("a", 2, 5),)) == Question(8, Measures(10), (UNITS,))
+    assert batches.question(full, Measures(12), (growth("a", 2, 5),)) == Question(12, Measures(10), (UNITS,))
 
 
 @pytest.mark.parametrize("has_plugins", [False, True])
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (Question(10, 10, is_cut=True), (0, ReasonCode.POOL_SATURATED, False)),
-        (Question(10, 10), (10, None, True)),
-        (Question(9, 9), (10, None, True)),
+        (Question(10, Measures(10), (UNITS,)), (0, ReasonCode.POOL_SATURATED, False)),
+        (Question(10, Measures(10)), (10, None, True)),
+        (Question(9, Measures(9)), (10, None, True)),
     ],
 )
 def test_what_needs_no_question_is_known_at_once(asked: Question, expected: Any, has_plugins: bool) -> None:
-    full = PoolAdmissionState(CachedRefusal(10, 150.0, "full"), generation=3)
+    full = PoolAdmissionState((CachedRefusal(10, 150.0, "full"),), generation=3)
     verdict = batches.unasked(full, Batch(POOL, THREE, asked), 10, NOW_S, has_plugins=has_plugins)
     assert verdict is not None
     assert (verdict.total, code(verdict), verdict.is_all) == expected
@@ -243,7 +253,7 @@ def test_growth_is_asked_for_where_there_are_plugins() -> None:
 def _searched(asked: Question, most: int, budget: int) -> tuple[ProbeResult, list[int]]:
     """A search that is given so many questions; and what was refused in it."""
     refused: list[int] = []
-    searching = search(asked.current, asked.candidate)
+    searching = search(asked.current, asked.asked.units)
     try:
         wanted = next(searching)
         for _ in range(budget):
@@ -272,13 +282,13 @@ def test_never_a_total_that_was_refused_and_what_is_granted_never_shrinks_the_bo
     for budget in budgets:
         if held >= wanted:
             break
-        asked = batches.question(now, held, (growth("a", 0, wanted - held),))
+        asked = batches.question(now, Measures(held), (growth("a", 0, wanted - held),))
         if asked.is_empty:
             known = batches.unasked(now, Batch(POOL, THREE, asked), held, 0.0, has_plugins=True)
             assert known is not None
             verdict = known
         else:
-            assert asked.candidate not in refused
+            assert asked.asked.units not in refused
             result, said_no = _searched(asked, most, budget)
             assert not refused & set(said_no), "it was asked again what it had refused"
             refused |= set(said_no)
@@ -286,8 +296,8 @@ def test_never_a_total_that_was_refused_and_what_is_granted_never_shrinks_the_bo
         assert verdict.total is not None
         assert verdict.total not in refused
         assert verdict.total <= max(most, 0)
-        if now.refusal is not None and refused:
-            assert now.refusal.total == min(refused) - 1
+        if refused:
+            assert [each.total for each in now.refusals] in ([], [min(refused) - 1])
         held = max(held, verdict.total)
     if 9 in budgets:
         assert held >= min(wanted, most), "one of them had the time for all questions"

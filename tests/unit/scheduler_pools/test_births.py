@@ -139,7 +139,7 @@ async def test_a_pod_is_placed_where_its_pool_agrees_and_asking_changes_nothing(
     assert (refused.code if refused is not None else None) is code
     assert message in (refused.message if refused is not None else "")
     after = world.queue.state_of("bank"), world.core.ledger.generation, world.core.ledger.pool_moves
-    assert (after, world.queue.claims()) == (before, {})
+    assert (after, world.queue.unmet_demand()) == (before, {})
     await turns()
 
 

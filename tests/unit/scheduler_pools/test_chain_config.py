@@ -16,13 +16,10 @@ from scheduler.pools.chain.config import (
     ChainConfig,
     Named,
     PluginRegistry,
-    ProviderRegistry,
-    Registries,
     build_chain,
     standard,
 )
-from scheduler.pools.chain.plugin import Handle, PoolHandle
-from scheduler.pools.core.providers import NoInstanceTypes, Providers
+from scheduler.pools.chain.plugin import Handle, PoolHandle, ProviderSet
 from scheduler.pools.service import PoolService
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
@@ -31,7 +28,7 @@ from tests.unit.scheduler_pools.pool_talkers import HANDLE
 from tests.unit.scheduler_pools.pool_worlds import Doorman
 
 FILE = Path("config.yaml")
-Factory = Callable[[Handle, Providers, Any], Any]
+Factory = Callable[[Handle, ProviderSet, Any], Any]
 
 
 class ListedError(ValueError):
@@ -43,22 +40,18 @@ class ListedError(ValueError):
 
 
 def refuses(error: Exception) -> Factory:
-    def factory(handle: Handle, providers: Providers, args: Any) -> Any:
+    def factory(handle: Handle, providers: ProviderSet, args: Any) -> Any:
         raise error
 
     return factory
 
 
-def registries(**factories: Factory) -> Registries:
-    """What a chain may be built from: these plugins, and a provider of each sort that gives its args back."""
-    plugins, quota = PluginRegistry(), ProviderRegistry("quota provider")
-    types = ProviderRegistry("instance type provider")
+def registry(**factories: Factory) -> PluginRegistry:
+    """What a chain may be built from."""
+    found = PluginRegistry()
     for name, factory in factories.items():
-        plugins.register(name, factory)
-    quota.register("book", lambda args: args)
-    types.register("list", lambda args: args)
-    quota.register("broken", lambda _: _raise(ValueError("no such book")))
-    return Registries(plugins, quota, types)
+        found.register(name, factory)
+    return found
 
 
 def _raise(error: Exception) -> Any:
@@ -69,43 +62,42 @@ def door(label: str) -> Factory:
     return lambda *_: Doorman(label=label)
 
 
-def faults(config: ChainConfig, known: Registries) -> list[str]:
+def faults(config: ChainConfig, known: PluginRegistry) -> list[str]:
     with pytest.raises(FaultsError) as caught:
         build_chain(config, known, HANDLE)
     return caught.value.faults
 
 
-def test_a_chain_is_built_in_its_order_and_asks_its_providers() -> None:
+def test_a_chain_is_built_in_its_order() -> None:
     heard: list[tuple[Any, Any, Any]] = []
 
-    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
+    def factory(handle: Handle, providers: ProviderSet, args: Any) -> Doorman:
         heard.append((handle, providers, args))
         return Doorman(label="b")
 
-    config = ChainConfig((Named("b", {"x": 1}), Named("a")), Named("book", "pages"), None)
-    manager = build_chain(config, registries(a=door("a"), b=factory), HANDLE)
+    config = ChainConfig((Named("b", {"x": 1}), Named("a")))
+    manager = build_chain(config, registry(a=door("a"), b=factory), HANDLE)
     assert manager.names == ("b", "a")
     handle, providers, args = heard[0]
-    assert (handle, providers.quota, args) == (HANDLE, "pages", {"x": 1})
-    assert isinstance(providers.instance_type, NoInstanceTypes)
+    assert (handle, type(providers), args) == (HANDLE, ProviderSet, {"x": 1})
 
 
 def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
     heard: list[Handle] = []
 
-    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
+    def factory(handle: Handle, providers: ProviderSet, args: Any) -> Doorman:
         heard.append(handle)
         return Doorman(label="door")
 
     host = PoolHandle(cast("Any", "client"), cast("Any", "cache"), recorded()[0])
     named = (Named("a", 1), Named("a", 2, "front"), Named("a", 3, "back"))
-    manager = build_chain(ChainConfig(named), registries(a=factory), host)
+    manager = build_chain(ChainConfig(named), registry(a=factory), host)
     assert manager.names == ("door", "front", "back")
     assert heard[0] is host
     assert {(str(handle.client), str(handle.cache)) for handle in heard} == {("client", "cache")}
     twice = (*named, Named("a", 4), Named("b", 5, "back"), Named("b", 6, "a"))
     with pytest.raises(FaultsError) as caught:
-        build_chain(ChainConfig(twice), registries(a=factory, b=factory), host)
+        build_chain(ChainConfig(twice), registry(a=factory, b=factory), host)
     assert caught.value.faults == [
         "pools.plugins[3].name: 'a' is there already, as pools.plugins[0]; give each an instance of its own",
         "pools.plugins[4].instance: 'back' is there already, as pools.plugins[2]; give each an instance of its own",
@@ -115,24 +107,18 @@ def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
 
 
 def test_all_faults_are_told_at_once_with_their_paths() -> None:
-    known = registries(a=door("a"), listed=refuses(ListedError()), told=refuses(ValueError("two\n lines")))
-    config = ChainConfig(
-        (Named("quote"), Named("a"), Named("listed", {}), Named("a"), Named("told")),
-        Named("broken"),
-        Named("nobody"),
-    )
+    known = registry(a=door("a"), listed=refuses(ListedError()), told=refuses(ValueError("two\n lines")))
+    config = ChainConfig((Named("quote"), Named("a"), Named("listed", {}), Named("a"), Named("told")))
     found = faults(config, known)
     assert [fault.split(": ")[0] for fault in found] == [
-        "pools.providers.quota.args",
-        "pools.providers.instanceType.name",
         "pools.plugins[0].name",
         "pools.plugins[2].args.limit",
         "pools.plugins[2].args.teams[0]",
         "pools.plugins[3].name",
         "pools.plugins[4].args",
     ]
-    assert "'quote' is not registered (there are: a, listed, told)" in found[2]
-    assert "pools.plugins[1]" in found[5]
+    assert "'quote' is not registered (there are: a, listed, told)" in found[0]
+    assert "pools.plugins[1]" in found[3]
     assert "\n" not in "".join(found)
 
 
@@ -141,13 +127,13 @@ def test_a_plugin_whose_name_fails_is_a_fault() -> None:
         def name(self) -> str:
             raise RuntimeError("I have none")
 
-    (fault,) = faults(ChainConfig((Named("a"),)), registries(a=lambda *_: Nameless()))
+    (fault,) = faults(ChainConfig((Named("a"),)), registry(a=lambda *_: Nameless()))
     assert "I have none" in fault
 
 
 def test_the_plugins_that_are_shipped_are_known() -> None:
     assert {"quota", "http-admission"} <= set(standard().names())
-    (fault,) = faults(ChainConfig((Named("quota", {"nonsense": 1}),)), Registries(standard()))[:1]
+    (fault,) = faults(ChainConfig((Named("quota", {"nonsense": 1}),)), standard())[:1]
     assert fault.startswith("pools.plugins[0].args")
 
 
@@ -167,14 +153,12 @@ CHANGES = {
     "keys of two kinds": ChainConfig((Named("a", {1: "x", "b": "y"}),)),
     "a day as key": ChainConfig((Named("a", {dt.date(2026, 1, 1): 1}),)),
     "an empty mapping": ChainConfig((Named("a", {}),)),
-    "a provider": ChainConfig((Named("a"),), Named("book")),
-    "the other provider": ChainConfig((Named("a"),), None, Named("book")),
     "another order": ChainConfig((Named("b"), Named("a"))),
     "nothing": ChainConfig(),
 }
 
 
-def test_every_change_of_plugins_and_providers_is_told() -> None:
+def test_every_change_of_plugins_is_told() -> None:
     prints = {name: config.fingerprint for name, config in CHANGES.items()}
     prints["first"] = ChainConfig((Named("a"),)).fingerprint
     assert len(set(prints.values())) == len(prints), prints
@@ -208,7 +192,7 @@ class Lively(Doorman):
 
 
 class Process:
-    """A pool service whose registries have `a`, `b` and a `sick` one."""
+    """A pool service whose registry have `a`, `b` and a `sick` one."""
 
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -217,12 +201,12 @@ class Process:
         assert lines == []
         core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
         life = self.life
-        known = registries(
+        known = registry(
             a=lambda *_: Lively("a", life),
             b=lambda *_: Lively("b", life),
             sick=lambda *_: Lively("sick", life, RuntimeError("no connection")),
         )
-        self.pools = PoolService(core, core.apply, now_s, log, registries=lambda: known)
+        self.pools = PoolService(core, core.apply, now_s, log, registry=lambda: known)
 
     async def configure(self, *names: str) -> None:
         await self.pools.configure(ChainConfig(tuple(map(Named, names))), FILE)
@@ -256,7 +240,7 @@ async def test_a_chain_that_does_not_start_leaves_the_old_one_in_force_and_nothi
 @virtually
 async def test_two_distributions_with_one_name_are_a_fault_of_the_configuration() -> None:
     process = Process()
-    process.pools._registries = lambda: _raise(RegistryError("pool plugin 'a' is registered already"))
+    process.pools._registry = lambda: _raise(RegistryError("pool plugin 'a' is registered already"))
     with pytest.raises(SettingsError, match="registered already"):
         await process.configure("a")
     await process.pools.close()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.pools.core.dominant_split import Demands, dominant_split
-from scheduler.pools.core.fair_split import Allowance, BindingLimit, Tenant, Tree
-from scheduler.pools.core.tenant_accounts import TenantAccounts
+from scheduler.pools.core.fair_split import Demand, fair_split
+from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy
+from scheduler.pools.core.tenants import Tenant, Tree
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_dominant_shares_rise_together_and_what_is_left_is_split_on(
     demands: dict[str, tuple[int, tuple[int | None, ...]]],
     shares: dict[str, tuple[int, ...]],
 ) -> None:
-    assert dominant_split(totals, [Demands(name, *row) for name, row in demands.items()]) == shares
+    assert fair_split(totals, [Demand(name, *row) for name, row in demands.items()]) == shares
 
 
 def tree(*rows: tuple[str, str, int | None, int | None]) -> Tree:
@@ -44,19 +44,15 @@ MEMORY = tree(("org", "", None, 40), ("a", "org", None, None), ("b", "org", 8, 2
 A, B = 1, 2
 
 
-def of(**trees: Tree) -> TenantAccounts:
-    return TenantAccounts({"units": UNLIMITED, **trees})
+def of(**trees: Tree) -> Accounts:
+    return Accounts({"units": UNLIMITED, **trees})
 
 
 def test_one_measure_is_as_that_alone() -> None:
-    accounts = TenantAccounts({"units": CPU})
-    accounts.add(B, 10, 4)
-    assert (
-        accounts.allowances(A, (9,))
-        == accounts.allowances(A)
-        == (Allowance(10, BindingLimit.RESERVED, 0, 20),)
-    )
-    assert (accounts.used_units(0), accounts.used_amounts(0)) == (10, ())
+    accounts = Accounts({"units": CPU})
+    accounts.add(B, (10,), (4,))
+    assert accounts.allowances(A, (9,)) == accounts.allowances(A) == (Allowance(10, BoundBy.RESERVED, 0, 20),)
+    assert accounts.used(0) == (10,)
     assert [(each.name, each.measure) for each in accounts.status()] == [
         ("org", "units"),
         ("a", "units"),
@@ -66,7 +62,7 @@ def test_one_measure_is_as_that_alone() -> None:
 
 def test_limits_are_known_by_measure() -> None:
     accounts = of(cpu=CPU)
-    assert [accounts.limits(A, measure) for measure in ("units", "cpu", "memory")] == [False, True, False]
+    assert [accounts.is_limited(A, measure) for measure in ("units", "cpu", "memory")] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -83,21 +79,21 @@ def test_a_share_depends_on_the_proportion_that_is_wanted(
     """`b` borrows and claims all 16 CPUs that can be lent, and half of the 32 of memory. Who wants memory alone gets two thirds of
     it; who wants CPUs as well has less of both."""
     accounts = of(cpu=CPU, memory=MEMORY)
-    accounts.add(B, 0, 0, (8, 12), (8, 12))
+    accounts.add(B, (0, 8, 12), (0, 8, 12))
     units, *found = accounts.allowances(A, wanted)
     assert units.units is None
     assert [each.units for each in found] == [cpu, memory]
 
 
 def test_without_reserved_shares_measures_have_no_say_in_each_other() -> None:
-    accounts = TenantAccounts({"units": UNLIMITED, "cpu": CPU, "memory": MEMORY}, reserves_shares=False)
-    accounts.add(B, 0, 0, (8, 12), (8, 12))
+    accounts = Accounts({"units": UNLIMITED, "cpu": CPU, "memory": MEMORY}, reserves_shares=False)
+    accounts.add(B, (0, 8, 12), (0, 8, 12))
     assert [each.units for each in accounts.allowances(A, (0, 20, 40))] == [None, 12, 28]
 
 
 def test_the_status_shows_the_shares_that_are_split_together() -> None:
     accounts = of(cpu=CPU, memory=MEMORY)
-    accounts.add(B, 0, 0, (8, 12), (8, 12))
+    accounts.add(B, (0, 8, 12), (0, 8, 12))
     found = {(each.name, each.measure): each.fair_share_units for each in accounts.status()}
     assert found["a", "units"] is None
     assert (found["a", "cpu"], found["a", "memory"]) == tuple(

@@ -2,8 +2,10 @@
 
 import pytest
 
-from scheduler.pools.core import fair_split
-from scheduler.pools.core.fair_split import Accounts, Allowance, BindingLimit, Demand, Tenant, Tree
+from scheduler.pools.core import tenant_accounts, tenants
+from scheduler.pools.core.fair_split import Demand, fair_split
+from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy
+from scheduler.pools.core.tenants import Tenant, Tree
 
 ORG = (
     Tenant("org", limit_units=20),
@@ -15,9 +17,9 @@ ORG = (
 
 def using(tenants: tuple[Tenant, ...], used: dict[str, int], *, reserves_shares: bool = True) -> Accounts:
     tree = Tree(tenants)
-    made = Accounts(tree, reserves_shares=reserves_shares)
+    made = Accounts({"units": tree}, reserves_shares=reserves_shares)
     for name, units in used.items():
-        made.add(tree.places[name], units)
+        made.add(tree.places[name], [units], [0])
     return made
 
 
@@ -28,12 +30,12 @@ def accounts(tenants: tuple[Tenant, ...] = ORG, **used: int) -> Accounts:
 def claims(made: Accounts, **units: int) -> Accounts:
     """The accounts when these tenants claim so many units beyond what they use."""
     for name, claimed in units.items():
-        made.add(made._tree.places[name], 0, claimed)
+        made.add(made._trees["units"].places[name], [0], [claimed])
     return made
 
 
 def most(made: Accounts, name: str) -> int | None:
-    return made.allowance(made._tree.places[name]).units
+    return made.allowances(made._trees["units"].places[name])[0].units
 
 
 # ------------------------------------------------------------ the split
@@ -43,33 +45,37 @@ def most(made: Accounts, name: str) -> int | None:
     ("total", "claims", "shares"),
     [
         (10, (), {}),
-        (0, (Demand("a"), Demand("b")), {"a": 0, "b": 0}),
-        (10, (Demand("a", 2), Demand("b", 1)), {"a": 7, "b": 3}),
-        (10, (Demand("a", 1, 2), Demand("b", 1)), {"a": 2, "b": 8}),
-        (10, (Demand("a", 1, 2), Demand("b", 1, 3)), {"a": 2, "b": 3}),
+        (0, (Demand("a", 1, (None,)), Demand("b", 1, (None,))), {"a": 0, "b": 0}),
+        (10, (Demand("a", 2, (None,)), Demand("b", 1, (None,))), {"a": 7, "b": 3}),
+        (10, (Demand("a", 1, (2,)), Demand("b", 1, (None,))), {"a": 2, "b": 8}),
+        (10, (Demand("a", 1, (2,)), Demand("b", 1, (3,))), {"a": 2, "b": 3}),
         # What `a` cannot take goes to the others by their weights, and lifts nobody above what he may have.
-        (20, (Demand("a", 5, 1), Demand("b", 2, 9), Demand("c", 1)), {"a": 1, "b": 9, "c": 10}),
-        (7, (Demand("a", 1, 0), Demand("b", 1)), {"a": 0, "b": 7}),
+        (
+            20,
+            (Demand("a", 5, (1,)), Demand("b", 2, (9,)), Demand("c", 1, (None,))),
+            {"a": 1, "b": 9, "c": 10},
+        ),
+        (7, (Demand("a", 1, (0,)), Demand("b", 1, (None,))), {"a": 0, "b": 7}),
         # The exact share of `a`, 1⅓, is just above what it may have: it must not be rounded up.
-        (2, (Demand("a", 2, 1), Demand("b", 1)), {"a": 1, "b": 1}),
-        (2**70 + 1, (Demand("a"), Demand("b")), {"a": 2**69 + 1, "b": 2**69}),
+        (2, (Demand("a", 2, (1,)), Demand("b", 1, (None,))), {"a": 1, "b": 1}),
+        (2**70 + 1, (Demand("a", 1, (None,)), Demand("b", 1, (None,))), {"a": 2**69 + 1, "b": 2**69}),
     ],
 )
 def test_splits(total: int, claims: tuple[Demand, ...], shares: dict[str, int]) -> None:
-    assert fair_split.fair_split(total, claims) == shares
+    assert {name: share for name, (share,) in fair_split([total], claims).items()} == shares
 
 
 def test_of_equal_remainders_the_name_that_sorts_first_gets_the_unit() -> None:
-    claims = [Demand("c"), Demand("a"), Demand("b")]
-    assert fair_split.fair_split(4, claims) == {"a": 2, "b": 1, "c": 1}
-    assert fair_split.fair_split(5, claims) == {"a": 2, "b": 2, "c": 1}
+    claims = [Demand("c", 1, (None,)), Demand("a", 1, (None,)), Demand("b", 1, (None,))]
+    assert fair_split([4], claims) == {"a": (2,), "b": (1,), "c": (1,)}
+    assert fair_split([5], claims) == {"a": (2,), "b": (2,), "c": (1,)}
 
 
 # ------------------------------------------------------------ the tree
 
 
 @pytest.mark.parametrize(
-    ("tenants", "faults"),
+    ("rows", "faults"),
     [
         (ORG, []),
         ((Tenant("a"), Tenant("a")), ["1.name: 'a' is the name of tenants[0]"]),
@@ -98,8 +104,8 @@ def test_of_equal_remainders_the_name_that_sorts_first_gets_the_unit() -> None:
         ((Tenant("", "a"), Tenant(""), Tenant("a")), []),
     ],
 )
-def test_what_is_no_tree(tenants: tuple[Tenant, ...], faults: list[str]) -> None:
-    assert [f"{each.index}.{each.field}: {each.text}" for each in fair_split.tree_faults(tenants)] == faults
+def test_what_is_no_tree(rows: tuple[Tenant, ...], faults: list[str]) -> None:
+    assert [f"{each.index}.{each.field}: {each.text}" for each in tenants.tree_faults(rows)] == faults
 
 
 def test_a_tree_with_faults_is_refused_with_all_of_them() -> None:
@@ -122,16 +128,16 @@ def test_the_example_of_the_module() -> None:
     made = accounts(ci=15)
     assert most(accounts(), "ci") == 16
     assert most(made, "dev") == 5, "its guarantee, and of its share of 3 what nobody has borrowed"
-    made.add(2, 5, 2)
+    made.add(2, [5], [2])
     assert most(made, "ci") == 13, "below what it has: it does not grow"
-    made.add(1, -2, 5)
+    made.add(1, [-2], [5])
     assert most(made, "dev") == 7
-    made.add(2, 2)
+    made.add(2, [2], [0])
     assert most(made, "batch") == 0, "its share is 3, but 7 and 3 are borrowed"
-    made.add(1, -2)
-    made.add(2, -1)
+    made.add(1, [-2], [0])
+    made.add(2, [-1], [0])
     assert most(made, "batch") == 3, "it takes part and wins the tie"
-    made.add(3, 3)
+    made.add(3, [3], [0])
     assert (most(made, "ci"), most(made, "dev")) == (11, 6)
 
 
@@ -211,7 +217,7 @@ BELOW = (
     Tenant("a1", "a"),
     Tenant("a2", "a"),
 )
-LIMIT, RESERVED, FAIR_SHARE = BindingLimit.LIMIT, BindingLimit.RESERVED, BindingLimit.FAIR_SHARE
+LIMIT, RESERVED, FAIR_SHARE = BoundBy.LIMIT, BoundBy.RESERVED, BoundBy.FAIR_SHARE
 
 
 @pytest.mark.parametrize(
@@ -234,16 +240,16 @@ def test_the_allowance_names_what_binds(
     place: int,
     expected: Allowance,
 ) -> None:
-    assert claims(using(tenants, used), **claimed).allowance(place) == expected
+    assert claims(using(tenants, used), **claimed).allowances(place) == (expected,)
 
 
 def test_without_limits_anybody_may_have_anything() -> None:
     made = accounts((Tenant("p"), Tenant("a", "p", 3), Tenant("b", "p")), a=1000)
-    assert made.allowance(2) == Allowance(None, BindingLimit.NOTHING, 2, 0)
+    assert made.allowances(2) == (Allowance(None, BoundBy.NOTHING, 2, 0),)
 
 
 def test_many_splits_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_split, "MAX_SPLITS", 1)
+    monkeypatch.setattr(tenant_accounts, "MAX_SPLITS", 1)
     made = claims(accounts(ci=7), ci=9)
     assert [most(made, name) for name in ("ci", "dev", "batch", "dev")] == [16, 7, 3, 7]
 
@@ -274,8 +280,8 @@ def test_without_limits_the_status_has_no_share() -> None:
 
 def test_an_audit_finds_what_does_not_add_up() -> None:
     made = claims(accounts(ci=3, batch=1), batch=2)
-    made.audit([0, 3, 0, 1], {3: 2})
-    with pytest.raises(AssertionError, match="_wanted"):
-        made.audit([0, 3, 0, 1])
-    with pytest.raises(AssertionError, match="_used"):
-        made.audit([0, 3, 0, 2])
+    made.audit([[0], [3], [0], [1]], {3: [2]})
+    with pytest.raises(AssertionError, match="wanted"):
+        made.audit([[0], [3], [0], [1]])
+    with pytest.raises(AssertionError, match="used"):
+        made.audit([[0], [3], [0], [2]])

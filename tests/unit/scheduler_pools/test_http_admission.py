@@ -19,10 +19,9 @@ from hosting.server import HangUp, Reply, Request, Route
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.plugin import Handle
+from scheduler.pools.chain.plugin import Handle, ProviderSet
 from scheduler.pools.core.breaker import BreakerState
 from scheduler.pools.core.errors import AppError, PluginErrorKind, Scope, detail_of, kind_from_app_error
-from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Pool, Purpose, VmRequest
 from scheduler.pools.shipped import http_admission
 from scheduler.pools.shipped.http_admission import HttpAdmission, checked_args, factory
@@ -212,7 +211,7 @@ def test_credentials_in_the_address_are_refused_and_not_shown() -> None:
 
 def test_the_factory_makes_the_plugin() -> None:
     log, _ = recorded()
-    plugin = factory(handle(log), Providers(), {"url": "http://x/"})
+    plugin = factory(handle(log), ProviderSet(), {"url": "http://x/"})
     assert plugin.name() == "http-admission"
     assert not plugin.status().is_running
 

@@ -7,7 +7,7 @@ import pytest
 
 from parley import plugins
 from scheduler.pools.chain import config, manager, plugin, probing
-from scheduler.pools.core import errors, probe, providers, values
+from scheduler.pools.core import errors, probe, values
 
 SEED = {
     "NewInsufficientResources": ("new_insufficient_resources", errors.new_insufficient_resources),
@@ -29,7 +29,7 @@ SEED = {
     "domain.AppError": ("AppError", errors.AppError),
     "framework.Handle": ("Handle", plugin.Handle),
     "framework.Args": ("Args", plugin.Args),
-    "providerset.Set": ("ProviderSet", providers.ProviderSet),
+    "providerset.Set": ("ProviderSet", plugin.ProviderSet),
     "SandboxPool": ("Pool", values.Pool),
 }
 

@@ -11,9 +11,9 @@ import yaml
 from hosting import settings
 from hosting.settings import FaultsError, SettingsError, check
 from protocol.values import Resources
+from scheduler.pools.chain.plugin import ProviderSet
 from scheduler.pools.core.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
-from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits, Purpose
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Measures, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota, quota_args
 from scheduler.pools.shipped.quota import QuotaPlugin
 from scheduler.pools.shipped.quota_args import QuotaArgs
@@ -41,7 +41,7 @@ def pool(name: str, tenant: str | None, replicas: int = 0, unit: Resources = UNI
 
 
 def plugin(world: QuotaHost, text: str = WHOLE) -> QuotaPlugin:
-    return quota.factory(world, Providers(), yaml.safe_load(text))
+    return quota.factory(world, ProviderSet(), yaml.safe_load(text))
 
 
 def asked(made: QuotaPlugin, about: Pool, replicas: int) -> Admission:
@@ -298,13 +298,13 @@ def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None
         return made.status()[2].claimed_units
 
     assert (claimed(), asked(made, pool("p", "ci"), 17).admitted) == (0, 16)
-    world.claimed = {"q": 5}  # 9 such units need 7 of the quota's, 4 need 3
+    world.unmet = {"q": Measures(5)}  # 9 such units need 7 of the quota's, 4 need 3
     assert claimed() == 4
     world.put(pool("q", "dev", 5, odd))
     assert claimed() == 4, "10 such units need 8, 5 need 4"
     world.put(pool("q", "batch", 5, odd))
     assert (claimed(), made.status()[3].claimed_units) == (0, 4)
-    world.claimed = {}
+    world.unmet = {}
     assert made.status()[3].claimed_units == 0
 
 
@@ -330,7 +330,7 @@ def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None
 )
 def test_the_message_says_what_is_left_of_what(used: Mapping[str, int], tenant: str, text: str) -> None:
     world = QuotaHost(*(pool(name, name, units) for name, units in used.items()))
-    world.claimed = {"dev": 6} if tenant == "ci" else {}
+    world.unmet = {"dev": Measures(6)} if tenant == "ci" else {}
     made = plugin(world)
     assert asked(made, pool(tenant, tenant), 40).message.startswith(text + "; ")
 
@@ -342,7 +342,7 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
               {name: a1, parent: a}, {name: a2, parent: a}]
     """
     world = QuotaHost(pool("p", "b", 1), pool("q", "a2", 5))
-    world.claimed = {"p": 9}
+    world.unmet = {"p": Measures(9)}
     answer = asked(plugin(world, text), pool("r", "a1"), 9)
     assert answer.message == (
         "tenant a1 has 1 unit left of the 6 that are a's guarantee and fair share; 1 of 9 replicas fits"
@@ -355,7 +355,7 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
 
 def test_without_reserved_shares_the_first_takes_what_is_there() -> None:
     world = QuotaHost(pool("p", "ci", 14), pool("q", "dev", 5))
-    world.claimed = {"q": 3}
+    world.unmet = {"q": Measures(3)}
     assert asked(plugin(world), pool("p", "ci"), 99).admitted == 14
     assert asked(plugin(world, WHOLE + "reserveFairShares: false"), pool("p", "ci"), 99).admitted == 15
 

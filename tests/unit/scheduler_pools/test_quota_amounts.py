@@ -11,10 +11,9 @@ from hosting.settings import FaultsError, check
 from protocol import quantities
 from protocol.values import ZERO, Observation, Resources
 from scheduler.permits.core import events
-from scheduler.pools.chain.plugin import PoolHandle
+from scheduler.pools.chain.plugin import PoolHandle, ProviderSet
 from scheduler.pools.core.admission_state import COOLDOWN_S
-from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits, Purpose
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Measures, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota, quota_args
 from scheduler.pools.shipped.quota import QuotaPlugin
 from scheduler.pools.shipped.quota_args import QuotaArgs
@@ -46,7 +45,7 @@ def pool(name: str, tenant: str, held: Resources = ZERO, least: int = 0) -> Pool
 
 
 def plugin(host: Any, text: str = ONE) -> QuotaPlugin:
-    return quota.factory(host, Providers(), yaml.safe_load(text))
+    return quota.factory(host, ProviderSet(), yaml.safe_load(text))
 
 
 def asked(made: QuotaPlugin, about: Pool, amount: Resources, units: int | None = None) -> Admission:
@@ -143,8 +142,7 @@ def test_fair_shares_are_by_dominant_share() -> None:
     """`u` wants all 20 CPUs that can be lent and half of the 32 GiB, `t` the memory. A split of the memory by itself would have
     halved it; here `t` gets two thirds, since `u` has as much of the CPUs."""
     host = QuotaHost(pool("p", "u", cu(16, 8)), pool("q", "t", cu(0, 8)))
-    host.claimed = {"p": 4}
-    host.amounts = {"p": cu(4, 8)}
+    host.unmet = {"p": Measures(4, cu(4, 8))}
     answer = asked(plugin(host, TREE), pool("q", "t"), cu(0, 40))
     assert caps(answer) == {"memory": pytest.approx(8 + 32 * 2 / 3)}
     assert answer.amounts[0].message.startswith(
@@ -256,7 +254,7 @@ async def test_a_refusal_of_one_resource_is_remembered_for_that_alone_and_ends_w
     world.vm("b", "other", cu(8, 1))
     assert await world.wants("a", cu(4, 1)) == (cu(2, 1), ["pool cpu"])
     state = world.queue.state_of("one")
-    assert (state.refusal, [(each.resource, each.total) for each in state.refused_amounts]) == (
+    assert (state.refused("units"), [(each.resource, each.total) for each in state.refusals]) == (
         None,
         [("cpu", 2000)],
     )
@@ -278,15 +276,17 @@ async def test_what_was_refused_of_a_resource_is_claimed_and_kept_from_others() 
     world.vm("b", "theirs", cu(1, 1))
     assert await world.wants("b", cu(1, 40)) == (cu(1, 32), ["pool memory"])
     assert await world.wants("a", cu(1, 24)) == (cu(1, 8), ["pool memory"])
-    assert world.objects.claimed_amounts() == {"mine": cu(0, 16), "theirs": cu(0, 8)}
-    assert world.objects.claims() == {}, "units were not refused"
+    assert world.objects.unmet_demand() == {
+        "mine": Measures(0, cu(0, 16)),
+        "theirs": Measures(0, cu(0, 8)),
+    }, "units were not refused"
     await world.gives_back("b", cu(1, 30))
-    assert world.objects.claimed_amounts() == {"mine": cu(0, 16)}, "it does not want more"
+    assert world.objects.unmet_demand() == {"mine": Measures(0, cu(0, 16))}, "it does not want more"
     assert await world.wants("b", cu(1, 32)) == (cu(1, 30), ["pool memory"])
     assert await world.wants("a", cu(1, 24)) == (cu(1, 10), ["pool memory"])
     await world.gives_back("b", cu(1, 4))
     assert await world.wants("a", cu(1, 24)) == (cu(1, 24), [])
-    assert "mine" not in world.objects.claimed_amounts()
+    assert "mine" not in world.objects.unmet_demand()
 
 
 @virtually

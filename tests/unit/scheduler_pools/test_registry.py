@@ -1,4 +1,4 @@
-"""Plugins are built by name, and every plugin gets a provider in every place."""
+"""Plugins are built by name."""
 
 from typing import Any, cast
 
@@ -7,15 +7,7 @@ import pytest
 from hosting.registry import RegistryError
 from scheduler.pools.chain import config
 from scheduler.pools.chain.config import PluginRegistry
-from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, Plugin
-from scheduler.pools.core.providers import (
-    InstanceType,
-    NoInstanceTypes,
-    NoQuota,
-    Providers,
-    ProviderSet,
-    Quota,
-)
+from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, Plugin, ProviderSet
 
 HANDLE = cast("Handle", object())
 NOTHING = ProviderSet()
@@ -24,7 +16,7 @@ NOTHING = ProviderSet()
 class Made(BasePlugin):
     """Keeps what its factory was given."""
 
-    def __init__(self, handle: Handle, providers: Providers, args: Args) -> None:
+    def __init__(self, handle: Handle, providers: ProviderSet, args: Args) -> None:
         self.given = (handle, providers, args)
 
 
@@ -38,14 +30,14 @@ def known(**factories: Any) -> PluginRegistry:
 # ------------------------------------------------------------ building
 
 
-def test_a_factory_gets_the_handle_the_args_and_a_provider_in_every_place() -> None:
+def test_a_factory_gets_the_handle_the_providers_and_the_args() -> None:
     args = {"limit": 3}
     plugin = config.build("quota", HANDLE, NOTHING, args, known(quota=Made))
     assert isinstance(plugin, Made)
     handle, providers, given = plugin.given
     assert handle is HANDLE
     assert given is args
-    assert (providers.quota.enabled, providers.instance_type.enabled) == (False, False)
+    assert providers is NOTHING
 
 
 @pytest.mark.parametrize(
@@ -59,7 +51,7 @@ def test_a_factory_gets_the_handle_the_args_and_a_provider_in_every_place() -> N
     ],
 )
 def test_what_a_factory_raises_comes_as_a_value_error_that_names_it(error: BaseException, words: str) -> None:
-    def broken(handle: Handle, providers: Providers, args: Args) -> Plugin:
+    def broken(handle: Handle, providers: ProviderSet, args: Args) -> Plugin:
         raise error
 
     with pytest.raises(ValueError, match=rf"'quota'.*{words}"):
@@ -90,29 +82,3 @@ def test_the_process_has_one_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         config.register("quota", Made)
     assert config.get("quota") is Made
     assert isinstance(config.build("quota", HANDLE, NOTHING, None), Made)
-
-
-# ------------------------------------------------------------ providers
-
-
-class Quotas(NoQuota):
-    """A provider that knows something."""
-
-    enabled = True
-
-
-def test_a_configured_provider_stays_and_gaps_are_filled() -> None:
-    quotas = Quotas()
-    providers = ProviderSet(quota=quotas).normalized()
-    assert providers.quota is quotas
-    assert isinstance(providers.instance_type, NoInstanceTypes)
-    assert isinstance(ProviderSet().normalized().quota, NoQuota)
-
-
-async def test_the_providers_of_nothing_know_nothing() -> None:
-    providers = Providers()
-    found: list[Quota] = list(await providers.quota.list_for_user("me", "us"))
-    types: list[InstanceType] = list(providers.instance_type.list())
-    assert (found, types) == ([], [])
-    assert providers.quota.derive_short_name("https://quota/x") == ""
-    assert providers.instance_type.get("small") is None

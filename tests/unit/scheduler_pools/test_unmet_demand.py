@@ -3,8 +3,8 @@
 from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.errors import new_internal
-from scheduler.pools.core.queues import CLAIM_S, MAX_CLAIM_S, Claims
-from scheduler.pools.core.values import Admission
+from scheduler.pools.core.unmet_demand import MAX_UNMET_S, STAY_AWAY_S, UnmetDemand
+from scheduler.pools.core.values import Admission, Measures
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
@@ -12,16 +12,16 @@ from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, u
 # ------------------------------------------------------------ the account
 
 
-def refused(*vms: tuple[str, int, int], wait_s: float = 60.0) -> Claims:
-    claims = Claims()
+def refused(*vms: tuple[str, int, int], wait_s: float = 60.0) -> UnmetDemand:
+    unmet = UnmetDemand()
     for uid, units, wanted in vms:
-        claims.refuse(uid, units, wanted, 100.0, wait_s)
-    return claims
+        unmet.refuse(uid, Measures(units), Measures(wanted), 100.0, wait_s)
+    return unmet
 
 
 def test_claims_add_up_and_each_vm_has_one() -> None:
-    claims = refused(("a", 4, 7), ("b", 0, 2), ("a", 4, 9))
-    assert (len(claims), claims.units) == (2, 7)
+    unmet = refused(("a", 4, 7), ("b", 0, 2), ("a", 4, 9))
+    assert (len(unmet), unmet.total.units) == (2, 7)
 
 
 def test_who_got_everything_claims_nothing() -> None:
@@ -29,39 +29,39 @@ def test_who_got_everything_claims_nothing() -> None:
 
 
 def test_a_claim_is_what_is_still_missing() -> None:
-    claims = refused(("a", 4, 7))
-    claims.holds("a", 6)
-    assert claims.units == 1
-    claims.holds("a", 8)
-    assert (len(claims), claims.ended) == (0, 0), "met, not given up"
+    unmet = refused(("a", 4, 7))
+    unmet.has("a", Measures(6))
+    assert unmet.total.units == 1
+    unmet.has("a", Measures(8))
+    assert (len(unmet), unmet.ended) == (0, 0), "met, not given up"
 
 
 def test_who_gives_something_back_wants_no_more() -> None:
-    claims = refused(("a", 4, 7))
-    claims.holds("a", 3)
-    assert (len(claims), claims.units) == (0, 0)
+    unmet = refused(("a", 4, 7))
+    unmet.has("a", Measures(3))
+    assert (len(unmet), unmet.total.units) == (0, 0)
 
 
 def test_claims_end_a_while_after_the_time_at_which_the_vm_was_told_to_come_back() -> None:
-    claims = refused(("a", 4, 7))
-    claims.refuse("b", 0, 1, 130.0, 60.0)
-    assert (claims.next_s, claims.until_s) == (100 + 60 + CLAIM_S, 130 + 60 + CLAIM_S)
-    claims.expire(claims.next_s - 0.1)
-    assert (len(claims), claims.ended) == (2, 0)
-    claims.expire(claims.next_s)
-    assert (len(claims), claims.units, claims.ended) == (1, 1, 1)
+    unmet = refused(("a", 4, 7))
+    unmet.refuse("b", Measures(0), Measures(1), 130.0, 60.0)
+    assert (unmet.next_s, unmet.until_s) == (100 + 60 + STAY_AWAY_S, 130 + 60 + STAY_AWAY_S)
+    unmet.expire(unmet.next_s - 0.1)
+    assert (len(unmet), unmet.ended) == (2, 0)
+    unmet.expire(unmet.next_s)
+    assert (len(unmet), unmet.total.units, unmet.ended) == (1, 1, 1)
 
 
 def test_however_long_a_plugin_lets_it_wait_a_claim_is_bounded() -> None:
-    assert refused(("a", 4, 7), wait_s=86_400).until_s == 100 + MAX_CLAIM_S
+    assert refused(("a", 4, 7), wait_s=86_400).until_s == 100 + MAX_UNMET_S
 
 
 def test_what_is_withdrawn_was_given_up_once() -> None:
-    claims = refused(("a", 4, 7), ("b", 1, 2))
-    claims.withdraw("a")
-    claims.withdraw("a")
-    claims.clear()
-    assert (len(claims), claims.units, claims.ended) == (0, 0, 2)
+    unmet = refused(("a", 4, 7), ("b", 1, 2))
+    unmet.withdraw("a")
+    unmet.withdraw("a")
+    unmet.clear()
+    assert (len(unmet), unmet.total.units, unmet.ended) == (0, 0, 2)
 
 
 # ------------------------------------------------------------ in queues
@@ -73,14 +73,17 @@ async def test_refused_growth_is_claimed_until_it_is_granted() -> None:
     world = await PoolWorld(doorman).open()
     world.born("a", "b")
     assert await world.grow("a", 20) == (9, ["pool"])
-    assert (world.queue.claimed("bank"), world.objects.claims()) == ((11, COOLDOWN_S + CLAIM_S), {"bank": 11})
+    assert (world.queue.unmet_until_s("bank"), world.objects.unmet_demand()) == (
+        COOLDOWN_S + STAY_AWAY_S,
+        {"bank": Measures(11)},
+    )
     assert await world.grow("b", 3) == (1, ["pool-saturated"])
-    assert world.objects.claims() == {"bank": 13}
-    assert world.objects.claims() is world.objects.claims()
+    assert world.objects.unmet_demand() == {"bank": Measures(13)}
+    assert world.objects.unmet_demand() is world.objects.unmet_demand()
     assert await world.grow("a", 2) == (2, [])
-    assert world.objects.claims() == {"bank": 2}
+    assert world.objects.unmet_demand() == {"bank": Measures(2)}
     assert await world.grow("b", 3) == (3, [])
-    assert world.objects.claims() == {}
+    assert world.objects.unmet_demand() == {}
 
 
 @virtually
@@ -89,7 +92,7 @@ async def test_a_pool_claims_no_more_than_its_own_limit_leaves() -> None:
     world.born("a", "b")
     assert (await world.grow("a", 5))[0] == 3
     assert (await world.grow("b", 3))[0] == 1
-    assert world.objects.claims() == {"bank": 2}
+    assert world.objects.unmet_demand() == {"bank": Measures(2)}
 
 
 @virtually
@@ -99,13 +102,13 @@ async def test_failures_leave_no_claim_and_take_none_away() -> None:
     world.born("a", "b")
     doorman.says = raises(new_internal("no"))
     await world.grow("b", 5)
-    assert world.objects.claims() == {}
+    assert world.objects.unmet_demand() == {}
     doorman.says = None
     await world.grow("a", 20)
     await until(COOLDOWN_S + 1)
     doorman.says = raises(new_internal("no"))
     await world.grow("a", 20)
-    assert world.objects.claims() == {"bank": 11}
+    assert world.objects.unmet_demand() == {"bank": Measures(11)}
 
 
 @virtually
@@ -115,7 +118,7 @@ async def test_who_gives_back_at_once_what_was_granted_claims_nothing() -> None:
     assert permit(world.service.decide(world.body("a", 20))) == (10, ["pool"])
     assert permit(world.service.decide(world.body("a", 1))) == (1, [])
     world.shows("a", 1)
-    assert world.objects.claims() == {}
+    assert world.objects.unmet_demand() == {}
 
 
 @virtually
@@ -124,7 +127,7 @@ async def test_claims_end_with_the_vm_the_label_the_chain_and_the_pool() -> None
         world = await PoolWorld(Doorman(10)).open()
         world.born("a")
         await world.grow("a", 20)
-        assert world.objects.claims() == {"bank": 10}
+        assert world.objects.unmet_demand() == {"bank": Measures(10)}
         if end == "gone":
             world.gone("a")
         elif end == "label":
@@ -133,7 +136,7 @@ async def test_claims_end_with_the_vm_the_label_the_chain_and_the_pool() -> None
             world.use(Doorman())
         else:
             await world.objects.delete("bank")
-        assert world.objects.claims() == {}, end
+        assert world.objects.unmet_demand() == {}, end
 
 
 @virtually
