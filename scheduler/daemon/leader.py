@@ -41,7 +41,7 @@ from scheduler.daemon.serving import (
 from scheduler.daemon.term import KubernetesOptions, LeadershipTerm, LeaseGuard, cluster_of, configuration_of
 from scheduler.permits.service.answers import not_leader
 from scheduler.permits.service.config_file import Configuration
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedExtension
 from scheduler.placing.kube_extender.listener import ExtenderListener
 from scheduler.ports import Cluster
 

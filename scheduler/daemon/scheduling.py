@@ -29,17 +29,16 @@ from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
 from scheduler.placing.core.objects import NodeSnapshot, PodInfo
 from scheduler.placing.core.profile import Profile
+from scheduler.placing.core.reservation import LedgerReservations
+from scheduler.placing.cycle.assembly import build_frameworks, check_profiles
 from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.extender import ExtendedFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedExtension
 from scheduler.placing.cycle.migration_targets import MigrationTargets
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.ledger_reservations import LedgerReservations
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.placing.runtime.assembly import build_frameworks, check_profiles
-from scheduler.placing.runtime.registry import new_registry
-from scheduler.placing.runtime.settings import SchedulingEntry
+from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE, SchedulingEntry
+from scheduler.placing.plugins.registry import new_registry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 LOOK_S: Final = 0.25
@@ -228,7 +227,7 @@ class LiveScheduling:
         self.shared = SharedExtension(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
-        self._frameworks: Mapping[str, FrameworkExtender] = {}
+        self._frameworks: Mapping[str, ExtendedFramework] = {}
         self._own_pods: OwnPods | None = None
         if is_full:
             self._own_pods = OwnPods(
@@ -261,11 +260,11 @@ class LiveScheduling:
 
     def _built(
         self, profiles: Sequence[Profile], defaults: Profile, shared: SharedExtension
-    ) -> Mapping[str, FrameworkExtender]:
+    ) -> Mapping[str, ExtendedFramework]:
         return build_frameworks(
             profiles,
             self._registry,
-            lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults),
+            lambda profile: ExtendedFramework(profile, self._registry, shared, defaults=defaults),
             defaults,
         )
 
@@ -309,7 +308,7 @@ class LiveScheduling:
 
     # ------------------------------------------------------------ what the extender asks for
 
-    def framework_of(self, scheduler_name: str) -> FrameworkExtender:
+    def framework_of(self, scheduler_name: str) -> ExtendedFramework:
         """The profile of that name, else the first one."""
         return self._frameworks.get(scheduler_name) or next(iter(self._frameworks.values()))
 

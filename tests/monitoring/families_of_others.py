@@ -16,8 +16,8 @@ from hosting.metrics import AnyFamily
 from hosting.server import Reply, Request
 from scheduler.daemon.leader import leading_family
 from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.hooks import SharedExtension
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.placing.kube_extender.stats import ExtenderStats
 from tests.support.pages import AgentPage, paged
 

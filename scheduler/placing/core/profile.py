@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from scheduler.placing.core.plugin import MAX_NODE_SCORE, ExtensionPoint
+from scheduler.placing.core.values import MAX_NODE_SCORE, ExtensionPoint
 
 ALL: Final = "*"
 """In a list of disabled plugins: every one."""

@@ -9,15 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.placing.core.durations import go_duration
-from scheduler.placing.core.plugin import (
-    MAX_NODE_SCORE,
-    MIN_NODE_SCORE,
-    NodePluginScores,
-    NominatingMode,
-    PostFilterResult,
-    PreFilterResult,
-)
 from scheduler.placing.core.status import (
     REJECTIONS,
     Code,
@@ -27,7 +18,15 @@ from scheduler.placing.core.status import (
     is_success,
     new_status,
 )
-from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, Settled
+from scheduler.placing.core.values import (
+    MAX_NODE_SCORE,
+    MIN_NODE_SCORE,
+    NodePluginScores,
+    NominatingMode,
+    PostFilterResult,
+    PreFilterResult,
+)
+from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, Settled, go_duration
 
 REMOVED: Final = "removed"
 """The text of a rejection by the framework itself, of a waiting pod that has gone."""

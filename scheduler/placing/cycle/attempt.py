@@ -22,13 +22,13 @@ from scheduler.placing.core.status import (
     new_status,
 )
 from scheduler.placing.cycle.binding import Assumptions, Binding
+from scheduler.placing.cycle.calls import fault_text
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.extender import ExtendedFramework
+from scheduler.placing.cycle.hooks import SharedExtension
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
 from scheduler.placing.cycle.ports import CycleFailure, PlacingPort
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.placing.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
-from scheduler.placing.runtime.answers import fault_text
-from scheduler.placing.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard
 
 SCHEDULING_DEADLINE_S: Final = 30.0
@@ -62,7 +62,7 @@ def enough(nodes: int) -> int:
 class Extenders:
     """The frameworks of all profiles by the schedulers' names, and what they share."""
 
-    frameworks: Mapping[str, FrameworkExtender]
+    frameworks: Mapping[str, ExtendedFramework]
     shared: SharedExtension
 
 
@@ -71,7 +71,7 @@ class Attempt:
 
     def __init__(
         self,
-        framework: FrameworkExtender,
+        framework: ExtendedFramework,
         shared: SharedExtension,
         pod: PodInfo,
         rng: random.Random,

@@ -10,9 +10,9 @@ from typing import Final, Protocol, Self
 from hosting.logs import Logger
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.status import Code, Status, error_status, is_success
-from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.extender import ExtendedFramework
 from scheduler.placing.plugins.notes import MAY_BE_BOUND, find
-from scheduler.placing.runtime.context import CycleState
 
 PRE_FLIGHT_S: Final = 10.0
 """How long plugins may take to say whether they have anything to do before the pod is bound."""
@@ -39,7 +39,7 @@ class Binding:
 
     def __init__(
         self,
-        framework: FrameworkExtender,
+        framework: ExtendedFramework,
         context: CycleState,
         pod: PodInfo,
         node_name: str,

@@ -13,9 +13,9 @@ from scheduler.permits.core.events import MigrationWanted
 from scheduler.placing.core.diagnosis import Diagnosis
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.status import message_of
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import NodePasses, find_nodes, score_nodes
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.framework import SchedulingFramework
 from scheduler.ports import MigratorError
 
 CHOICE_DEADLINE_S: Final = 2.0

@@ -9,7 +9,6 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import NodePluginScores, PreFilterResult
 from scheduler.placing.core.status import (
     Code,
     Status,
@@ -17,8 +16,9 @@ from scheduler.placing.core.status import (
     is_success,
     new_status,
 )
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.turns import LoopTurns
+from scheduler.placing.core.values import NodePluginScores, PreFilterResult
+from scheduler.placing.cycle.calls import LoopTurns
+from scheduler.placing.cycle.context import CycleState
 
 NOBODY: Final[frozenset[str]] = frozenset()
 

@@ -14,15 +14,15 @@ from typing import Final
 
 from hosting.metrics import AnyFamily, Family
 from scheduler.placing.core.enqueue import RegisteredEvents
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import ActionType, EventResource, QueuedPod, SchedulingEvent
-from scheduler.placing.core.plugin_points import SchedulerCache, SchedulingQueue
+from scheduler.placing.core.handle import SchedulerCache, SchedulingQueue
+from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
 from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
+from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
 from scheduler.placing.cycle.attempt import Attempt, Extenders
+from scheduler.placing.cycle.extender import ExtendedFramework
+from scheduler.placing.cycle.hooks import SharedExtension
 from scheduler.placing.cycle.ports import CycleFailure, OutcomeReporter, PlacingPort
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.ports import LeadershipGuard, SoleScheduler
 
 MAX_BINDING: Final = 1000
@@ -244,7 +244,7 @@ class PodScheduler:
 
     # ------------------------------------------------------------ what the queue goes by
 
-    def _framework_of(self, pod: PodInfo) -> FrameworkExtender | None:
+    def _framework_of(self, pod: PodInfo) -> ExtendedFramework | None:
         return self._extenders.frameworks.get(pod.manifest["spec"].get("schedulerName", ""))
 
     def _less(self, first: QueuedPod, second: QueuedPod) -> bool:

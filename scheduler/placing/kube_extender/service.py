@@ -22,10 +22,12 @@ from protocol.texts import clean
 from protocol.values import Value
 from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import MAX_NODE_SCORE
 from scheduler.placing.core.status import Status, is_rejected, is_success, message_of
+from scheduler.placing.core.values import MAX_NODE_SCORE
+from scheduler.placing.cycle.calls import fault_text
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.extender import ExtendedFramework
 from scheduler.placing.cycle.passes import find_nodes, score_nodes
-from scheduler.placing.extension.extender import FrameworkExtender
 from scheduler.placing.kube_extender import messages, operations, verdicts
 from scheduler.placing.kube_extender.binds import Binds, scheduler_name
 from scheduler.placing.kube_extender.messages import (
@@ -41,8 +43,6 @@ from scheduler.placing.kube_extender.messages import (
 from scheduler.placing.kube_extender.ports import Scheduling
 from scheduler.placing.kube_extender.refused import VICTIMS, RefusedPods
 from scheduler.placing.kube_extender.stats import ExtenderStats
-from scheduler.placing.runtime.answers import fault_text
-from scheduler.placing.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard, NotLeadingError
 
 PREFIX: Final = "/extender/v1"
@@ -64,7 +64,7 @@ class _Attempt:
     """What one call goes by: a pod, its profile, and the nodes as they are now."""
 
     pod: PodInfo
-    framework: FrameworkExtender
+    framework: ExtendedFramework
     context: CycleState
     nodes: NodeSnapshot
 

@@ -15,27 +15,27 @@ from typing import Any, Final, cast
 from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.handle import FrameworkExtender, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.placing.core.plugin import (
-    ActionType,
-    ContextKey,
-    CycleContext,
-    EventResource,
-    EventWithHint,
-    MaybeAwaited,
-    PreFilterResult,
-    RawArgs,
-)
-from scheduler.placing.core.plugin_points import Endpoint, Reservation
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.reservation import (
+    Reservation,
     best_reservation,
     most_allocated_score,
     restored,
     scale_scores,
+    shown_reservation,
 )
 from scheduler.placing.core.status import Code, Status, is_success, new_status
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.services import shown_reservation
+from scheduler.placing.core.values import (
+    ActionType,
+    ContextKey,
+    Endpoint,
+    EventResource,
+    EventWithHint,
+    MaybeAwaited,
+    PreFilterResult,
+)
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.notes import find
 

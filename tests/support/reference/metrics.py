@@ -25,8 +25,8 @@ from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.metrics import families
 from scheduler.permits.service.stats import PermitStats
 from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.hooks import SharedExtension
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.placing.kube_extender.stats import ExtenderStats
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService

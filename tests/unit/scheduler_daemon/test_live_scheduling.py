@@ -14,7 +14,7 @@ from scheduler.daemon.scheduling import LiveScheduling, check_usable
 from scheduler.daemon.serving import Serving, Sources
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.runtime.assembly import ProfileError
+from scheduler.placing.cycle.assembly import ProfileError
 from scheduler.ports import ClusterUnreachableError, SoleScheduler
 from tests.support.servers import Certain
 from tests.support.virtual_time import now_s, virtually

@@ -16,10 +16,10 @@ from scheduler.daemon.scheduling import OwnPods
 from scheduler.permits.service.placements import CorePlacements
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.attempt import Extenders
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.extender import ExtendedFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedExtension
 from scheduler.placing.plugins.profiles import FULL_PROFILE
-from scheduler.placing.runtime.registry import new_registry
+from scheduler.placing.plugins.registry import new_registry
 from scheduler.ports import SoleScheduler
 from tests.support.kube_api import writes
 from tests.support.kube_store import Selector
@@ -42,7 +42,7 @@ class FullWorld(World):
         view = PlacingView(self.cluster, self.core, placements)
         ports = ExtenderPorts(placements, PoolsAsTold(), now_s, binder=KubernetesBinder(api))
         shared = SharedExtension(ports, QUIET)
-        extender = FrameworkExtender(Profile(NAME), new_registry(), shared, defaults=FULL_PROFILE)
+        extender = ExtendedFramework(Profile(NAME), new_registry(), shared, defaults=FULL_PROFILE)
         self.supervisor = Supervisor(QUIET, rng)
         recorder = EventRecorder(api, "test", clock=now_s, rng=rng, log=QUIET)
         self.supervisor.start("Events", recorder.run)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from scheduler.placing.core.plugin import ExtensionPoint, PostFilterResult
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.placing.core.status import (
     Code,
@@ -17,10 +16,11 @@ from scheduler.placing.core.status import (
     is_success,
     message_of,
 )
-from scheduler.placing.runtime.assembly import ProfileError, of_profile
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint, PostFilterResult
+from scheduler.placing.cycle.assembly import ProfileError, of_profile
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
 from tests.support.virtual_time import now_s, turns
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import (

@@ -8,23 +8,15 @@ from types import MappingProxyType
 from typing import Final
 
 from protocol.wire import PodName
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
-    CycleContext,
-    ExtensionPoint,
-    NominatingMode,
-    Plugin,
-    PluginFactory,
-    PostFilterResult,
-    PreFilterResult,
-    QueuedPod,
-    points_of,
-)
+from scheduler.placing.core.handle import PluginFactory
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
+from scheduler.placing.core.plugin import CycleContext, Plugin, points_of
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.placing.core.status import Code, Status
-from scheduler.placing.runtime.assembly import of_profile
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint, NominatingMode, PostFilterResult, PreFilterResult
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
 from tests.support.virtual_time import now_s
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 

@@ -10,31 +10,23 @@ from pydantic import Field
 from hosting import settings
 from hosting.settings import Settings
 from scheduler.placing.core.enqueue import ALL_EVENTS
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
+from scheduler.placing.core.plugin import CycleContext, FilterPlugin, Plugin
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import (
     ActionType,
-    CycleContext,
     EventResource,
     EventWithHint,
     ExtensionPoint,
-    FilterPlugin,
     HintFunction,
-    Plugin,
-    QueuedPod,
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.placing.core.status import Status
-from scheduler.placing.runtime.assembly import (
-    ProfileError,
-    build_frameworks,
-    check_profiles,
-    of_profile,
-)
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
-from scheduler.placing.runtime.timing import Timings
+from scheduler.placing.cycle.assembly import ProfileError, build_frameworks, check_profiles, of_profile
+from scheduler.placing.cycle.calls import Timings
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
 
 HANDLE: Final = object()
 TIMINGS: Final = Timings()

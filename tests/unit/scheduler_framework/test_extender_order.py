@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import ExtensionPoint
 from scheduler.placing.core.status import Code, Status, is_success, new_status
-from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (
     ERROR,

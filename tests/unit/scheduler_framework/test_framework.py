@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from hosting.metrics import HistogramFamily
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import CycleContext, QueuedPod
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.status import (
     Code,
     Status,
@@ -18,10 +18,9 @@ from scheduler.placing.core.status import (
     message_of,
     new_status,
 )
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.framework import UNRESERVE_S, SchedulingFramework
-from scheduler.placing.runtime.timing import SAMPLED_EACH
-from scheduler.placing.runtime.turns import TURN_S
+from scheduler.placing.cycle.calls import SAMPLED_EACH, TURN_S
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import UNRESERVE_S, SchedulingFramework
 from tests.support.virtual_time import compute, now_s, turns, virtually
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import framework_made_of, framework_of, node_of, pod_of

@@ -8,14 +8,15 @@ import pytest
 
 from scheduler.permits.core.events import MigrationWanted
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import CycleContext, PreFilterResult
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import PreFilterResult
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.migration_targets import CHOICE_DEADLINE_S, MigrationTargets
 from scheduler.placing.plugins.profiles import FULL_PROFILE
-from scheduler.placing.runtime.assembly import of_profile
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import new_registry
+from scheduler.placing.plugins.registry import new_registry
 from scheduler.ports import MigratorError
 from tests.support.amounts import cu
 from tests.support.virtual_time import virtually

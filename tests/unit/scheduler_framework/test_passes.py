@@ -7,11 +7,11 @@ import pytest
 
 from protocol.wire import PodName
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import NodePluginScores, PreFilterResult
 from scheduler.placing.core.status import Code, Status, error_status, new_status
+from scheduler.placing.core.values import NodePluginScores, PreFilterResult
+from scheduler.placing.cycle.calls import TURN_S
+from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.turns import TURN_S
 from tests.support.virtual_time import compute, virtually
 
 POD = PodInfo(PodName("a", "default"), "u")

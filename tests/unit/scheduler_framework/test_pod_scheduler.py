@@ -11,15 +11,15 @@ import pytest
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.queue import QueuePool
+from scheduler.placing.core.status import Code, new_status
+from scheduler.placing.core.values import (
     ActionType,
     EventResource,
     EventWithHint,
     PostFilterResult,
     SchedulingEvent,
 )
-from scheduler.placing.core.queue import QueuePool
-from scheduler.placing.core.status import Code, new_status
 from scheduler.placing.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
 from scheduler.placing.cycle.binding import PRE_FLIGHT_S
 from scheduler.placing.cycle.ports import CycleFailure

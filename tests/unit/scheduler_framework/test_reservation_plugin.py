@@ -12,18 +12,18 @@ from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner
 from scheduler.permits.service.placements import CorePlacements
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
-from scheduler.placing.core.plugin import ExtensionPoint
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.core.reservation import LedgerReservations
 from scheduler.placing.core.status import Status
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.ledger_reservations import LedgerReservations
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.extender import ExtendedFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedExtension
 from scheduler.placing.plugins.ledger_fit import LedgerFit
 from scheduler.placing.plugins.notes import RESERVATION_USED, find
 from scheduler.placing.plugins.queueing import PrioritySort
+from scheduler.placing.plugins.registry import Registry
 from scheduler.placing.plugins.reservation import NO_RESERVATION, ReservationPlugin
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.registry import Registry
 from tests.support.amounts import cu
 from tests.support.servers import QUIET
 from tests.unit.scheduler_core import core_worlds
@@ -62,7 +62,7 @@ class World:
             enabled.append(each.name)
         profile = Profile("test", multi_point=PluginSet(tuple(EnabledPlugin(name) for name in enabled)))
         self.shared = SharedExtension(ports, QUIET)
-        self.extender = FrameworkExtender(profile, registry, self.shared)
+        self.extender = ExtendedFramework(profile, registry, self.shared)
 
     @staticmethod
     def _factory(each: Told) -> Any:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosting.logs import Logger
+from scheduler.placing.core.handle import PluginToReservationScores
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import CycleContext, ExtensionPoint, Plugin, PreFilterResult
-from scheduler.placing.core.plugin_points import (
+from scheduler.placing.core.plugin import (
+    CycleContext,
     FilterTransformer,
-    PluginToReservationScores,
+    Plugin,
     PostFilterTransformer,
     PreFilterTransformer,
-    Reservation,
     ReservationFilterPlugin,
     ReservationNominateFilterPlugin,
     ReservationNominator,
@@ -24,9 +24,10 @@ from scheduler.placing.core.plugin_points import (
     ReservationScorePlugin,
     ScoreTransformer,
 )
-from scheduler.placing.core.reservation import out_of_range
+from scheduler.placing.core.reservation import Reservation, out_of_range
 from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
-from scheduler.placing.runtime.answers import answered, blaming, first_failure
+from scheduler.placing.core.values import ExtensionPoint, PreFilterResult
+from scheduler.placing.cycle.calls import answered, blaming, first_failure
 
 
 @dataclass(frozen=True, slots=True)

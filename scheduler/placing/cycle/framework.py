@@ -13,33 +13,27 @@ from weakref import WeakKeyDictionary
 
 from scheduler.placing.core import results
 from scheduler.placing.core.enqueue import RegisteredEvents
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.handle import WaitingPod
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
 from scheduler.placing.core.plugin import (
     CycleContext,
-    ExtensionPoint,
-    NodePluginScores,
     PermitPlugin,
     Plugin,
-    PostFilterResult,
     PreBindPlugin,
     PrebindPlugin,
     PreEnqueuePlugin,
-    PreFilterResult,
-    QueuedPod,
     QueueSortPlugin,
     ReservePlugin,
     UnreservePlugin,
-    WaitingPod,
 )
 from scheduler.placing.core.profile import ResolvedProfile
 from scheduler.placing.core.status import Code, Status, is_success, new_status
-from scheduler.placing.runtime import early
-from scheduler.placing.runtime.answers import answered, blame
-from scheduler.placing.runtime.assembly import Instances
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.timing import RAISED, Timings, outcome_of
-from scheduler.placing.runtime.turns import LoopTurns
-from scheduler.placing.runtime.waiting_pods import WaitingPods
+from scheduler.placing.core.values import ExtensionPoint, NodePluginScores, PostFilterResult, PreFilterResult
+from scheduler.placing.cycle import early
+from scheduler.placing.cycle.assembly import Instances
+from scheduler.placing.cycle.calls import RAISED, LoopTurns, Timings, answered, blame, outcome_of
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.waiting_pods import WaitingPods
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -6,11 +6,9 @@ plugin raises goes through to the caller.
 
 from collections.abc import Sequence
 
-from scheduler.placing.core.durations import go_duration
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import (
     CycleContext,
-    MaybeAwaited,
     PermitPlugin,
     Plugin,
     PreBindPlugin,
@@ -27,9 +25,10 @@ from scheduler.placing.core.status import (
     message_of,
     new_status,
 )
-from scheduler.placing.core.waiting import PermitAllowed, PermitRejected, PermitTimedOut, Settled
-from scheduler.placing.runtime.answers import answered
-from scheduler.placing.runtime.waiting_pods import WaitingPods
+from scheduler.placing.core.values import MaybeAwaited
+from scheduler.placing.core.waiting import PermitAllowed, PermitRejected, PermitTimedOut, Settled, go_duration
+from scheduler.placing.cycle.calls import answered
+from scheduler.placing.cycle.waiting_pods import WaitingPods
 
 
 async def run_reserve_plugins(

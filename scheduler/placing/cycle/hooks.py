@@ -12,23 +12,17 @@ from typing import Any, Final, TypeVar
 from hosting import server
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family
-from scheduler.placing.core.debugging import DebugFlags
-from scheduler.placing.core.diagnosis import DiagnosisStore
+from scheduler.placing.core.diagnosis import DebugFlags, DiagnosisStore
+from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
 from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
 from scheduler.placing.core.nominations import NominatedPods
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import Plugin
-from scheduler.placing.core.plugin_points import (
-    ErrorHandlerFilter,
-    ForgetPodHandler,
-    NextPodPlugin,
-    Reservation,
-    SchedulerAdapter,
-)
+from scheduler.placing.core.plugin import NextPodPlugin, Plugin
+from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.status import Status
-from scheduler.placing.extension.services import PluginServices, SchedulingPages
-from scheduler.placing.runtime.timing import Timings
-from scheduler.placing.runtime.waiting_pods import WaitingPods
+from scheduler.placing.cycle.calls import Timings
+from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
+from scheduler.placing.cycle.waiting_pods import WaitingPods
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 H = TypeVar("H", bound=Callable[..., object])

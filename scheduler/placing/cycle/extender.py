@@ -1,7 +1,7 @@
 """The framework extender: the modern runtime with what seed 002 puts around its runs.
 
-A `FrameworkExtender` is a `SchedulingFramework`, so the cycle and the extender service call it as one, and it is the handle that
-the factories of its plugins get. What all profiles share is in `scheduler.placing.extension.shared`.
+A `ExtendedFramework` is a `SchedulingFramework`, so the cycle and the extender service call it as one, and it is the handle that
+the factories of its plugins get. What all profiles share is in `scheduler.placing.cycle.hooks`.
 
 One cycle, in order: `begin_cycle`, pre-filter, filter for each node (post-filter where none is left), pre-score, score,
 `nominate_reservation`, reserve, permit, wait, pre-bind, bind, post-bind, `end_cycle`. Source: reference/koordinator.md 1.4 and 1.5.
@@ -13,30 +13,25 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hosting.registry import at_once
-from scheduler.placing.core.debugging import score_table
-from scheduler.placing.core.diagnosis import DIAGNOSIS_KEY, Diagnosis
+from scheduler.placing.core.diagnosis import DIAGNOSIS_KEY, Diagnosis, score_table
+from scheduler.placing.core.handle import (
+    ErrorHandlerFilter,
+    ForgetPodHandler,
+    PluginToReservationScores,
+    SchedulerAdapter,
+)
 from scheduler.placing.core.nominations import with_pod
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import (
     CycleContext,
-    ExtensionPoint,
-    NodePluginScores,
-    Plugin,
-    PostFilterResult,
-    PreFilterResult,
-)
-from scheduler.placing.core.plugin_points import (
-    ErrorHandlerFilter,
     FindOneNodePlugin,
-    ForgetPodHandler,
-    PluginToReservationScores,
+    Plugin,
     PreBindExtensions,
     PreferNodesPlugin,
-    Reservation,
     ReservationNominator,
-    SchedulerAdapter,
 )
 from scheduler.placing.core.profile import NO_DEFAULTS, Profile, ProfileFault
+from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.status import (
     Code,
     Status,
@@ -45,18 +40,18 @@ from scheduler.placing.core.status import (
     is_success,
     message_of,
 )
-from scheduler.placing.extension.reserving import ReservationPlugins, Transformers
-from scheduler.placing.extension.shared import SharedExtension
-from scheduler.placing.runtime.answers import answered, blame
-from scheduler.placing.runtime.assembly import ProfileError, of_profile
-from scheduler.placing.runtime.context import CycleState, NotFoundError
-from scheduler.placing.runtime.factories import initializing_faults
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint, NodePluginScores, PostFilterResult, PreFilterResult
+from scheduler.placing.cycle.assembly import ProfileError, initializing_faults, of_profile
+from scheduler.placing.cycle.calls import answered, blame
+from scheduler.placing.cycle.context import CycleState, NotFoundError
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import SharedExtension
+from scheduler.placing.cycle.reserving import ReservationPlugins, Transformers
+from scheduler.placing.plugins.registry import Registry
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 
-class FrameworkExtender(SchedulingFramework):
+class ExtendedFramework(SchedulingFramework):
     """The framework of one profile, with transformers, reservations and diagnosis around its runs.
 
     The runs have the names and arguments of `SchedulingFramework`; what they do beyond it is said at each. Building it raises

@@ -1,7 +1,7 @@
 """Frameworks that are built as in the time of seed 001, with its texts. Source: reference/kubernetes.md 1.2.
 
 There were two ways. At first every registered plugin was made, and called wherever it has a method for it; then a configuration
-said which plugins are called at which point. A scheduler is built from profiles instead (`scheduler.placing.runtime.assembly`).
+said which plugins are called at which point. A scheduler is built from profiles instead (`scheduler.placing.cycle.assembly`).
 """
 
 import enum
@@ -11,12 +11,13 @@ from typing import Any, Final, TypeAlias, cast
 
 from hosting.registry import at_once
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import METHODS, CycleContext, ExtensionPoint, Plugin, UnreservePlugin
+from scheduler.placing.core.plugin import METHODS, CycleContext, Plugin, UnreservePlugin
 from scheduler.placing.core.profile import PluginArgs, PluginSet, ResolvedProfile
-from scheduler.placing.runtime import early
-from scheduler.placing.runtime.assembly import Instances
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle import early
+from scheduler.placing.cycle.assembly import Instances
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
 
 
 class EarlyPoint(enum.StrEnum):
