@@ -108,10 +108,7 @@ from scheduler.placing.cycle.context import CycleState as CycleState
 from scheduler.placing.cycle.context import LockError as LockError
 from scheduler.placing.cycle.context import NotFoundError as NotFoundError
 from scheduler.placing.cycle.context import PluginContext as PluginContext
-from scheduler.placing.cycle.early_assembly import EarlyConfigError as EarlyConfigError
-from scheduler.placing.cycle.early_assembly import EarlyPoint as EarlyPoint
-from scheduler.placing.cycle.early_assembly import new_framework as new_framework
-from scheduler.placing.cycle.early_assembly import new_framework_of_all as new_framework_of_all
+from scheduler.placing.cycle.early import EarlyRuns as EarlyRuns
 from scheduler.placing.cycle.framework import SchedulingFramework as SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts as ExtenderPorts
 from scheduler.placing.cycle.hooks import SharedExtension as SharedExtension

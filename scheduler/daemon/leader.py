@@ -41,7 +41,7 @@ from scheduler.daemon.serving import (
 from scheduler.daemon.term import KubernetesOptions, LeadershipTerm, LeaseGuard, cluster_of, configuration_of
 from scheduler.permits.service.answers import not_leader
 from scheduler.permits.service.config_file import Configuration
-from scheduler.placing.cycle.hooks import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.kube_extender.listener import ExtenderListener
 from scheduler.ports import Cluster
 
@@ -136,7 +136,7 @@ def led_routes(
     if not has_scheduling:
         return serving.routes()
     ports = ExtenderPorts(serving.placements, serving.placement_admission, time.monotonic)
-    return (*serving.routes(), *SharedExtension(ports, logs.logger("scheduling")).routes(dict))
+    return (*serving.routes(), *SharedHooks(ports, logs.logger("scheduling")).routes(dict))
 
 
 RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)

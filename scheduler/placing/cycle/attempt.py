@@ -24,8 +24,8 @@ from scheduler.placing.core.status import (
 from scheduler.placing.cycle.binding import Assumptions, Binding
 from scheduler.placing.cycle.calls import fault_text
 from scheduler.placing.cycle.context import CycleState
-from scheduler.placing.cycle.extender import ExtendedFramework
-from scheduler.placing.cycle.hooks import SharedExtension
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
 from scheduler.placing.cycle.ports import CycleFailure, PlacingPort
 from scheduler.placing.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
@@ -59,11 +59,11 @@ def enough(nodes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Extenders:
+class Frameworks:
     """The frameworks of all profiles by the schedulers' names, and what they share."""
 
-    frameworks: Mapping[str, ExtendedFramework]
-    shared: SharedExtension
+    frameworks: Mapping[str, SchedulingFramework]
+    shared: SharedHooks
 
 
 class Attempt:
@@ -71,8 +71,8 @@ class Attempt:
 
     def __init__(
         self,
-        framework: ExtendedFramework,
-        shared: SharedExtension,
+        framework: SchedulingFramework,
+        shared: SharedHooks,
         pod: PodInfo,
         rng: random.Random,
         guard: LeadershipGuard,

@@ -7,16 +7,21 @@ Source: reference/kubernetes.md 1.9, "Metrics".
 import asyncio
 import inspect
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from hosting.metrics import AnyFamily, Durations, HistogramFamily
-from scheduler.placing.core.plugin import Plugin
+from scheduler.placing.core.plugin import CycleContext, Plugin
+from scheduler.placing.core.profile import ResolvedProfile
+from scheduler.placing.core.runs import PointAnswers, PointRun
 from scheduler.placing.core.status import Code, Status, is_success
-from scheduler.placing.core.values import MaybeAwaited
+from scheduler.placing.core.values import ExtensionPoint, MaybeAwaited
 
+R = TypeVar("R")
 T = TypeVar("T")
+Method: TypeAlias = Callable[..., Any]
+Methods: TypeAlias = Sequence[tuple[str, Method]]
+"""Methods of plugins, with the plugins' names, in the order in which they are called."""
 _BLAMED: Final = "plugin "
 
 
@@ -27,28 +32,10 @@ async def answered(answer: MaybeAwaited[T]) -> T:
     return answer
 
 
-async def first_failure(answers: Iterable[tuple[Plugin, MaybeAwaited[Status | None]]]) -> Status | None:
-    """The first status that is no Success, as the word of its plugin. With a generator, later plugins are not called then."""
-    for plugin, answer in answers:
-        status = await answered(answer)
-        if status is not None and not is_success(status):
-            return status.by(plugin.name())
-    return None
-
-
 def blame(error: Exception, plugin: str, point: str) -> None:
     """Note at what a plugin raised, or at what its answer led to, which plugin it was. The first note stays: it is the nearest."""
     if not any(note.startswith(_BLAMED) for note in getattr(error, "__notes__", ())):
         error.add_note(f'{_BLAMED}"{plugin}" failed at {point}')
-
-
-@contextmanager
-def blaming(plugin: Plugin, point: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        blame(error, plugin.name(), point)
-        raise
 
 
 def fault_text(error: Exception) -> str:
@@ -150,3 +137,97 @@ class LoopTurns:
         """Let others go on."""
         await asyncio.sleep(0)
         self._until_s = self._loop.time() + TURN_S
+
+
+class PointCalls:
+    """Calls the plugins of one profile, row by row of the table, and counts how long that takes."""
+
+    def __init__(
+        self,
+        profile: ResolvedProfile,
+        plugins: Mapping[str, Plugin],
+        timings: Timings,
+        now_s: Callable[[], float],
+    ) -> None:
+        self.profile: Final = profile
+        self.timings: Final = timings
+        self._plugins: Final = plugins
+        self._now_s: Final = now_s
+        self._known: Final[dict[tuple[ExtensionPoint | None, tuple[str, ...]], Methods]] = {}
+
+    def plugins_at(self, point: ExtensionPoint) -> tuple[Plugin, ...]:
+        return tuple(self._plugins[name] for name in self.profile.points[point])
+
+    def methods(self, point: ExtensionPoint | None, *methods: str) -> Methods:
+        """The plugins of a point (None: all) that have one of these methods, with the first of them; looked for once."""
+        found = self._known.get((point, methods))
+        if found is None:
+            plugins = self._plugins.values() if point is None else self.plugins_at(point)
+            had = (
+                (plugin, next(filter(callable, (getattr(plugin, each, None) for each in methods)), None))
+                for plugin in plugins
+            )
+            found = [(plugin.name(), method) for plugin, method in had if method is not None]
+            self._known[point, methods] = found
+        return found
+
+    async def run(self, row: PointRun[R], context: CycleContext, *asked: Any) -> R:
+        """Ask the plugins of a row, in order, as long as their answers let the run go on; what it comes to."""
+        run = self._run(row, row.answers(asked[0]), context, *asked)
+        return await (self.timed(row.name, run) if row.name else run)
+
+    async def _run(self, row: PointRun[R], answers: PointAnswers[R], context: CycleContext, *asked: Any) -> R:
+        passed_over = (getattr(context, row.skip_set) if row.skip_set else None) or ()
+        plugins = self.methods(row.point, *row.methods)
+        if row.counts_all and row.point is not None and len(plugins) < len(self.profile.points[row.point]):
+            answers.takes("", None)
+        called = row.called or row.name or row.methods[0]
+        try:
+            for name, method in plugins:
+                if name in passed_over:
+                    continue
+                answer = await self.ask(called, name, method, context, *asked, is_counted=bool(row.name))
+                if not answers.takes(name, answer):
+                    break
+        finally:
+            if row.notes:
+                setattr(context, row.notes, answers.skipped)
+        return answers.outcome()
+
+    async def changed(
+        self, point: ExtensionPoint, method: str, context: CycleContext, *shown: Any
+    ) -> tuple[tuple[Any, ...], Status | None]:
+        """What the transformers of a point make of what they are `shown`, one after the other; the first status that is no Success
+        ends that."""
+        for name, change in self.methods(point, method):
+            *changed, status = await self.ask(method, name, change, context, *shown, is_counted=False)
+            if status is not None and not is_success(status):
+                return shown, status.by(name)
+            shown = tuple(new if new is not None else old for old, new in zip(shown, changed, strict=True))
+        return shown, None
+
+    async def ask(
+        self, called: str, plugin: str, method: Method, *arguments: object, is_counted: bool = True
+    ) -> Any:
+        """One answer of a plugin. What it raises goes on, with the plugin's name."""
+        started_s, ended = self._now_s(), RAISED
+        try:
+            answer = await answered(method(*arguments))
+            ended = outcome_of(answer)
+            return answer
+        except Exception as error:
+            blame(error, plugin, called)
+            raise
+        finally:
+            if is_counted:
+                self.timings.plugin(plugin, called, ended, self._now_s() - started_s)
+
+    async def timed(self, name: str, run: Awaitable[R]) -> R:
+        """Count how long a run takes, by the status that it returns."""
+        started_s, ended = self._now_s(), RAISED
+        try:
+            answer = await run
+            ended = outcome_of(answer)
+            return answer
+        finally:
+            self.timings.point(self.profile.scheduler_name, name, ended, self._now_s() - started_s)

@@ -1,146 +1,106 @@
-"""The scheduling framework of one profile: calls its plugins at each point. Source: reference/kubernetes.md 1.9.
+"""The scheduling framework of one profile: calls its plugins at each point, with what seed 002 puts around these calls.
 
-What becomes of their answers is decided in `scheduler.placing.core.results`. Per-node loops are sequential. Runs suspend only
-where a plugin's answer must be awaited; what a plugin raises goes through, and the caller has the deadline.
+Whom a run asks, and what becomes of the answers, is a row of the table in `scheduler.placing.core.runs`; what all profiles of a scheduler
+share is in `scheduler.placing.cycle.hooks`. Loops over nodes are sequential. Runs suspend only where a plugin's answer must be awaited;
+what a plugin raises goes through, and the caller has the deadline.
+
+One cycle, in order: `begin_cycle`, pre-filter, filter for each node (post-filter where none is left), pre-score, score,
+`nominate_reservation`, reserve, permit, wait, pre-flight, pre-bind, bind, post-bind, `end_cycle`. Sources: reference/kubernetes.md 1.9,
+reference/koordinator.md 1.4, 1.5 and 1.7.
 """
 
 import asyncio
-import functools
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, cast
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from scheduler.placing.core import results
-from scheduler.placing.core.enqueue import RegisteredEvents
-from scheduler.placing.core.handle import WaitingPod
+from hosting.registry import at_once
+from scheduler.placing.core import runs
+from scheduler.placing.core.diagnosis import DIAGNOSIS_KEY, Diagnosis, score_table
+from scheduler.placing.core.handle import (
+    ErrorHandlerFilter,
+    ForgetPodHandler,
+    FrameworkExtender,
+    PluginToReservationScores,
+    SchedulerAdapter,
+    WaitingPod,
+)
+from scheduler.placing.core.nominations import with_pod
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
 from scheduler.placing.core.plugin import (
     CycleContext,
-    PermitPlugin,
     Plugin,
-    PreBindPlugin,
-    PrebindPlugin,
     PreEnqueuePlugin,
     QueueSortPlugin,
-    ReservePlugin,
-    UnreservePlugin,
+    ReservationNominator,
 )
-from scheduler.placing.core.profile import ResolvedProfile
-from scheduler.placing.core.status import Code, Status, is_success, new_status
+from scheduler.placing.core.profile import ProfileFault
+from scheduler.placing.core.reservation import Reservation
+from scheduler.placing.core.runs import PointRun
+from scheduler.placing.core.status import Code, Status, error_status, is_rejected, is_success, message_of
 from scheduler.placing.core.values import ExtensionPoint, NodePluginScores, PostFilterResult, PreFilterResult
-from scheduler.placing.cycle import early
-from scheduler.placing.cycle.assembly import Instances
-from scheduler.placing.cycle.calls import RAISED, LoopTurns, Timings, answered, blame, outcome_of
-from scheduler.placing.cycle.context import CycleState
-from scheduler.placing.cycle.waiting_pods import WaitingPods
+from scheduler.placing.cycle.assembly import Instances, ProfileError, initializing_faults
+from scheduler.placing.cycle.calls import PointCalls, answered, blame, outcome_of
+from scheduler.placing.cycle.context import CycleState, NotFoundError
+from scheduler.placing.cycle.hooks import SharedHooks
+from scheduler.placing.cycle.scoring import scored_reservations, weighted_scores
+from scheduler.ports import Binder, PlacementAdmission, Placements
 
-T = TypeVar("T")
-P = ParamSpec("P")
-Method: TypeAlias = Callable[..., Any]
+R = TypeVar("R")
 UNRESERVE_S: Final = 5.0
 """How long one plugin may take to give back what it keeps."""
 
 
-def timed(
-    point: str,
-) -> Callable[
-    [Callable[Concatenate["SchedulingFramework", P], Awaitable[T]]],
-    Callable[Concatenate["SchedulingFramework", P], Coroutine[Any, Any, T]],
-]:
-    """Count how long a run takes, by the status that it returns."""
-
-    def decorated(
-        run: Callable[Concatenate["SchedulingFramework", P], Awaitable[T]],
-    ) -> Callable[Concatenate["SchedulingFramework", P], Coroutine[Any, Any, T]]:
-        @functools.wraps(run)
-        async def counted(framework: "SchedulingFramework", /, *args: P.args, **kwargs: P.kwargs) -> T:
-            started_s, ended = framework.now_s(), RAISED
-            try:
-                answer = await run(framework, *args, **kwargs)
-                ended = outcome_of(answer)
-                return answer
-            finally:
-                duration_s = framework.now_s() - started_s
-                framework.timings.point(framework.profile_name, point, ended, duration_s)
-
-        return counted
-
-    return decorated
-
-
 class SchedulingFramework:
-    """The plugins of one profile, and the runs of its extension points.
+    """The plugins of one profile, and the runs of their points. It is the handle that the factories of its plugins get.
 
-    `assembled` makes the plugins, with the framework as their handle: `assembly.of_profile`, or `new_framework` of seed 001. What it
-    raises goes through. The profiles of one scheduler share `waiting_pods` and `timings`.
+    `assembled` makes the plugins, such as `assembly.of_profile`; what it raises goes through. Building the framework raises
+    `ProfileError` where what all profiles share cannot take a plugin up.
     """
 
-    def __init__(
-        self,
-        assembled: Callable[[object], Instances],
-        *,
-        waiting_pods: WaitingPods | None = None,
-        timings: Timings | None = None,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.waiting_pods: Final = waiting_pods if waiting_pods is not None else WaitingPods()
-        self.timings: Final = timings if timings is not None else Timings()
-        self._clock_s: Final = now_s
+    def __init__(self, assembled: Callable[[FrameworkExtender], Instances], shared: SharedHooks) -> None:
+        self.shared: Final = shared
         self._snapshot = NodeSnapshot()
         self._snapshots: Final[WeakKeyDictionary[asyncio.Task[Any], NodeSnapshot]] = WeakKeyDictionary()
+        self._nominator: ReservationNominator | None = None
         made = assembled(self)
-        self._profile: Final = made.profile
-        self._plugins: Final = made.plugins
-        self._events: Final = made.events
-        self._filters: Final = self._methods(ExtensionPoint.FILTER, "filter")
+        self.profile: Final = made.profile
+        self.plugins: Final = made.plugins
+        """By name, in the order in which the configuration first names them."""
+        self.events: Final = made.events
+        """The events that each plugin waits for (`scheduler.placing.core.enqueue.hint_of` judges by them)."""
+        self.calls: Final = PointCalls(made.profile, made.plugins, shared.timings, shared.ports.clock)
+        self._filters: Final = self.calls.methods(ExtensionPoint.FILTER, "filter")
+        self._before_filters: Final = self.calls.methods(ExtensionPoint.FILTER, "before_filter")
+        for plugin in made.plugins.values():
+            if isinstance(plugin, ReservationNominator):
+                self._nominator = plugin
+        faults = [fault for plugin in made.plugins.values() for fault in self._taken_up(plugin)]
+        if faults:
+            raise ProfileError(faults)
 
-    def now_s(self) -> float:
-        return self._clock_s()
-
-    # ------------------------------------------------------------ what is configured
-
-    @property
-    def profile(self) -> ResolvedProfile:
-        """Which plugins run where."""
-        return self._profile
-
-    @property
-    def profile_name(self) -> str:
-        """The scheduler's name in pods that this profile is for."""
-        return self._profile.scheduler_name
-
-    @property
-    def plugins(self) -> Mapping[str, Plugin]:
-        """Every plugin by name, in the order in which the configuration first names them."""
-        return self._plugins
-
-    def list_plugins(self) -> Mapping[ExtensionPoint, tuple[str, ...]]:
-        """The names of the plugins of each point, in their order."""
-        return self._profile.points
-
-    def plugins_at(self, point: ExtensionPoint) -> tuple[Plugin, ...]:
-        return tuple(self._plugins[name] for name in self._profile.points[point])
-
-    def score_weights(self) -> Mapping[str, int]:
-        return self._profile.weights
+    def _taken_up(self, plugin: Plugin) -> list[ProfileFault]:
+        """Why what all profiles share cannot take the plugin up."""
+        try:
+            at_once(self.shared.take_up, plugin)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; all of it is told
+            return initializing_faults(self.profile.named_at[plugin.name()], plugin.name(), error)
+        return []
 
     # ------------------------------------------------------------ for the queue
 
     def pre_enqueue_plugins(self) -> tuple[PreEnqueuePlugin, ...]:
         """The plugins that may keep a pod out of the queue."""
-        return cast("tuple[PreEnqueuePlugin, ...]", self.plugins_at(ExtensionPoint.PRE_ENQUEUE))
+        return cast("tuple[PreEnqueuePlugin, ...]", self.calls.plugins_at(ExtensionPoint.PRE_ENQUEUE))
 
     def queue_sort_less(self, first: QueuedPod, second: QueuedPod) -> bool:
         """Whether `first` goes before `second`."""
-        (sort,) = self.plugins_at(ExtensionPoint.QUEUE_SORT)
+        (sort,) = self.calls.plugins_at(ExtensionPoint.QUEUE_SORT)
         return cast("QueueSortPlugin", sort).less(first, second)
 
-    def enqueue_extensions(self) -> RegisteredEvents:
-        """The events that each plugin waits for (`scheduler.placing.core.enqueue.hint_of` judges by them)."""
-        return self._events
-
-    # ------------------------------------------------------------ what plugins ask for (FrameworkHandle)
+    # ------------------------------------------------------------ what plugins ask for (ExtendedHandle)
 
     def node_info_snapshot(self) -> NodeSnapshot:
         """The nodes as they were when the cycle of this task began; in a task without a cycle, those of the newest cycle."""
@@ -155,165 +115,258 @@ class SchedulingFramework:
             self._snapshots[task] = snapshot
 
     def iterate_over_waiting_pods(self, callback: Callable[[WaitingPod], object]) -> None:
-        """Call `callback` for every pod that waits for its permit."""
-        self.waiting_pods.iterate(callback)
+        self.shared.waiting_pods.iterate(callback)
 
     def get_waiting_pod(self, uid: str) -> WaitingPod | None:
-        """The pod of that UID, where it waits for its permit."""
-        return self.waiting_pods.get(uid)
+        return self.shared.waiting_pods.get(uid)
 
     def reject_waiting_pod(self, uid: str) -> bool:
         """Reject a pod that has gone. Whether it was waiting."""
-        waiting = self.waiting_pods.get(uid)
-        if waiting is None:
-            return False
-        waiting.reject(results.REMOVED)
-        return True
+        waiting = self.shared.waiting_pods.get(uid)
+        return waiting is not None and (waiting.reject(runs.REMOVED) or True)
+
+    def scheduler(self) -> SchedulerAdapter:
+        return self.shared.scheduler()
+
+    def client_set(self) -> Any:
+        return self.shared.ports.client_set
+
+    def get_reservation_nominator(self) -> ReservationNominator | None:
+        """The last plugin that is one; None while plugins are being built."""
+        return self._nominator
+
+    def register_error_handler_filters(
+        self, pre: ErrorHandlerFilter | None, post: ErrorHandlerFilter | None
+    ) -> None:
+        self.shared.error_handlers.register(pre, post)
+
+    def register_forget_pod_handler(self, handler: ForgetPodHandler) -> None:
+        self.shared.forget_handlers.register(handler)
+
+    def forget_pod(self, pod: PodInfo, node_name: str) -> None:
+        self.shared.forget_pod(pod, node_name)
+
+    def reservations(self, node_name: str) -> Sequence[Reservation]:
+        return self.shared.ports.reservations(node_name)
+
+    @property
+    def placements(self) -> Placements:
+        return self.shared.ports.placements
+
+    @property
+    def placement_admission(self) -> PlacementAdmission:
+        return self.shared.ports.placement_admission
+
+    @property
+    def binder(self) -> Binder | None:
+        return self.shared.ports.binder
+
+    def now_s(self) -> float:
+        return self.shared.ports.clock()
+
+    def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
+        """What this cycle has found out so far; a new diagnosis where nobody has begun the cycle."""
+        try:
+            found: Diagnosis = context.read(DIAGNOSIS_KEY)
+        except NotFoundError:
+            found = Diagnosis(pod, self.now_s())
+            context.write(DIAGNOSIS_KEY, found)
+        return found
+
+    # ------------------------------------------------------------ a cycle, and why it ended
+
+    def begin_cycle(self, context: CycleContext, pod: PodInfo) -> None:
+        """A cycle for the pod begins: an empty diagnosis goes into its context, and the monitor counts the time from now."""
+        context.write(DIAGNOSIS_KEY, Diagnosis(pod, self.now_s()))
+        self.shared.monitor.started(pod.uid, pod.name, self.now_s())
+
+    def end_cycle(self, pod: PodInfo) -> None:
+        """The pod was bound, or its failure was handled."""
+        self.shared.completed(pod)
+
+    def record_rejection(
+        self, context: CycleContext, pod: PodInfo, statuses: Mapping[str, Status]
+    ) -> Diagnosis:
+        """No node is left for the pod, because of `statuses`, by node: keep why, for the page and the event (`Diagnosis.text`)."""
+        found = self.diagnosis(context, pod)
+        found.rejected(statuses, max(len(self.node_info_snapshot()), len(statuses)))
+        self.shared.diagnoses.keep(found)
+        return found
+
+    # ------------------------------------------------------------ any row of the table
+
+    async def run(self, row: PointRun[R], context: CycleContext, *asked: Any) -> R:
+        """Ask the plugins of a row of the table `runs`; `asked` are the arguments after the context, beginning with the pod."""
+        return await self.calls.run(row, context, *asked)
 
     # ------------------------------------------------------------ looking for a node
 
-    @timed("preFilter")
     async def run_pre_filter_plugins(
         self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Once in a cycle: which nodes are worth a look (None: all), and whether the pod has a chance.
 
-        A plugin that rejects does not end the run, unless preemption could not help. Sets the context's skip set.
+        before_pre_filter of each, pre_filter of each, after_pre_filter of each, then find_one_node and prefer_nodes. The first
+        status that is no Success ends all of it. A rejection is noted in the diagnosis.
         """
-        run = results.PreFilterRun()
-        try:
-            for name, pre_filter in self._methods(ExtensionPoint.PRE_FILTER, "pre_filter"):
-                answer = await self._ask("preFilter", name, pre_filter, context, pod, nodes)
-                if not run.takes(name, *answer):
-                    break
-        finally:
-            context.skip_filter_plugins = frozenset(run.skipped)
-        return run.outcome()
+        result: PreFilterResult | None = None
+        shown, status = await self.calls.changed(ExtensionPoint.PRE_FILTER, "before_pre_filter", context, pod)
+        if is_success(status):
+            (pod,) = shown
+            result, status = await self.run(runs.PRE_FILTER, context, pod, nodes)
+        if is_success(status):
+            status = await self.run(runs.AFTER_PRE_FILTER, context, pod, result)
+        if is_success(status):
+            result, status = await self._narrowed(context, pod, nodes, result)
+        if is_rejected(status):
+            self.diagnosis(context, pod).pre_filter_message = message_of(status)
+        return result, status
 
-    @timed("preFilterExtensionAddPod")
-    async def run_pre_filter_extension_add_pod(
-        self, context: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo
-    ) -> Status | None:
-        """On trial: as if `other` were on the node. Plugins that skipped the pre-filter are passed over."""
-        plugins = self._methods(ExtensionPoint.PRE_FILTER, "add_pod", skipped=context.skip_filter_plugins)
-        return await self._ask_all("addPod", plugins, results.ADD_POD, context, pod, other, node)
-
-    @timed("preFilterExtensionRemovePod")
-    async def run_pre_filter_extension_remove_pod(
-        self, context: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo
-    ) -> Status | None:
-        """On trial: as if `other` were not on the node. Plugins that skipped the pre-filter are passed over."""
-        plugins = self._methods(ExtensionPoint.PRE_FILTER, "remove_pod", skipped=context.skip_filter_plugins)
-        return await self._ask_all("removePod", plugins, results.REMOVE_POD, context, pod, other, node)
+    async def _narrowed(
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo], result: PreFilterResult | None
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """The first plugin with find_one_node names the node itself; the first with prefer_nodes names those to try first."""
+        for name, find in self.calls.methods(None, "find_one_node")[:1]:
+            node_name, status = await self.calls.ask(
+                "find_one_node", name, find, context, pod, result, is_counted=False
+            )
+            if status is None or is_success(status):
+                if not node_name:
+                    return None, error_status(f'plugin "{name}" found a node without a name').by(name)
+                result = PreFilterResult(frozenset({node_name}), frozenset({name}))
+            elif status.code != Code.SKIP:
+                return None, status.by(name)
+        for name, prefer in self.calls.methods(None, "prefer_nodes")[:1]:
+            names, status = await self.calls.ask(
+                "prefer_nodes", name, prefer, context, pod, result, is_counted=False
+            )
+            if status is not None and status.code == Code.SKIP:
+                break
+            if status is not None and not is_success(status):
+                return None, status.by(name)
+            allowed = result.node_names if result is not None else None
+            by_name = {node.name: node for node in nodes if allowed is None or node.name in allowed}
+            for node in (by_name[each] for each in names if each in by_name):
+                if is_success(await self.run_filter_plugins(context, pod, node)):
+                    return PreFilterResult(frozenset({node.name}), frozenset({name})), None
+        return result, None
 
     async def run_filter_plugins(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """Whether the pod can be on the node: None, else the word of the first plugin that says no, or its failure."""
+        """Whether the pod can be on the node: None, else the word of the first plugin that says no, or its failure.
+
+        before_filter of each, whose failure is the node's status; then filter of each, as if the pods of this priority or a higher
+        one that are nominated for the node were there, and without them.
+        """
+        status: Status | None = None
+        for name, change in self._before_filters:
+            try:
+                answer = change(context, pod, node)
+                # Called for every node: no detour for what need not be awaited.
+                changed, changed_node, status = answer if isinstance(answer, tuple) else await answer
+            except Exception as error:
+                blame(error, name, "before_filter")
+                raise
+            if status is not None and not is_success(status):
+                status = status.by(name)
+                break
+            pod = changed if changed is not None else pod
+            node = changed_node if changed_node is not None else node
+        if is_success(status) and self.shared.nominations:
+            status = await self._filter_with_nominated(context, pod, node)
+        if is_success(status):
+            status = await self._filter(context, pod, node)
+        if status is not None and self.shared.flags.filters:
+            self.shared.log.info(
+                "node rejected", pod=pod.name, node=node.name, plugin=status.plugin, reason=status.message
+            )
+        return status
+
+    async def _filter_with_nominated(
+        self, context: CycleState, pod: PodInfo, node: NodeInfo
+    ) -> Status | None:
+        """The filters as if the nominated pods were there; None where there are none."""
+        ahead = self.shared.nominations.ahead_of(pod, node.name)
+        if not ahead:
+            return None
+        trial = context.clone()
+        for other in ahead:
+            node = with_pod(node, other)
+            status = await self.run(runs.ADD_POD, trial, pod, other, node)
+            if not is_success(status):
+                return status
+        return await self._filter(trial, pod, node)
+
+    async def _filter(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
         skipped = context.skip_filter_plugins or ()
-        is_timed, asked = self.timings.is_sampled(), (context, pod, node)
+        is_timed, asked = self.shared.timings.is_sampled(), (context, pod, node)
         for name, judge in self._filters:
             if name in skipped:
                 continue
             try:
-                answer = self._ask("filter", name, judge, *asked) if is_timed else judge(*asked)
+                answer = self.calls.ask("filter", name, judge, *asked) if is_timed else judge(*asked)
                 status = answer if answer is None or isinstance(answer, Status) else await answer
             except Exception as error:
                 blame(error, name, "filter")
                 raise
             if status is not None and not is_success(status):
-                return results.FILTER.outcome(name, status)
+                return runs.FILTER_RULE.outcome(name, status)
         return None
 
-    @timed("postFilter")
     async def run_post_filter_plugins(
         self, context: CycleState, pod: PodInfo, statuses: Mapping[str, Status]
     ) -> tuple[PostFilterResult | None, Status | None]:
-        """When no node is left: the first plugin that makes room ends the run; else a rejection with every reason."""
-        run = results.PostFilterRun()
-        for name, post_filter in self._methods(ExtensionPoint.POST_FILTER, "post_filter"):
-            answer = await self._ask("postFilter", name, post_filter, context, pod, statuses)
-            if not run.takes(name, *answer):
-                break
-        return run.outcome()
+        """When no node is left: the diagnosis is kept, plugins may make room, and after_post_filter of each is told.
+
+        A suggestion, where anybody made one, joins the status. What after_post_filter raises is logged: it cannot change the outcome.
+        """
+        found = self.record_rejection(context, pod, statuses)
+        result, status = await self.run(runs.POST_FILTER, context, pod, statuses)
+        if result is not None:
+            found.nominated_node = result.nominated_node_name
+        found.post_filter_message = message_of(status)
+        if status is not None and found.suggestion:
+            status = replace(status, texts=(*status.texts, found.suggestion))
+        for name, tell in self.calls.methods(ExtensionPoint.POST_FILTER, "after_post_filter"):
+            try:
+                await answered(tell(context, pod, statuses))
+            except Exception:
+                self.shared.log.exception("after_post_filter of a plugin failed", plugin=name, pod=pod.name)
+        return result, status
 
     # ------------------------------------------------------------ choosing a node
 
-    @timed("preScore")
-    async def run_pre_score_plugins(
-        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
-    ) -> Status | None:
-        """Once in a cycle, when two nodes or more are left. Sets the context's skip set."""
-        skipped: set[str] = set()
-        plugins = self._methods(ExtensionPoint.PRE_SCORE, "pre_score")
-        try:
-            return await self._ask_all(
-                "preScore", plugins, results.PRE_SCORE, context, pod, nodes, skipped=skipped
-            )
-        finally:
-            context.skip_score_plugins = frozenset(skipped)
-
-    @timed("score")
     async def run_score_plugins(
         self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[list[NodePluginScores], Status | None]:
-        """The scores of every node, normalised and with their weights; no scores where a plugin fails."""
-        turns, skipped = LoopTurns(), context.skip_score_plugins
-        plugins = self._methods(ExtensionPoint.SCORE, "score", skipped=skipped)
-        scores: dict[str, dict[str, int]] = {name: {} for name, _ in plugins}
-        failure = await self._score(plugins, scores, turns, context, pod, nodes)
-        if failure is not None:
-            return [], failure
-        for name, normalize in self._methods(ExtensionPoint.SCORE, "normalize_score", skipped=skipped):
-            status = await self._ask("normalizeScore", name, normalize, context, pod, scores[name])
-            if status is not None and not is_success(status):
-                return [], results.NORMALIZE.outcome(name, status)
-        weighted: list[NodePluginScores] = []
-        by_plugin = [(name, by_node, self._profile.weights[name]) for name, by_node in scores.items()]
-        for node in nodes:
-            if turns.is_due:
-                await turns.give()
-            sums = results.weighted(node.name, by_plugin)
-            if isinstance(sums, Status):
-                return [], sums
-            weighted.append(sums)
-        return weighted, None
+        """The scores of every node, normalised and with their weights; no scores where a plugin fails.
 
-    async def _score(
-        self,
-        plugins: Sequence[tuple[str, Method]],
-        scores: Mapping[str, dict[str, int]],
-        turns: LoopTurns,
-        context: CycleState,
-        pod: PodInfo,
-        nodes: Iterable[NodeInfo],
-    ) -> Status | None:
-        """Put the scores of all nodes into `scores`, by plugin; or the failure of a plugin."""
-        for node in nodes:
-            if turns.is_due:
-                await turns.give()
-            is_timed, asked = self.timings.is_sampled(), (context, pod, node)
-            for name, rate in plugins:
-                try:
-                    answer = self._ask("score", name, rate, *asked) if is_timed else rate(*asked)
-                    score, status = answer if isinstance(answer, tuple) else await answer
-                except Exception as error:
-                    blame(error, name, "score")
-                    raise
-                if status is not None and not is_success(status):
-                    return results.SCORE.outcome(name, status)
-                scores[name][node.name] = score
-        return None
+        before_score of each comes first. With the debug output on, the best nodes are logged as a table.
+        """
+        shown = pod.name
+        changed, status = await self.calls.changed(ExtensionPoint.SCORE, "before_score", context, pod, nodes)
+        if not is_success(status):
+            return [], status
+        scores, status = await self.calls.timed("score", weighted_scores(self.calls, context, *changed))
+        if self.shared.flags.scores and scores:
+            table = score_table(shown, scores, self.shared.flags.scores)
+            self.shared.log.info("scores", pod=shown, table=table)
+        return scores, status
 
-    # ------------------------------------------------------------ reserving, and the permit
+    # ------------------------------------------------------------ from the chosen node to the binding
 
-    @timed("reserve")
     async def run_reserve_plugins_reserve(
         self, context: CycleState, pod: PodInfo, node_name: str
     ) -> Status | None:
-        """In order, until one does not succeed; then the caller runs `run_reserve_plugins_unreserve`."""
-        plugins = self._methods(ExtensionPoint.RESERVE, "reserve")
-        return await self._ask_all("reserve", plugins, results.RESERVE, context, pod, node_name)
+        """In order, until one does not succeed; then the caller runs `run_reserve_plugins_unreserve`.
 
-    @timed("unreserve")
+        The nomination of a reservation is deleted, whatever came of it.
+        """
+        try:
+            return await self.run(runs.RESERVE, context, pod, node_name)
+        finally:
+            if self._nominator is not None:
+                self._nominator.delete_nominated_reservation(pod)
+
     async def run_reserve_plugins_unreserve(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
         """All plugins, in reverse order, also those whose `reserve` was not called. The wait that `run_permit` began is over.
 
@@ -321,12 +374,15 @@ class SchedulingFramework:
         raised afterwards: one as it is, several as a group.
         """
         if context.permit_wait is not None:
-            self.waiting_pods.discard(context.permit_wait)
+            self.shared.waiting_pods.discard(context.permit_wait)
+        await self.calls.timed("unreserve", self._unreserve(context, pod, node_name))
+
+    async def _unreserve(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
         failures: list[Exception] = []
-        for name, unreserve in reversed(self._methods(ExtensionPoint.RESERVE, "unreserve")):
+        for name, unreserve in reversed(self.calls.methods(ExtensionPoint.RESERVE, "unreserve")):
             try:
                 async with asyncio.timeout(UNRESERVE_S):
-                    await self._ask("unreserve", name, unreserve, context, pod, node_name)
+                    await self.calls.ask("unreserve", name, unreserve, context, pod, node_name)
             except Exception as error:  # noqa: BLE001 - a plugin's own; what the others keep must be given back all the same
                 failures.append(error)
         if failures:
@@ -334,151 +390,83 @@ class SchedulingFramework:
                 failures[0] if len(failures) == 1 else ExceptionGroup("plugins failed to unreserve", failures)
             )
 
-    @timed("permit")
     async def run_permit(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
         """Ask every plugin, and return at once. With Wait the pod waits from now on, and `wait_on_permit` says how that ends."""
-        waits_s: dict[str, float] = {}
-        for name, permit in self._methods(ExtensionPoint.PERMIT, "permit"):
-            status, wait_s = await self._ask("permit", name, permit, context, pod, node_name)
-            if status is not None and status.code == Code.WAIT:
-                waits_s[name] = wait_s
-            elif status is not None and not is_success(status):
-                return results.PERMIT.outcome(name, status)
+        waits_s, status = await self.run(runs.PERMIT, context, pod, node_name)
         if waits_s:
-            context.permit_wait = self.waiting_pods.add(pod, waits_s)
-        return results.asked_to_wait(pod.pod.name, waits_s)
-
-    def will_wait_on_permit(self, pod: PodInfo) -> bool:
-        """Whether `wait_on_permit` would find the pod waiting."""
-        return self.waiting_pods.get(pod.uid) is not None
+            context.permit_wait = self.shared.waiting_pods.add(pod, waits_s)
+        return status
 
     async def wait_on_permit(self, pod: PodInfo) -> Status | None:
         """Wait until every plugin has allowed the pod (None), one rejects it, or a time-out does: 15 minutes at most.
 
         None at once where the pod does not wait. Cancelled, the pod does not wait any longer.
         """
-        waiting = self.waiting_pods.get(pod.uid)
+        waiting = self.shared.waiting_pods.get(pod.uid)
         if waiting is None:
             return None
         started_s = self.now_s()
-        status = results.permit_status(await self.waiting_pods.wait(waiting))
-        self.timings.permit_wait(outcome_of(status), self.now_s() - started_s)
+        status = runs.permit_status(await self.shared.waiting_pods.wait(waiting))
+        self.shared.timings.permit_wait(outcome_of(status), self.now_s() - started_s)
         return status
 
-    # ------------------------------------------------------------ binding
-
-    @timed("preBindPreFlight")
-    async def run_pre_bind_pre_flights(
-        self, context: CycleState, pod: PodInfo, node_name: str
-    ) -> Status | None:
-        """Before the wait for the permit: None where a plugin has something to do in `pre_bind`, Skip where none has.
-
-        A plugin without this method has something to do. Where nothing fails, the context's skip set is set.
-        """
-        skipped: set[str] = set()
-        for name, pre_flight in self._methods(ExtensionPoint.PRE_BIND, "pre_bind_pre_flight"):
-            status = await self._ask("preBindPreFlight", name, pre_flight, context, pod, node_name)
-            if status is not None and status.code == Code.SKIP:
-                skipped.add(name)
-            elif status is not None and not is_success(status):
-                return results.pre_flight_failure(name, status)
-        context.skip_pre_bind_plugins = frozenset(skipped)
-        has_work = skipped != set(self._profile.points[ExtensionPoint.PRE_BIND])
-        return None if has_work else new_status(Code.SKIP)
-
-    @timed("preBind")
     async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
-        """In order, without those that the pre-flight skipped, until one does not succeed."""
-        plugins = self._methods(
-            ExtensionPoint.PRE_BIND, "pre_bind", "prebind", skipped=context.skip_pre_bind_plugins
-        )
-        return await self._ask_all("preBind", plugins, results.PRE_BIND, context, pod, node_name)
+        """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip.
 
-    @timed("bind")
-    async def run_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
-        """In order, until a plugin does not skip; the last Skip where all do."""
-        status: Status | None = None
-        for name, bind in self._methods(ExtensionPoint.BIND, "bind"):
-            status = await self._ask("bind", name, bind, context, pod, node_name)
-            if status is None or is_success(status):
-                return status
-            if status.code != Code.SKIP:
-                return results.BIND.outcome(name, status)
-        return status
+        Where all skip nothing is written, and that is Success.
+        """
+        if not self.calls.methods(ExtensionPoint.PRE_BIND, "apply_patch"):
+            return await self.run(runs.PRE_BIND, context, pod, node_name)
+        changing = replace(pod, manifest=copy.deepcopy(dict(pod.manifest)))
+        status = await self.run(runs.PRE_BIND, context, changing, node_name)
+        if is_success(status):
+            status = await self.run(runs.APPLY_PATCH, context, pod.manifest, changing.manifest)
+        return None if status is not None and status.code == Code.SKIP else status
 
-    @timed("postBind")
-    async def run_post_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
-        for name, post_bind in self._methods(ExtensionPoint.POST_BIND, "post_bind"):
-            await self._ask("postBind", name, post_bind, context, pod, node_name)
+    # ------------------------------------------------------------ reservations (FrameworkExtender)
 
-    # ------------------------------------------------------------ the runs of seed 001
+    async def nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, node_name: str
+    ) -> tuple[Reservation | None, Status | None]:
+        """The nominator's choice, once the node was chosen, also where it was the only one. A failure is an Error, and ends the cycle."""
+        if self._nominator is None:
+            return None, None
+        reservation, status = await answered(self._nominator.nominate_reservation(context, pod, node_name))
+        if status is None or is_success(status):
+            return reservation, None
+        name = self._nominator.name()
+        text = f'plugin "{name}" failed to nominate a reservation of node {node_name}: {status.message}'
+        return None, error_status(text).by(name)
 
-    async def run_reserve_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
-        """`reserve` with the seed's codes and texts: anything but Success is a failure."""
-        plugins = self._having(ExtensionPoint.RESERVE, ReservePlugin)
-        return await early.run_reserve_plugins(plugins, context, pod, node_name)
-
-    async def run_unreserve_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
-        """`unreserve` in the seed's order, which is not reversed."""
-        plugins = self._having(ExtensionPoint.RESERVE, UnreservePlugin)
-        await early.run_unreserve_plugins(plugins, context, pod, node_name)
-
-    async def run_permit_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
-        """`permit` with the seed's codes and texts. Waits itself: for the shortest time that a plugin asked for."""
-        plugins = self._having(ExtensionPoint.PERMIT, PermitPlugin)
-        return await early.run_permit_plugins(plugins, self.waiting_pods, context, pod, node_name)
-
-    async def run_prebind_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
-        """`prebind`, or `pre_bind`, with the seed's codes and texts."""
-        plugins = self._having(ExtensionPoint.PRE_BIND, PreBindPlugin, PrebindPlugin)
-        return await early.run_prebind_plugins(plugins, context, pod, node_name)
-
-    def _having(self, point: ExtensionPoint, *kinds: type) -> tuple[Any, ...]:
-        return tuple(plugin for plugin in self.plugins_at(point) if isinstance(plugin, kinds))
-
-    # ------------------------------------------------------------ calling plugins
-
-    def _methods(
-        self, point: ExtensionPoint, *methods: str, skipped: frozenset[str] | None = None
-    ) -> list[tuple[str, Method]]:
-        """The plugins of a point that have one of these methods, by name, with the first of them; without `skipped`."""
-        found = []
-        for name in self._profile.points[point]:
-            called = next(
-                filter(callable, (getattr(self._plugins[name], each, None) for each in methods)), None
-            )
-            if called is not None and name not in (skipped or ()):
-                found.append((name, called))
-        return found
-
-    async def _ask(self, point: str, plugin: str, method: Method, *arguments: object) -> Any:
-        started_s, ended = self.now_s(), RAISED
-        try:
-            answer = await answered(method(*arguments))
-            ended = outcome_of(answer)
-            return answer
-        except Exception as error:
-            blame(error, plugin, point)
-            raise
-        finally:
-            self.timings.plugin(plugin, point, ended, self.now_s() - started_s)
-
-    async def _ask_all(
-        self,
-        point: str,
-        plugins: Iterable[tuple[str, Method]],
-        rule: results.PointRule,
-        *arguments: object,
-        skipped: set[str] | None = None,
+    async def run_reservation_extension_pre_restore_reservation(
+        self, context: CycleContext, pod: PodInfo
     ) -> Status | None:
-        """Ask in order, until one does not succeed. Where Skip has a meaning, `skipped` takes the names of the plugins that answer it."""
-        for name, method in plugins:
-            status = await self._ask(point, name, method, *arguments)
-            if skipped is not None and status is not None and status.code == Code.SKIP:
-                skipped.add(name)
-            elif status is not None and not is_success(status):
-                return rule.outcome(name, status)
-        return None
+        return await self.run(runs.PRE_RESTORE, context, pod)
+
+    async def run_reservation_extension_restore_reservation(
+        self,
+        context: CycleContext,
+        pod: PodInfo,
+        matched: Sequence[Reservation],
+        unmatched: Sequence[Reservation],
+        node: NodeInfo,
+    ) -> tuple[Mapping[str, Any], Status | None]:
+        return await self.run(runs.RESTORE, context, pod, matched, unmatched, node)
+
+    async def run_reservation_filter_plugins(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> Status | None:
+        return await self.run(runs.FILTER_RESERVATION, context, pod, reservation, node_name)
+
+    async def run_nominate_reservation_filter_plugins(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> Status | None:
+        return await self.run(runs.FILTER_NOMINATED, context, pod, reservation, node_name)
+
+    async def run_reservation_score_plugins(
+        self, context: CycleContext, pod: PodInfo, reservations: Sequence[Reservation], node_name: str
+    ) -> tuple[PluginToReservationScores, Status | None]:
+        return await scored_reservations(self.calls, context, pod, reservations, node_name)
 
 
 def _current_task() -> "asyncio.Task[Any] | None":

@@ -7,7 +7,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from hosting import server
 from hosting.logs import Logger
@@ -116,7 +116,7 @@ class ExtenderPorts:
     client_set: Any = None
 
 
-class SharedExtension:
+class SharedHooks:
     """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
@@ -125,7 +125,7 @@ class SharedExtension:
         log: Logger,
         *,
         monitor: SchedulingMonitor | None = None,
-        before: "SharedExtension | None" = None,
+        before: "SharedHooks | None" = None,
     ) -> None:
         """`before` is what other profiles shared, whose place these take: what is known of pods stays, what plugins have registered
         does not."""
@@ -259,3 +259,7 @@ class SharedExtension:
                 (((), float(self.monitor.drops)),),
             ),
         )
+
+
+SharedExtension: TypeAlias = SharedHooks
+"""The name by which authors of plugins import it (`parley.scheduling`)."""

@@ -19,9 +19,9 @@ from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
 from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
 from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
-from scheduler.placing.cycle.attempt import Attempt, Extenders
-from scheduler.placing.cycle.extender import ExtendedFramework
-from scheduler.placing.cycle.hooks import SharedExtension
+from scheduler.placing.cycle.attempt import Attempt, Frameworks
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.ports import CycleFailure, OutcomeReporter, PlacingPort
 from scheduler.ports import LeadershipGuard, SoleScheduler
 
@@ -47,7 +47,7 @@ class PodScheduler:
 
     def __init__(
         self,
-        extenders: Extenders,
+        extenders: Frameworks,
         view: PlacingPort,
         reporter: OutcomeReporter,
         *,
@@ -73,7 +73,7 @@ class PodScheduler:
 
     # ------------------------------------------------------------ what has happened
 
-    def use(self, extenders: Extenders) -> None:
+    def use(self, extenders: Frameworks) -> None:
         """The profiles are these from now on. Attempts that have begun go on with what they began with."""
         self._extenders = extenders
         extenders.shared.use_scheduler(_Adapter(self))
@@ -222,7 +222,7 @@ class PodScheduler:
         self._reporter.scheduled(pod, attempt.node_name)
         attempt.framework.end_cycle(pod)
 
-    async def _failed(self, shared: SharedExtension, pod: PodInfo, failure: CycleFailure) -> None:
+    async def _failed(self, shared: SharedHooks, pod: PodInfo, failure: CycleFailure) -> None:
         """Handle a failure as kube-scheduler does, unless a plugin has taken that over. Whatever plugins do, the pod is not lost."""
         self._attempts["unschedulable" if failure.rejection is not None else "error"] += 1
 
@@ -244,7 +244,7 @@ class PodScheduler:
 
     # ------------------------------------------------------------ what the queue goes by
 
-    def _framework_of(self, pod: PodInfo) -> ExtendedFramework | None:
+    def _framework_of(self, pod: PodInfo) -> SchedulingFramework | None:
         return self._extenders.frameworks.get(pod.manifest["spec"].get("schedulerName", ""))
 
     def _less(self, first: QueuedPod, second: QueuedPod) -> bool:
@@ -268,7 +268,7 @@ class PodScheduler:
 
     def _events_of(self, pod: PodInfo) -> RegisteredEvents:
         framework = self._framework_of(pod)
-        return framework.enqueue_extensions() if framework is not None else {}
+        return framework.events if framework is not None else {}
 
     # ------------------------------------------------------------ figures
 
@@ -306,7 +306,7 @@ class _Assumptions:
     """Who must know which pods are on their way to a node."""
 
     view: PlacingPort
-    shared: SharedExtension
+    shared: SharedHooks
 
     def assume_pod(self, pod: PodInfo, node_name: str) -> None:
         self.view.assume_pod(pod, node_name)

@@ -10,8 +10,8 @@ from protocol.wire import PodName
 from scheduler.placing.core.handle import RawArgs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.plugin import Plugin
-from scheduler.placing.cycle.early_assembly import EarlyFramework, new_framework_of_all
 from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import EarlyFramework, new_framework_of_all
 from tests.unit.scheduler_framework.scripted import Script, Scripted, Seen
 
 Outcome = dict[str, Any]

@@ -11,8 +11,9 @@ from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import ExtensionPoint
-from scheduler.placing.cycle.extender import ExtendedFramework
-from scheduler.placing.cycle.hooks import ExtenderPorts, SharedExtension, no_reservations
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks, no_reservations
 from scheduler.placing.plugins.registry import Registry
 from scheduler.ports import Placements
 from tests.unit.hosting.raw_peers import Lines, recorded
@@ -154,12 +155,12 @@ class ExtenderWorld:
             "the client",
         )
         log, self.lines = recorded()
-        self.shared = SharedExtension(ports, log)
+        self.shared = SharedHooks(ports, log)
         self.registry = Registry()
         self.registry.register("Sort", lambda _, __: Sort())
         for each in self.plugins:
             self.registry.register(each.name, self._factory(each))
-        self.extender = ExtendedFramework(self._profile(), self.registry, self.shared)
+        self.extender = SchedulingFramework(of_profile(self._profile(), self.registry), self.shared)
 
     def _factory(self, each: Told) -> Callable[[Any, Any], Plugin]:
         def make(_: Any, handle: Any) -> Plugin:

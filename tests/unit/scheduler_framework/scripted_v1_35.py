@@ -17,6 +17,7 @@ from scheduler.placing.core.values import ExtensionPoint, NominatingMode, PostFi
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import unshared
 from tests.support.virtual_time import now_s
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 
@@ -237,7 +238,7 @@ def framework_made_of(*plugins: Plugin, weights: Mapping[str, int] = NO_WEIGHTS)
         registry.register(each.name(), _giving(each))
     enabled = tuple(EnabledPlugin(each.name(), weights.get(each.name(), 0)) for each in made)
     profile = Profile("test-scheduler", multi_point=PluginSet(enabled))
-    return SchedulingFramework(of_profile(profile, registry), now_s=now_s)
+    return SchedulingFramework(of_profile(profile, registry), unshared(now_s))
 
 
 def _giving(plugin: Plugin) -> PluginFactory:
