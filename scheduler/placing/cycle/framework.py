@@ -72,6 +72,8 @@ class SchedulingFramework:
         self.events: Final = made.events
         """The events that each plugin waits for (`scheduler.placing.core.enqueue.hint_of` judges by them)."""
         self.calls: Final = PointCalls(made.profile, made.plugins, shared.timings, shared.ports.clock)
+        self._timings: Final = shared.timings
+        self._nominations: Final = shared.nominations
         self._filters: Final = self.calls.methods(ExtensionPoint.FILTER, "filter")
         self._before_filters: Final = self.calls.methods(ExtensionPoint.FILTER, "before_filter")
         for plugin in made.plugins.values():
@@ -266,14 +268,16 @@ class SchedulingFramework:
             except Exception as error:
                 blame(error, name, "before_filter")
                 raise
-            if status is not None and not is_success(status):
-                status = status.by(name)
-                break
+            if status is not None:
+                if not is_success(status):
+                    status = status.by(name)
+                    break
+                status = None
             pod = changed if changed is not None else pod
             node = changed_node if changed_node is not None else node
-        if is_success(status) and self.shared.nominations:
+        if status is None and self._nominations:
             status = await self._filter_with_nominated(context, pod, node)
-        if is_success(status):
+        if status is None:
             status = await self._filter(context, pod, node)
         if status is not None and self.shared.flags.filters:
             self.shared.log.info(
@@ -285,7 +289,7 @@ class SchedulingFramework:
         self, context: CycleState, pod: PodInfo, node: NodeInfo
     ) -> Status | None:
         """The filters as if the nominated pods were there; None where there are none."""
-        ahead = self.shared.nominations.ahead_of(pod, node.name)
+        ahead = self._nominations.ahead_of(pod, node.name)
         if not ahead:
             return None
         trial = context.clone()
@@ -298,7 +302,7 @@ class SchedulingFramework:
 
     async def _filter(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
         skipped = context.skip_filter_plugins or ()
-        is_timed, asked = self.shared.timings.is_sampled(), (context, pod, node)
+        is_timed, asked = self._timings.is_sampled(), (context, pod, node)
         for name, judge in self._filters:
             if name in skipped:
                 continue
