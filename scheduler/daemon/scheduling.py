@@ -54,7 +54,7 @@ class OwnPods:
         cluster: KubernetesCluster,
         core: Core,
         view: PlacingView,
-        extenders: Frameworks,
+        frameworks: Frameworks,
         *,
         recorder: EventRecorder,
         guard: LeadershipGuard,
@@ -68,13 +68,13 @@ class OwnPods:
         self._has_started = False
         self._outcomes = PodOutcomes(api, recorder, rng=rng, log=log)
         self._changes, self._ledger = ClusterChanges(cluster, view), LedgerChanges(core)
-        self._scheduler = PodScheduler(extenders, view, self._outcomes, clock=clock, rng=rng, guard=guard)
+        self._scheduler = PodScheduler(frameworks, view, self._outcomes, clock=clock, rng=rng, guard=guard)
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
 
-    def use(self, extenders: Frameworks) -> None:
+    def use(self, frameworks: Frameworks) -> None:
         """The profiles are these from now on."""
-        self._scheduler.use(extenders)
-        self._names = tuple(extenders.frameworks)
+        self._scheduler.use(frameworks)
+        self._names = tuple(frameworks.by_name)
         if self._has_started:
             self._watch()
 

@@ -98,7 +98,7 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 
 
 class ExtendedHandle(FrameworkHandle, Protocol):
-    """What a plugin may ask of the framework extender. Source: seed 002. The factories of a scheduler get it.
+    """What a plugin may ask of the framework beside that. Source: seed 002. The factories of a scheduler get it.
 
     `placements`, `placement_admission`, `binder`, `reservations` and `now_s` are Parley's own.
     """

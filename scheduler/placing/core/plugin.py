@@ -389,21 +389,22 @@ class APIServiceProvider(Plugin, Protocol):
 
 METHODS: Final[Mapping[ExtensionPoint, tuple[str, ...]]] = MappingProxyType(
     {
-        ExtensionPoint.PRE_ENQUEUE: ("pre_enqueue",),
-        ExtensionPoint.QUEUE_SORT: ("less",),
         ExtensionPoint.PRE_FILTER: ("pre_filter",),
         ExtensionPoint.FILTER: ("filter",),
         ExtensionPoint.POST_FILTER: ("post_filter",),
+        ExtensionPoint.RESERVE: ("reserve", "unreserve"),
         ExtensionPoint.PRE_SCORE: ("pre_score",),
         ExtensionPoint.SCORE: ("score",),
-        ExtensionPoint.RESERVE: ("reserve", "unreserve"),
-        ExtensionPoint.PERMIT: ("permit",),
         ExtensionPoint.PRE_BIND: ("pre_bind", "prebind", "pre_bind_pre_flight"),
         ExtensionPoint.BIND: ("bind",),
         ExtensionPoint.POST_BIND: ("post_bind",),
+        ExtensionPoint.PERMIT: ("permit",),
+        ExtensionPoint.PRE_ENQUEUE: ("pre_enqueue",),
+        ExtensionPoint.QUEUE_SORT: ("less",),
     }
 )
-"""What a plugin implements to take part in a point: one of these methods at least."""
+"""What a plugin implements to take part in a point: one of these methods at least. The points are in the order in which a profile's
+are checked."""
 
 
 PLAIN_METHODS: Final = (

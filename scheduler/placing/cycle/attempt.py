@@ -1,6 +1,6 @@
 """One attempt to give a pod a node: which node is chosen, and what follows until the pod is bound.
 
-The order is that of kube-scheduler (reference/kubernetes.md 1.7, 1.9) with the framework extender's steps (koordinator.md 1.4). An exception
+The order is that of kube-scheduler (reference/kubernetes.md 1.7, 1.9) with the steps of seed 002 (koordinator.md 1.4). An exception
 of a plugin is a failure of this pod only. After Reserve nothing goes by the snapshot: the ledger is asked.
 """
 
@@ -62,7 +62,7 @@ def enough(nodes: int) -> int:
 class Frameworks:
     """The frameworks of all profiles by the schedulers' names, and what they share."""
 
-    frameworks: Mapping[str, SchedulingFramework]
+    by_name: Mapping[str, SchedulingFramework]
     shared: SharedHooks
 
 

@@ -1,4 +1,4 @@
-"""What follows the choice of a node, for the cycle and the extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
+"""What follows the choice of a node, for the cycle and the kube extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
 
 Source: reference/kubernetes.md 1.7 and 1.9.
 """

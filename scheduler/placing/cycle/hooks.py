@@ -1,6 +1,6 @@
-"""What the framework extenders of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
+"""What the frameworks of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
 
-The plugins of any profile reach it through their extender; the cycle and the daemon call it themselves.
+The plugins of any profile reach it through their handle; the cycle and the daemon call it themselves.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class ExtenderPorts:
 
 
 class SharedHooks:
-    """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
+    """What the frameworks share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class SharedHooks:
         self._next_pod: NextPodPlugin | None = None
         self._scheduler: SchedulerAdapter | None = None
 
-    # ------------------------------------------------------------ while the extenders are built
+    # ------------------------------------------------------------ while the frameworks are built
 
     def take_up(self, plugin: Plugin) -> None:
         """A plugin was built. Of all profiles, the first plugin that says whose turn it is counts. Raises what its `endpoints` does,
@@ -155,7 +155,7 @@ class SharedHooks:
             self._next_pod = plugin
 
     def use_scheduler(self, adapter: SchedulerAdapter) -> None:
-        """The extenders were built; from now on plugins may ask for the scheduler."""
+        """The frameworks were built; from now on plugins may ask for the scheduler."""
         self._scheduler = adapter
 
     def scheduler(self) -> SchedulerAdapter:
@@ -230,7 +230,7 @@ class SharedHooks:
         )
 
     def routes(self, nodes: Callable[[], Mapping[str, NodeInfo]]) -> tuple[server.Route, ...]:
-        """`/v1/scheduling/…`. `nodes` are those of the last cycle. Call it once the extenders are built."""
+        """`/v1/scheduling/…`. `nodes` are those of the last cycle. Call it once the frameworks are built."""
         return SchedulingPages(
             self._services,
             self.flags,

@@ -151,7 +151,7 @@ SET_FLAGS: Final = Operation(
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPages:
-    """The pages of the scheduler itself, from what the extenders of all profiles share.
+    """The pages of the scheduler itself, from what the frameworks of all profiles share.
 
     `nodes` are the nodes of the last cycle, `reservations` those of a node now.
     """

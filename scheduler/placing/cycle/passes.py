@@ -1,4 +1,4 @@
-"""Which nodes a pod can be on, and how good they are: the passes over the nodes that a scheduling cycle and the extender share.
+"""Which nodes a pod can be on, and how good they are: the passes over the nodes that a scheduling cycle and the kube extender share.
 
 The daemon answers agents between two nodes: a pass gives the event loop its turn every few milliseconds.
 """

@@ -59,8 +59,8 @@ class FullWorld(World):
             supervisor=self.supervisor,
             clock=now_s,
         )
-        self.extenders = Frameworks({NAME: extender}, shared)
-        self.own.use(self.extenders)
+        self.frameworks = Frameworks({NAME: extender}, shared)
+        self.own.use(self.frameworks)
 
     def waiting(self, name: str, cpu: str = "2", **spec: Any) -> None:
         self.put(
@@ -163,11 +163,11 @@ async def test_an_api_server_that_loses_answers_has_no_pod_bound_twice_or_lost(w
 
 @in_world
 async def test_pods_of_a_profile_that_comes_again_are_placed(world: FullWorld) -> None:
-    world.own.use(Frameworks({}, world.extenders.shared))
+    world.own.use(Frameworks({}, world.frameworks.shared))
     world.waiting("a")
     await world.goes_on()
     assert world.node_of("a") == ""
-    world.own.use(world.extenders)
+    world.own.use(world.frameworks)
     await world.goes_on()
     assert world.node_of("a") == "n1"
 

@@ -1,4 +1,4 @@
-"""What the extenders of a scheduler share: handlers of failures and of forgotten pods, whose turn it is, the scheduler itself."""
+"""What the frameworks of a scheduler share: handlers of failures and of forgotten pods, whose turn it is, the scheduler itself."""
 
 from collections.abc import Callable
 from typing import Any

@@ -51,8 +51,8 @@ class SchedulerWorld(ExtenderWorld):
         self.unreadable = ""
         self.told: list[str] = []
         """What was reported of pods."""
-        extenders = Frameworks({"test": self.extender}, self.shared)
-        self.scheduler = PodScheduler(extenders, self, self, clock=now_s, rng=random.Random(1))
+        frameworks = Frameworks({"test": self.extender}, self.shared)
+        self.scheduler = PodScheduler(frameworks, self, self, clock=now_s, rng=random.Random(1))
 
     def pod_info(self, manifest: Mapping[str, Any]) -> PodInfo:
         if self.unreadable:
