@@ -193,7 +193,7 @@ class KubernetesProgram:
     def _answer_from(self, term: "LeadershipTerm | None") -> None:
         """Answer from a core; without one, every route of the protocol and every page names the leader, and all are described."""
         self._term = term
-        self._held.answer_by(term.serving.service.serve if term is not None else None)
+        self._held.answer_by(term.serving.transport.serve if term is not None else None)
         always = self._common()
         if term is not None:
             led = term.routes()
