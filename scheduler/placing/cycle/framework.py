@@ -125,7 +125,9 @@ class SchedulingFramework:
     def reject_waiting_pod(self, uid: str) -> bool:
         """Reject a pod that has gone. Whether it was waiting."""
         waiting = self.shared.waiting_pods.get(uid)
-        return waiting is not None and (waiting.reject(runs.REMOVED) or True)
+        if waiting is not None:
+            waiting.reject(runs.REMOVED)
+        return waiting is not None
 
     def scheduler(self) -> SchedulerAdapter:
         return self.shared.scheduler()
@@ -212,14 +214,15 @@ class SchedulingFramework:
         status that is no Success ends all of it. A rejection is noted in the diagnosis.
         """
         result: PreFilterResult | None = None
-        shown, status = await self.calls.changed(ExtensionPoint.PRE_FILTER, "before_pre_filter", context, pod)
+        (changed,), status = await self.calls.changed(
+            ExtensionPoint.PRE_FILTER, "before_pre_filter", context, pod
+        )
         if is_success(status):
-            (pod,) = shown
-            result, status = await self.run(runs.PRE_FILTER, context, pod, nodes)
+            result, status = await self.run(runs.PRE_FILTER, context, changed, nodes)
         if is_success(status):
-            status = await self.run(runs.AFTER_PRE_FILTER, context, pod, result)
+            status = await self.run(runs.AFTER_PRE_FILTER, context, changed, result)
         if is_success(status):
-            result, status = await self._narrowed(context, pod, nodes, result)
+            result, status = await self._narrowed(context, changed, nodes, result)
         if is_rejected(status):
             self.diagnosis(context, pod).pre_filter_message = message_of(status)
         return result, status
