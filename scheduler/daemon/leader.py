@@ -41,7 +41,7 @@ from scheduler.daemon.serving import (
 from scheduler.daemon.term import KubernetesOptions, LeadershipTerm, LeaseGuard, cluster_of, configuration_of
 from scheduler.permits.service.answers import not_leader
 from scheduler.permits.service.config_file import Configuration
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.kube_extender.listener import ExtenderListener
 from scheduler.ports import Cluster
 
@@ -136,7 +136,7 @@ def led_routes(
     if not has_scheduling:
         return serving.routes()
     ports = ExtenderPorts(serving.placements, serving.placement_admission, time.monotonic)
-    return (*serving.routes(), *SharedExtension(ports, logs.logger("scheduling")).routes(dict))
+    return (*serving.routes(), *SharedHooks(ports, logs.logger("scheduling")).routes(dict))
 
 
 RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
@@ -193,7 +193,7 @@ class KubernetesProgram:
     def _answer_from(self, term: "LeadershipTerm | None") -> None:
         """Answer from a core; without one, every route of the protocol and every page names the leader, and all are described."""
         self._term = term
-        self._held.answer_by(term.serving.service.serve if term is not None else None)
+        self._held.answer_by(term.serving.transport.serve if term is not None else None)
         always = self._common()
         if term is not None:
             led = term.routes()

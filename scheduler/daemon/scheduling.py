@@ -29,17 +29,16 @@ from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
 from scheduler.placing.core.objects import NodeSnapshot, PodInfo
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.core.reservation import LedgerReservations
+from scheduler.placing.cycle.assembly import build_frameworks, check_profiles, of_profile
+from scheduler.placing.cycle.attempt import Frameworks
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.cycle.migration_targets import MigrationTargets
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.ledger_reservations import LedgerReservations
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.placing.runtime.assembly import build_frameworks, check_profiles
-from scheduler.placing.runtime.registry import new_registry
-from scheduler.placing.runtime.settings import SchedulingEntry
+from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE, SchedulingEntry
+from scheduler.placing.plugins.registry import new_registry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 LOOK_S: Final = 0.25
@@ -55,7 +54,7 @@ class OwnPods:
         cluster: KubernetesCluster,
         core: Core,
         view: PlacingView,
-        extenders: Extenders,
+        frameworks: Frameworks,
         *,
         recorder: EventRecorder,
         guard: LeadershipGuard,
@@ -69,13 +68,13 @@ class OwnPods:
         self._has_started = False
         self._outcomes = PodOutcomes(api, recorder, rng=rng, log=log)
         self._changes, self._ledger = ClusterChanges(cluster, view), LedgerChanges(core)
-        self._scheduler = PodScheduler(extenders, view, self._outcomes, clock=clock, rng=rng, guard=guard)
+        self._scheduler = PodScheduler(frameworks, view, self._outcomes, clock=clock, rng=rng, guard=guard)
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
 
-    def use(self, extenders: Extenders) -> None:
+    def use(self, frameworks: Frameworks) -> None:
         """The profiles are these from now on."""
-        self._scheduler.use(extenders)
-        self._names = tuple(extenders.frameworks)
+        self._scheduler.use(frameworks)
+        self._names = tuple(frameworks.by_name)
         if self._has_started:
             self._watch()
 
@@ -225,10 +224,10 @@ class LiveScheduling:
             client_set=api,
         )
         self._log = logs.logger("scheduling")
-        self.shared = SharedExtension(ports, self._log)
+        self.shared = SharedHooks(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
-        self._frameworks: Mapping[str, FrameworkExtender] = {}
+        self._frameworks: Mapping[str, SchedulingFramework] = {}
         self._own_pods: OwnPods | None = None
         if is_full:
             self._own_pods = OwnPods(
@@ -236,7 +235,7 @@ class LiveScheduling:
                 cluster,
                 serving.core,
                 self._view,
-                Extenders({}, self.shared),
+                Frameworks({}, self.shared),
                 recorder=recorder,
                 guard=guard,
                 rng=rng,
@@ -249,23 +248,23 @@ class LiveScheduling:
         """Take profiles up, in place of those before. Raises `ProfileError` with every fault; then those before stay in force."""
         if tuple(profiles) == self._profiles:
             return
-        shared = SharedExtension(self.shared.ports, self._log, before=self.shared)
+        shared = SharedHooks(self.shared.ports, self._log, before=self.shared)
         if self._own_pods is None:
             self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
         else:  # these profiles are for our own pods: they name plugins that kube-scheduler has itself
             own = self._built(profiles, FULL_PROFILE, shared)
             self._frameworks = self._built(SchedulingEntry().all_profiles(), EXTENDER_PROFILE, shared)
-            self._own_pods.use(Extenders(own, shared))
+            self._own_pods.use(Frameworks(own, shared))
         self.shared, self._profiles = shared, tuple(profiles)
         self._log.info("profiles", names=[profile.scheduler_name for profile in profiles])
 
     def _built(
-        self, profiles: Sequence[Profile], defaults: Profile, shared: SharedExtension
-    ) -> Mapping[str, FrameworkExtender]:
+        self, profiles: Sequence[Profile], defaults: Profile, shared: SharedHooks
+    ) -> Mapping[str, SchedulingFramework]:
         return build_frameworks(
             profiles,
             self._registry,
-            lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults),
+            lambda profile: SchedulingFramework(of_profile(profile, self._registry, defaults), shared),
             defaults,
         )
 
@@ -309,7 +308,7 @@ class LiveScheduling:
 
     # ------------------------------------------------------------ what the extender asks for
 
-    def framework_of(self, scheduler_name: str) -> FrameworkExtender:
+    def framework_of(self, scheduler_name: str) -> SchedulingFramework:
         """The profile of that name, else the first one."""
         return self._frameworks.get(scheduler_name) or next(iter(self._frameworks.values()))
 

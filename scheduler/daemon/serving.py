@@ -34,6 +34,7 @@ from scheduler.permits.service.metrics import families
 from scheduler.permits.service.operations import BATCH
 from scheduler.permits.service.placements import CorePlacements
 from scheduler.permits.service.service import PermitService
+from scheduler.permits.service.transport import PermitTransport
 from scheduler.placing.core.profile import Profile
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.metrics import pool_families
@@ -173,6 +174,7 @@ class Serving:
             sources.migrator,
             guard=sources.guard,
         )
+        self.transport = PermitTransport(self.service)
         self._pages = ExplainPages(
             self.core,
             self.service.recorder.memory,
@@ -200,7 +202,7 @@ class Serving:
     def routes(self) -> tuple[server.Route, ...]:
         """The routes that are answered from the core."""
         return (
-            *self.service.routes(),
+            *self.transport.routes(),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
             *self._pages.routes(),
             *self.pools.routes(),

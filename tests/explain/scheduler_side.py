@@ -20,6 +20,7 @@ from scheduler.permits.core.rules import DEFAULT_RULES, GrowthSwitches
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.core.vms import VmRecord
 from scheduler.permits.service.service import PermitService
+from scheduler.permits.service.transport import PermitTransport
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.plugin import Plugin, PoolHandle, ProviderSet
@@ -56,6 +57,7 @@ class SchedulerSide:
         self.cluster = FakeCluster(self.core)
         log, self.lines = recorded()
         self.service = PermitService(self.core, self.cluster, now_s, log)
+        self.transport = PermitTransport(self.service)
         self.pool_objects = PoolObjects(self.core, self.service.take, now_s, log, PoolStats(), None)
         self.service._effects._pools = self.pool_objects.admission_queue
         self._pages = ExplainPages(
@@ -148,7 +150,7 @@ class SchedulerSide:
         pod = {"name": name, "namespace": NAMESPACE}
         body = ask(name, units, record.gate.last + 1, claim=min(held, units), pod=pod)
         headers = {AGENT_HEADER.lower(): str(NEIGHBOUR_AGENT)}
-        reply = await self.service.serve(Request("POST", "/", body, headers))
+        reply = await self.transport.serve(Request("POST", "/", body, headers))
         assert isinstance(reply, Reply), reply
         content = json.loads(reply.body)
         assert reply.status == 200, content
@@ -158,7 +160,7 @@ class SchedulerSide:
 
     async def serve(self, request: Request) -> Reply | HangUp:
         """One request to the service."""
-        return await self.service.serve(request)
+        return await self.transport.serve(request)
 
     async def page(self, path: str) -> Reply:
         """`GET path` of one of the pages that explain."""

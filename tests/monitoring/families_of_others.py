@@ -15,17 +15,17 @@ from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
 from hosting.server import Reply, Request
 from scheduler.daemon.leader import leading_family
-from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.attempt import Frameworks
+from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.placing.kube_extender.stats import ExtenderStats
 from tests.support.pages import AgentPage, paged
 
 
 def _families() -> Iterator[AnyFamily]:
-    shared = SharedExtension(cast("Any", None), logs.logger("test"))
+    shared = SharedHooks(cast("Any", None), logs.logger("test"))
     scheduler = PodScheduler(
-        Extenders({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
+        Frameworks({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
     )
     yield leading_family(leads=True)
     yield from shared.families()

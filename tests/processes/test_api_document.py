@@ -21,9 +21,10 @@ from hosting.kubernetes.resources import Manifest
 from hosting.server import Route, Server
 from protocol.wire import PodName
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin_points import Endpoint, Reservation
+from scheduler.placing.core.reservation import Reservation
+from scheduler.placing.core.values import Endpoint
+from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.kube_extender.service import PREFIX
-from scheduler.placing.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.support.openapi import document_faults
 from tests.support.processes import agent_file, cluster_file, fetch, free_port, running, vms, write_json

@@ -88,7 +88,7 @@ class Market:
     def ask(self, name: str, units: int) -> int:
         """Ask, or give back; what it has then."""
         before = self.has(name)
-        reply = self.world.service.decide(self.world.body(name, units))
+        reply = self.world.transport.decide(self.world.body(name, units))
         assert isinstance(reply, Reply)
         got, codes = permit(reply)
         if got < before:

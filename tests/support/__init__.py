@@ -11,6 +11,7 @@
 - `processes`: `running` starts a real program, `free_port`, `fetch`, `post`, and the files that the programs read.
 - `our_programs`: `Ours` is one of them that an async test starts, kills and starts again at its address; `together` runs several.
 - `vm_house`: a scheduler and an agent around real guests; `vm_looks` has the view of each side of these, and the leftovers.
+- `early_framework`: frameworks that are built as in the time of seed 001, and what a framework shares with nobody (`unshared`).
 - `evictions`: pods, fakes and args around a QoS strategy that evicts.
 - `made_up_plugins`: plugins behind paths without files, and connections to them, for a virtual clock.
 - `node_plugins`: `managed` runs the plugin manager over a folder; `NotingHandler` takes every plugin, and notes the questions.

@@ -11,13 +11,13 @@ from pydantic import ConfigDict, TypeAdapter
 
 from hosting.settings import Settings
 from scheduler.permits.service.config_file import model_of, read_configuration
-from scheduler.placing.core.plugin import ExtensionPoint, points_of
+from scheduler.placing.core.plugin import points_of
 from scheduler.placing.core.profile import Profile
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.assembly import ProfileError, check_profiles
 from scheduler.placing.plugins.base import ShippedPlugin
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.placing.runtime.assembly import ProfileError, check_profiles
-from scheduler.placing.runtime.registry import SHIPPED, new_registry
-from scheduler.placing.runtime.settings import ProfileEntry
+from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE, ProfileEntry
+from scheduler.placing.plugins.registry import SHIPPED, new_registry
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_settings import fields
 

@@ -20,13 +20,13 @@ from scheduler.permits.service.config_file import Config
 from scheduler.placing.core.monitor import SCHEDULING_TIMEOUT_S
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.status import Code, code_of
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.services import MOST_BYTES
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.assembly import build_frameworks, of_profile
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
+from scheduler.placing.cycle.pages import MOST_BYTES
 from scheduler.placing.plugins.profiles import EXTENDER_PROFILE
-from scheduler.placing.runtime.assembly import build_frameworks
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.registry import PLUGIN_GROUP, new_registry
+from scheduler.placing.plugins.registry import PLUGIN_GROUP, new_registry
 from tests.tidy.repository import ROOT
 
 PAGE: Final = (ROOT / "docs/guides/scheduling-plugins.md").read_text()
@@ -123,15 +123,15 @@ async def test_the_example_runs_as_it_is_configured(example: types.ModuleType) -
     registry.register("LicensedNodes", getattr(example, entry[1].partition(":")[2]))
     (profile,) = check(yaml.safe_load(block("scheduling:")), Config).scheduling.all_profiles()
     ports = ExtenderPorts(cast("Any", None), cast("Any", None), lambda: 0.0)
-    shared = SharedExtension(ports, logs.logger("test"))
+    shared = SharedHooks(ports, logs.logger("test"))
     frameworks = build_frameworks(
         [profile],
         registry,
-        lambda each: FrameworkExtender(each, registry, shared, defaults=EXTENDER_PROFILE),
+        lambda each: SchedulingFramework(of_profile(each, registry, EXTENDER_PROFILE), shared),
         EXTENDER_PROFILE,
     )
     extender = frameworks["parley-scheduler"]
-    assert extender.score_weights()["LicensedNodes"] == 3
+    assert extender.profile.weights["LicensedNodes"] == 3
     nodes = [
         NodeInfo(name, manifest={"metadata": {"labels": labels}})
         for name, labels in (("a", {"licence": "x"}), ("b", {}))

@@ -21,7 +21,7 @@ NO_FILES = {
     "labs.vms.load.messages": "a message to the load generator of tests and demos",
     "scheduler.pools.service._": "the scheduler's own file",
     "scheduler.clusters.kubernetes": "read from objects of Kubernetes",
-    "scheduler.placing.extension.services": "the body of a request: in the API's document",
+    "scheduler.placing.cycle.pages": "the body of a request: in the API's document",
     "scheduler.pools.entry.WrittenPool": "the body of a request: in the API's document",
     "scheduler.permits.service.config_file._": "parts of other models, or variants of them",
     "scheduler.placing.plugins.base.NoArgs": "nothing can be set",

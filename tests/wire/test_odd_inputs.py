@@ -22,6 +22,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import NodeSpec, VmSpec
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.service import PermitService
+from scheduler.permits.service.transport import PermitTransport
 from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
@@ -104,7 +105,7 @@ async def our_scheduler() -> AsyncIterator[str]:
     service = PermitService(core, Cluster(), lambda: 1.0, log)
     core.apply(events.NodeSeen(NodeSpec("n1", UNIT * 10, UNIT)))
     core.apply(events.VmSeen(VM_A, Observation(USE, USE, 1.0), 1.0, is_new=True))
-    server = Server(log, service.routes())
+    server = Server(log, PermitTransport(service).routes())
     try:
         yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
     finally:

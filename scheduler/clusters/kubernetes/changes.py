@@ -12,7 +12,7 @@ from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.permits.core.core import Core
-from scheduler.placing.core.plugin import ActionType, EventResource, SchedulingEvent
+from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
 
 
 class ClusterChanges:

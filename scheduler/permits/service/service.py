@@ -1,4 +1,4 @@
-"""The permit service: a request's bytes in, a status and bytes out. It knows nothing of HTTP servers.
+"""The permit service: a request in, an answer out, and what either must wait for. It knows nothing of HTTP (`transport`).
 
 A decision is made and recorded without waiting, whenever nothing has to be waited for; the requests that must wait, for
 a look at the cluster or for a pool, are bounded in number and time.
@@ -10,15 +10,11 @@ import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import Final, assert_never
 
-from hosting import server
 from hosting.logs import Logger
-from protocol import codec, translate, wire
-from protocol.errors import RemoteProtocolError
+from protocol import translate, wire
 from protocol.explaining import ProgressCode
-from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
 from scheduler.explain.recording import DecisionRecorder
@@ -30,7 +26,6 @@ from scheduler.permits.service.answers import Answers, Outcome
 from scheduler.permits.service.cluster_reader import ClusterReader
 from scheduler.permits.service.core_loop import CoreLoop
 from scheduler.permits.service.effects import Effects
-from scheduler.permits.service.operations import PERMIT
 from scheduler.permits.service.stats import PermitStats
 from scheduler.permits.service.waiting import Looks, WaitingRequest, WaitingRequests
 from scheduler.ports import (
@@ -60,8 +55,6 @@ LOOK_AGAIN_S: Final = 0.25
 HOLD_S: Final = 0.5
 """How long a pool's answer, or a look that helps, may take until the request counts as held."""
 
-_AGENT_HEADER: Final = AGENT_HEADER.lower()
-
 
 class PermitService:
     """Takes requests to the core and its outputs back. One per process."""
@@ -88,7 +81,7 @@ class PermitService:
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self.stats = PermitStats()
         self.recorder = DecisionRecorder(core, clock, log)
-        self._answers = Answers(self.stats, self.recorder, log)
+        self.answers = Answers(self.stats, self.recorder, log)
         self._loop = CoreLoop(
             core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
         )
@@ -134,52 +127,23 @@ class PermitService:
 
     # ------------------------------------------------------------ requests
 
-    def routes(self) -> tuple[server.Route, ...]:
-        """The routes at which permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
-        limit = codec.MAX_REQUEST_BYTES
-        return (
-            server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True, about=PERMIT),
-            server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True),
-        )
-
-    async def serve(self, request: server.Request) -> Outcome:
-        """Answer one HTTP request on `/`, of any method."""
-        began_s = perf_counter()
-        for_extension = _AGENT_HEADER in request.headers
-        if request.method != "POST":
-            text = "must be POST"
-            return self._answers.error(400, ErrorCode.WRONG_METHOD, text, for_extension=for_extension)
-        if request.is_cut and for_extension:
-            text = f"the body must not exceed {codec.MAX_REQUEST_BYTES} bytes"
-            return self._answers.error(413, ErrorCode.MALFORMED, text, for_extension=True)
-        outcome = self.decide(request.body, for_extension=for_extension, waited_s=request.waited_s)
-        if not isinstance(outcome, server.Reply | server.HangUp):
-            outcome = await outcome
-        self.stats.latency.observe(perf_counter() - began_s)
-        return outcome
-
     def decide(
-        self, body: bytes, *, for_extension: bool = False, waited_s: float = 0.0
+        self, request: AgentRequest, body: bytes, waited_s: float = 0.0
     ) -> Outcome | Awaitable[Outcome]:
-        """Answer one request: at once if nothing must be waited for.
+        """Answer a request that was read from `body`: at once if nothing must be waited for.
 
-        `for_extension` says that the caller has the extension (it sent the header), should the body not tell. A caller without it
-        has waited for `waited_s` already.
+        A caller without the extension has waited for `waited_s` already.
         """
-        try:
-            request = codec.decode(wire.AgentRequest, body)
-        except RemoteProtocolError as error:
-            return self._answers.error(error.status, error.code, str(error), for_extension=for_extension)
         if request.extension is not None:
             return self.decide_extended(request, body)
         if self._published >= MAX_PUBLISHED or self._is_pool_full(request):
-            return self._answers.overloaded(request)
+            return self.answers.overloaded(request)
         return self._decide_published(request, body, waited_s)
 
     def decide_extended(self, request: AgentRequest, body: bytes) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
         if self._waiting.is_busy and self._would_wait_too_long(request):
-            return self._answers.overloaded(request)
+            return self.answers.overloaded(request)
         arrived = events.RequestArrived(next(self._tickets), request, self._clock())
         found = self._submit(arrived, body, ADMISSION_DEADLINE_S)
         if not isinstance(found, WaitingRequest):
@@ -205,7 +169,7 @@ class PermitService:
                 found = self._submit(arrived, body, deadline_s, waited_s)
                 return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
-            return self._answers.hang_up("deadline", request, f"no answer within {deadline_s:g} s")
+            return self.answers.hang_up("deadline", request, f"no answer within {deadline_s:g} s")
         finally:
             self._published -= 1
 
@@ -221,7 +185,7 @@ class PermitService:
             return self._our_fault(arrived, error)
         answer = outputs[0]
         if len(outputs) == 1 and type(answer) is events.Decided:
-            return self._answers.permit(answer)
+            return self.answers.permit(answer)
         since_s = arrived.now_s - waited_s
         pending = WaitingRequest(arrived, body, since_s, since_s + deadline_s)
         self._waiting.add(pending)
@@ -252,7 +216,7 @@ class PermitService:
                 pending = self._waiting.find(output.ticket)
                 if pending is not None:
                     is_recorded = pending.pool is None or not _is_overtaken(output)
-                    outcome = self._answers.write(output, pending.arrived.request, is_recorded=is_recorded)
+                    outcome = self.answers.write(output, pending.arrived.request, is_recorded=is_recorded)
                     self._waiting.settle(output.ticket, outcome)
             case events.LookNeeded():
                 pending = self._waiting.find(output.ticket)
@@ -335,7 +299,7 @@ class PermitService:
         elif self._may_look_again(pending, now_s):
             self._look(pending)
         else:
-            self._waiting.settle(ticket, self._answers.unreachable(last.request))
+            self._waiting.settle(ticket, self.answers.unreachable(last.request))
 
     def _may_look_again(self, pending: WaitingRequest, now_s: float) -> bool:
         """Whether a request may wait until the cluster can be read: only the first one of a published agent."""
@@ -375,8 +339,8 @@ class PermitService:
 
     def _our_fault(self, arrived: events.RequestArrived, error: Exception) -> Outcome:
         if isinstance(error, NotLeadingError):
-            return self._answers.not_leader(arrived.request, error.leader)
-        return self._answers.our_fault(arrived.request, error)
+            return self.answers.not_leader(arrived.request, error.leader)
+        return self.answers.our_fault(arrived.request, error)
 
 
 def _is_overtaken(answer: events.Output) -> bool:

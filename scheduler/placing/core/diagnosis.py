@@ -1,15 +1,18 @@
 """Why a pod could not be given a node: in groups for programs, as one text for people. Source: reference/koordinator.md 1.9.
 
+Whoever debugs plugins may switch on more: the scores of the best nodes as a table, and why each node was rejected, in the log.
+
 The text is worded as kube-scheduler words it, so whoever knows `0/5 nodes are available: 3 Insufficient cpu, …` reads it at once.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.status import Code, Status
+from scheduler.placing.core.values import NodePluginScores
 
 DIAGNOSIS_KEY: Final = "parley.dev/diagnosis"
 """Where the context of a cycle keeps its `Diagnosis`."""
@@ -135,3 +138,31 @@ class DiagnosisStore:
 
     def newest(self, most: int) -> tuple[Diagnosis, ...]:
         return tuple(list(reversed(self._kept.values()))[:most])
+
+
+MOST_NODES: Final = 100
+"""A table of scores has no more rows."""
+
+
+@dataclass(slots=True)
+class DebugFlags:
+    """The switches. `scores` is the number of nodes in the table of scores, 0 for no table; `filters` logs rejections."""
+
+    scores: int = 0
+    filters: bool = False
+
+
+def score_table(pod: str, scores: Sequence[NodePluginScores], most_nodes: int) -> str:
+    """The scores of the best nodes, a row for each, the best one first. Columns are the sum and the plugins, with their weights."""
+    best = sorted(scores, key=lambda node: (-node.total, node.name))[:most_nodes]
+    plugins = [plugin for plugin, _ in best[0].scores] if best else []
+    head = ("#", "node", "score", *plugins)
+    rows = [
+        (str(place), node.name, str(node.total), *(str(dict(node.scores).get(name, "")) for name in plugins))
+        for place, node in enumerate(best)
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
+    )
+    return "\n".join((f"scores for {pod}", *(line.rstrip() for line in lines)))

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.plugin import EnqueueExtensions, Plugin
+from scheduler.placing.core.profile import ResolvedProfile
+from scheduler.placing.core.values import (
     ActionType,
-    EnqueueExtensions,
     EventResource,
     EventWithHint,
     ExtensionPoint,
-    Plugin,
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.placing.core.profile import ResolvedProfile
 
 REJECTING_POINTS: Final = (
     ExtensionPoint.PRE_ENQUEUE,

@@ -117,3 +117,13 @@ class NodeSnapshot(Mapping[str, NodeInfo]):
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPod:
+    """A pod in the queue: since when (s), how often it was tried, and which plugins rejected it last."""
+
+    pod: PodInfo
+    since_s: float
+    attempts: int = 0
+    rejected_by: frozenset[str] = frozenset()

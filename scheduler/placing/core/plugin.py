@@ -1,60 +1,35 @@
-"""What plugins implement: one method for each extension point. Sources: seed 001, reference/kubernetes.md 1.9.
+"""What plugins implement: the protocols of every point, in the order of a cycle, and which methods belong to which point.
 
 A plugin takes part in a point by having its method; nothing is registered. Any method may be a coroutine, but not those of
 `PLAIN_METHODS`, and no hint. `None` in place of a status is Success. What a plugin raises goes through to the caller of the run.
+Transformers run in the order of the profile's list of the point that they belong to, and only where their plugin is enabled there;
+plugins that work on reservations in the order in which the configuration first names them.
+
+Sources: seeds 001 and 002, reference/kubernetes.md 1.9, reference/koordinator.md 1.2 and 1.3.
 """
 
-import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
-from protocol.values import Value
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
+from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.status import Status
-
-T = TypeVar("T")
-MaybeAwaited: TypeAlias = T | Awaitable[T]
-
-MIN_NODE_SCORE: Final = 0
-MAX_NODE_SCORE: Final = 100
-"""The range of a score after normalising."""
-MAX_PERMIT_WAIT_S: Final = 15 * 60.0
-"""No plugin makes a pod wait longer than that for its permit."""
-
-
-class ExtensionPoint(enum.StrEnum):
-    """Where plugins are called, in the order of a cycle. The values are the names in the configuration."""
-
-    PRE_ENQUEUE = "preEnqueue"
-    QUEUE_SORT = "queueSort"
-    PRE_FILTER = "preFilter"
-    FILTER = "filter"
-    POST_FILTER = "postFilter"
-    PRE_SCORE = "preScore"
-    SCORE = "score"
-    RESERVE = "reserve"
-    PERMIT = "permit"
-    PRE_BIND = "preBind"
-    BIND = "bind"
-    POST_BIND = "postBind"
-
-
-class ContextKey(str):
-    """The key of something that a plugin keeps in the context of a cycle. Any text will do. Source: seed 001."""
-
-    __slots__ = ()
-
-
-ContextData: TypeAlias = Any
-"""What a plugin keeps there. Source: seed 001."""
+from scheduler.placing.core.values import (
+    ContextData,
+    Endpoint,
+    EventWithHint,
+    ExtensionPoint,
+    MaybeAwaited,
+    PostFilterResult,
+    PreFilterResult,
+)
 
 
 class CycleContext(Protocol):
     """What plugins read and write in the context of one cycle. Source: seed 001, `PluginContext`.
 
-    `scheduler.placing.runtime.context.PluginContext` is it.
+    `scheduler.placing.cycle.context.PluginContext` is it.
     """
 
     def read(self, key: str) -> ContextData:
@@ -83,73 +58,12 @@ class PreEnqueuePlugin(Plugin, Protocol):
         """Anything but Success keeps the pod back until an event that the plugin named."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPod:
-    """A pod in the queue: since when (s), how often it was tried, and which plugins rejected it last."""
-
-    pod: PodInfo
-    since_s: float
-    attempts: int = 0
-    rejected_by: frozenset[str] = frozenset()
-
-
 @runtime_checkable
 class QueueSortPlugin(Plugin, Protocol):
     """The order in which pods get their turn; exactly one in a profile, and the same one in all of them."""
 
     def less(self, first: QueuedPod, second: QueuedPod) -> bool:
         """Whether `first` goes before `second`."""
-
-
-class ActionType(enum.Flag):
-    """What has happened to an object."""
-
-    ADD = enum.auto()
-    UPDATE = enum.auto()
-    DELETE = enum.auto()
-    ALL = ADD | UPDATE | DELETE
-
-
-class EventResource(enum.StrEnum):
-    """The kinds of objects whose events may make a pod schedulable."""
-
-    POD = "Pod"
-    NODE = "Node"
-    POOL = "Pool"
-    RESERVATION = "Reservation"
-    LEDGER = "Ledger"
-    """Room became free in the ledger, without an object having changed."""
-    ANY = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulingEvent:
-    """Something happened. `before` and `after` are the object as it was and is; None where it was not, or is no more."""
-
-    resource: EventResource
-    action: ActionType
-    before: Any = None
-    after: Any = None
-
-
-class QueueingHint(enum.Enum):
-    """Whether an event may make a pod schedulable."""
-
-    QUEUE = "queue"
-    SKIP = "skip"
-
-
-HintFunction: TypeAlias = Callable[[PodInfo, SchedulingEvent], QueueingHint]
-"""Says whether an event may help the pod that the plugin rejected. What it raises counts as `QUEUE`."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventWithHint:
-    """An event that a plugin waits for. Without a hint each such event counts."""
-
-    resource: EventResource
-    action: ActionType
-    hint: HintFunction | None = None
 
 
 @runtime_checkable
@@ -160,15 +74,32 @@ class EnqueueExtensions(Plugin, Protocol):
         """Asked once, when the framework is built."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreFilterResult:
-    """The nodes that are worth a look; None for all of them.
+@runtime_checkable
+class NextPodPlugin(Plugin, Protocol):
+    """Says whose turn it is, before the queue is asked. The first plugin of the process that has this is asked."""
 
-    `narrowed_by` is the framework's: the plugins that gave a set, once their sets have become one.
-    """
+    def next_pod(self) -> PodInfo | None:
+        """A pod of the queue; None for no opinion."""
 
-    node_names: frozenset[str] | None = None
-    narrowed_by: frozenset[str] = frozenset()
+
+@runtime_checkable
+class SchedulingTransformer(Plugin, Protocol):
+    """The parent of the transformers. Source: seed 002."""
+
+
+@runtime_checkable
+class PreFilterTransformer(SchedulingTransformer, Protocol):
+    """Changes the pod before the pre-filter plugins see it."""
+
+    def before_pre_filter(
+        self, context: CycleContext, pod: PodInfo
+    ) -> MaybeAwaited[tuple[PodInfo | None, Status | None]]:
+        """A changed pod, or None. Anything but Success ends the cycle with that status."""
+
+    def after_pre_filter(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[Status | None]:
+        """After pre-filter plugins that all agreed. Anything but Success ends the cycle."""
 
 
 @runtime_checkable
@@ -197,6 +128,37 @@ class PreFilterExtensions(Plugin, Protocol):
 
 
 @runtime_checkable
+class FindOneNodePlugin(Plugin, Protocol):
+    """Names the node itself. Only the first plugin that has this is asked, after the pre-filter plugins of a profile."""
+
+    def find_one_node(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[tuple[str, Status | None]]:
+        """With Success, the only node that is looked at; an empty name is a failure. Skip: no opinion."""
+
+
+@runtime_checkable
+class PreferNodesPlugin(Plugin, Protocol):
+    """Names nodes to try first. Only the first plugin that has this is asked, after `find_one_node`."""
+
+    def prefer_nodes(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[tuple[Sequence[str], Status | None]]:
+        """With Success, the first of these nodes that passes the filters is the only one that is looked at; where none does, all
+        are. Skip: no opinion."""
+
+
+@runtime_checkable
+class FilterTransformer(SchedulingTransformer, Protocol):
+    """Changes pod and node before the filters of one node see them."""
+
+    def before_filter(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo
+    ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
+        """What is changed, else None. Anything but Success is that node's status."""
+
+
+@runtime_checkable
 class FilterPlugin(Plugin, Protocol):
     """Whether a pod can be on a node. Called for each node; must have no effects."""
 
@@ -204,19 +166,32 @@ class FilterPlugin(Plugin, Protocol):
         """A rejection counts for this node; a failure ends the cycle."""
 
 
-class NominatingMode(enum.IntEnum):
-    """What becomes of the node that was set aside for the pod earlier."""
+@runtime_checkable
+class ReservationRestorePlugin(Plugin, Protocol):
+    """Gives back, on trial, what matching reservations hold of a node."""
 
-    NOOP = 0
-    OVERRIDE = 1
+    def pre_restore_reservation(self, context: CycleContext, pod: PodInfo) -> MaybeAwaited[Status | None]:
+        """Once in a cycle, before any node."""
+
+    def restore_reservation(
+        self,
+        context: CycleContext,
+        pod: PodInfo,
+        matched: Sequence[Reservation],
+        unmatched: Sequence[Reservation],
+        node: NodeInfo,
+    ) -> MaybeAwaited[tuple[Any, Status | None]]:
+        """For each node: what the plugin keeps of it, for its filters."""
 
 
-@dataclass(frozen=True, slots=True)
-class PostFilterResult:
-    """The node that a pod may hope for once its victims are gone."""
+@runtime_checkable
+class ReservationFilterPlugin(Plugin, Protocol):
+    """Which reservations a pod may use."""
 
-    nominated_node_name: str = ""
-    mode: NominatingMode = NominatingMode.NOOP
+    def filter_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Whether the pod may use it."""
 
 
 @runtime_checkable
@@ -230,6 +205,16 @@ class PostFilterPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class PostFilterTransformer(SchedulingTransformer, Protocol):
+    """Is told how the filters ended, when no node was left."""
+
+    def after_post_filter(
+        self, context: CycleContext, pod: PodInfo, statuses: Mapping[str, Status]
+    ) -> MaybeAwaited[None]:
+        """Cannot change the outcome."""
+
+
+@runtime_checkable
 class PreScorePlugin(Plugin, Protocol):
     """Once in a cycle, when two nodes or more are left."""
 
@@ -237,6 +222,16 @@ class PreScorePlugin(Plugin, Protocol):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> MaybeAwaited[Status | None]:
         """Skip leaves out the plugin's `score`."""
+
+
+@runtime_checkable
+class ScoreTransformer(SchedulingTransformer, Protocol):
+    """Changes pod and nodes before they are scored."""
+
+    def before_score(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> MaybeAwaited[tuple[PodInfo | None, Sequence[NodeInfo] | None, Status | None]]:
+        """What is changed, else None. Anything but Success ends the cycle."""
 
 
 @runtime_checkable
@@ -259,12 +254,50 @@ class ScoreExtensions(Plugin, Protocol):
         """Change `scores` (by node) in place."""
 
 
-class NodePluginScores(Value, frozen=True):
-    """A node's scores, by plugin and with their weights, and their sum."""
+@runtime_checkable
+class ReservationScorePlugin(Plugin, Protocol):
+    """How good a reservation is for a pod."""
 
-    name: str
-    scores: tuple[tuple[str, int], ...] = ()
-    total: int = 0
+    def score_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[tuple[int, Status | None]]:
+        """Any number where the plugin normalises (`normalize_reservation_score`), else 0 to 100."""
+
+
+@runtime_checkable
+class ReservationScoreExtensions(Plugin, Protocol):
+    """A reservation score plugin that brings its scores into the range 0 to 100."""
+
+    def normalize_reservation_score(
+        self, context: CycleContext, pod: PodInfo, scores: dict[str, int]
+    ) -> MaybeAwaited[Status | None]:
+        """Change `scores` (by UID of the reservation) in place."""
+
+
+@runtime_checkable
+class ReservationNominateFilterPlugin(Plugin, Protocol):
+    """Which reservations of the node that was chosen may be nominated for a pod."""
+
+    def filter_nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Asked of those that passed `filter_reservation` already."""
+
+
+@runtime_checkable
+class ReservationNominator(Plugin, Protocol):
+    """Picks the reservation that a pod uses on the node that was chosen, and remembers it until the pod was reserved for."""
+
+    def nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, node_name: str
+    ) -> MaybeAwaited[tuple[Reservation | None, Status | None]]:
+        """The best one; None where the pod uses none there."""
+
+    def nominated_reservation(self, pod: PodInfo, node_name: str) -> Reservation | None:
+        """What was nominated and not deleted since."""
+
+    def delete_nominated_reservation(self, pod: PodInfo) -> None:
+        """Forget what was nominated for the pod."""
 
 
 @runtime_checkable
@@ -294,11 +327,13 @@ class PermitPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
-class PrebindPlugin(Plugin, Protocol):
-    """Before a pod is bound, as the early framework calls it. Source: seed 001."""
+class PreBindPreFlightPlugin(Plugin, Protocol):
+    """Tells before the wait for the permit whether `pre_bind` will have anything to do."""
 
-    def prebind(self, context: CycleContext, pod: PodInfo, node_name: str) -> MaybeAwaited[Status | None]:
-        """Anything but Success keeps the pod from being bound."""
+    def pre_bind_pre_flight(
+        self, context: CycleContext, pod: PodInfo, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Success: `pre_bind` will be called. Skip: there is nothing to do."""
 
 
 @runtime_checkable
@@ -310,13 +345,22 @@ class PreBindPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
-class PreBindPreFlightPlugin(Plugin, Protocol):
-    """Tells before the wait for the permit whether `pre_bind` will have anything to do."""
+class PrebindPlugin(Plugin, Protocol):
+    """Before a pod is bound, as the early framework calls it. Source: seed 001."""
 
-    def pre_bind_pre_flight(
-        self, context: CycleContext, pod: PodInfo, node_name: str
+    def prebind(self, context: CycleContext, pod: PodInfo, node_name: str) -> MaybeAwaited[Status | None]:
+        """Anything but Success keeps the pod from being bound."""
+
+
+@runtime_checkable
+class PreBindExtensions(Plugin, Protocol):
+    """Writes in one call what the pre-bind plugins changed. Runs where the plugin is enabled at the pre-bind point."""
+
+    def apply_patch(
+        self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
     ) -> MaybeAwaited[Status | None]:
-        """Success: `pre_bind` will be called. Skip: there is nothing to do."""
+        """The manifest of the pod as it was and as it is wanted. Skip leaves it to the next plugin, and
+        Success ends the run. Where all say Skip nothing is written, and that is no failure."""
 
 
 @runtime_checkable
@@ -335,26 +379,41 @@ class PostBindPlugin(Plugin, Protocol):
         """Clean up."""
 
 
+@runtime_checkable
+class APIServiceProvider(Plugin, Protocol):
+    """Shows its state over HTTP. Source: seed 002's per-plugin services."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Asked once for each plugin's name, when the plugin was built."""
+
+
 METHODS: Final[Mapping[ExtensionPoint, tuple[str, ...]]] = MappingProxyType(
     {
-        ExtensionPoint.PRE_ENQUEUE: ("pre_enqueue",),
-        ExtensionPoint.QUEUE_SORT: ("less",),
         ExtensionPoint.PRE_FILTER: ("pre_filter",),
         ExtensionPoint.FILTER: ("filter",),
         ExtensionPoint.POST_FILTER: ("post_filter",),
+        ExtensionPoint.RESERVE: ("reserve", "unreserve"),
         ExtensionPoint.PRE_SCORE: ("pre_score",),
         ExtensionPoint.SCORE: ("score",),
-        ExtensionPoint.RESERVE: ("reserve", "unreserve"),
-        ExtensionPoint.PERMIT: ("permit",),
         ExtensionPoint.PRE_BIND: ("pre_bind", "prebind", "pre_bind_pre_flight"),
         ExtensionPoint.BIND: ("bind",),
         ExtensionPoint.POST_BIND: ("post_bind",),
+        ExtensionPoint.PERMIT: ("permit",),
+        ExtensionPoint.PRE_ENQUEUE: ("pre_enqueue",),
+        ExtensionPoint.QUEUE_SORT: ("less",),
     }
 )
-"""What a plugin implements to take part in a point: one of these methods at least."""
+"""What a plugin implements to take part in a point: one of these methods at least. The points are in the order in which a profile's
+are checked."""
 
 
-PLAIN_METHODS: Final = ("less", "pre_enqueue")
+PLAIN_METHODS: Final = (
+    "less",
+    "pre_enqueue",
+    "next_pod",
+    "nominated_reservation",
+    "delete_nominated_reservation",
+)
 """Nobody waits for the answers of these methods, so none of them may be a coroutine. What is asked only once, when a plugin
 is made, must not be one either."""
 
@@ -366,49 +425,3 @@ def points_of(plugin: object) -> frozenset[ExtensionPoint]:
         for point, methods in METHODS.items()
         if any(callable(getattr(plugin, method, None)) for method in methods)
     )
-
-
-class WaitingPod(Protocol):
-    """A pod that waits for its permit. Source: seed 001; plugins by name since 1.18.
-
-    `scheduler.placing.runtime.waiting_pods` has it. The first signal counts and is kept, also before anybody waits for it.
-    """
-
-    def get_pod(self) -> PodInfo:
-        """The pod."""
-
-    def pending_plugins(self) -> tuple[str, ...]:
-        """The plugins that still make it wait, sorted."""
-
-    def allow(self, plugin: str | None = None) -> bool:
-        """`plugin` makes the pod wait no longer; with the last one the pod goes on. None speaks for all of them, as in the seed.
-
-        Whether that changed anything: False where the pod does not wait, or not for this plugin.
-        """
-
-    def reject(self, message: str, plugin: str = "") -> bool:
-        """The pod is not bound. Anybody may reject. Whether that changed the outcome."""
-
-
-class FrameworkHandle(Protocol):
-    """What plugins may ask of the framework; their factories get it, and keep it. Source: seed 001."""
-
-    def node_info_snapshot(self) -> NodeSnapshot:
-        """The nodes as they were when the cycle began; outside of a cycle, as they were in the newest one. What runs after Reserve
-        must not rely on it."""
-
-    def iterate_over_waiting_pods(self, callback: Callable[[WaitingPod], object]) -> None:
-        """Call `callback` for every pod that waits now. It may allow, reject, and whatever else it likes."""
-
-    def get_waiting_pod(self, uid: str) -> WaitingPod | None:
-        """The pod of that UID, where it waits."""
-
-
-RawArgs: TypeAlias = Any
-"""The args of a plugin as the configuration has them; None without any."""
-
-PluginFactory: TypeAlias = Callable[[RawArgs, Any], Plugin]
-"""Makes a plugin from its args and the handle. Raises `ValueError` for args that it cannot use. Source: seed 001.
-
-The handle is a `FrameworkHandle`; in a scheduler it is an `ExtendedHandle`, which is one too.
-"""

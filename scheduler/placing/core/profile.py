@@ -6,33 +6,15 @@ it is and what would be right. A profile is laid over another one (the defaults)
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from scheduler.placing.core.plugin import MAX_NODE_SCORE, ExtensionPoint
+from scheduler.placing.core.plugin import METHODS
+from scheduler.placing.core.values import MAX_NODE_SCORE, ExtensionPoint
 
 ALL: Final = "*"
 """In a list of disabled plugins: every one."""
 MAX_TOTAL_SCORE: Final = 2**63 - 1
 """The sum of the best scores of all plugins with their weights must fit into 64 bits, as in the published framework."""
-
-INTERFACES: Final[Mapping[ExtensionPoint, str]] = MappingProxyType(
-    {
-        ExtensionPoint.PRE_FILTER: "PreFilterPlugin",
-        ExtensionPoint.FILTER: "FilterPlugin",
-        ExtensionPoint.POST_FILTER: "PostFilterPlugin",
-        ExtensionPoint.RESERVE: "ReservePlugin",
-        ExtensionPoint.PRE_SCORE: "PreScorePlugin",
-        ExtensionPoint.SCORE: "ScorePlugin",
-        ExtensionPoint.PRE_BIND: "PreBindPlugin",
-        ExtensionPoint.BIND: "BindPlugin",
-        ExtensionPoint.POST_BIND: "PostBindPlugin",
-        ExtensionPoint.PERMIT: "PermitPlugin",
-        ExtensionPoint.PRE_ENQUEUE: "PreEnqueuePlugin",
-        ExtensionPoint.QUEUE_SORT: "QueueSortPlugin",
-    }
-)
-"""What a plugin implements at each point, by its published name, in the order in which the points are checked."""
 
 KnownPoints: TypeAlias = Mapping[str, frozenset[ExtensionPoint] | None]
 """The points of each registered plugin; None where they are known only once the plugin is made."""
@@ -140,9 +122,9 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
     A profile that says nothing of plugins, over defaults that say nothing, has none, and nothing is wrong with that.
     Where the points of a plugin are not known yet, what depends on them is not judged; `multi_point` does not enable it then.
     """
-    points = {point: _laid_over(defaults.at(point), profile.at(point)) for point in INTERFACES}
+    points = {point: _laid_over(defaults.at(point), profile.at(point)) for point in METHODS}
     multi_point = _laid_over(defaults.multi_point, profile.multi_point)
-    expanded = {point: _expanded(point, points[point], multi_point, known) for point in INTERFACES}
+    expanded = {point: _expanded(point, points[point], multi_point, known) for point in METHODS}
     named_at = _named_at(profile, points, multi_point)
     weights = _weights((*points[ExtensionPoint.SCORE].enabled, *multi_point.enabled), expanded)
     args = {entry.name: entry.args for entry in (*defaults.args, *profile.args)}
@@ -257,7 +239,7 @@ def _named_at(
 
 
 def _enabled_entries(profile: Profile) -> Iterator[tuple[str, EnabledPlugin]]:
-    sets = [("multiPoint", profile.multi_point), *((str(each), profile.at(each)) for each in INTERFACES)]
+    sets = [("multiPoint", profile.multi_point), *((str(each), profile.at(each)) for each in METHODS)]
     for key, plugins in sets:
         for index, entry in enumerate(plugins.enabled):
             yield f"{profile.path}.plugins.{key}.enabled[{index}].name", entry
@@ -278,15 +260,20 @@ def _args_faults(profile: Profile) -> Iterator[ProfileFault]:
 
 
 def _points_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFault]:
-    for point, interface in INTERFACES.items():
+    for point in METHODS:
         path = f"{profile.path}.plugins.{point}.enabled"
         yield from _list_faults(path, profile.at(point).enabled, known, _always(point))
         for index, entry in enumerate(profile.at(point).enabled):
             extended = known.get(entry.name)
             if extended is not None and point not in extended:
-                rule = f'plugin "{entry.name}" does not extend {interface} plugin'
+                rule = f'plugin "{entry.name}" does not extend {_interface(point)} plugin'
                 has = ", ".join(sorted(extended)) or "none of the points"
                 yield ProfileFault(f"{path}[{index}].name", entry.name, rule, f"the plugin extends {has}")
+
+
+def _interface(point: ExtensionPoint) -> str:
+    """The published name of what a plugin implements at a point."""
+    return f"{point[0].upper()}{point[1:]}Plugin"
 
 
 def _always(point: ExtensionPoint) -> Callable[[str], ExtensionPoint]:
@@ -300,7 +287,7 @@ def _multi_point_faults(
     and a plugin that is there twice counts twice where the point says nothing of the plugin itself."""
 
     def meant(name: str) -> ExtensionPoint | None:
-        opened = [point for point in INTERFACES if ALL not in points[point].disabled]
+        opened = [point for point in METHODS if ALL not in points[point].disabled]
         if name not in known:
             return opened[0] if opened else None
         extended = known[name] or ()  # nothing is judged before the plugin is made
@@ -326,17 +313,17 @@ def _list_faults(
     for index, entry in enumerate(entries):
         where, point = f"{path}[{index}].name", meant(entry.name)
         if entry.name not in known:
-            interface = INTERFACES[point] if point is not None else "Plugin"
+            interface = _interface(point) if point is not None else "Plugin"
             rule = f'{interface} "{entry.name}" does not exist'
             yield ProfileFault(where, entry.name, rule, _known_names(known))
         elif entry.name in seen and point is not None:
-            rule = f'plugin "{entry.name}" already registered as "{INTERFACES[point]}"'
+            rule = f'plugin "{entry.name}" already registered as "{_interface(point)}"'
             yield ProfileFault(where, entry.name, rule, "enable each plugin once in a list")
         seen.add(entry.name)
 
 
 def _disabled_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFault]:
-    sets = [("multiPoint", profile.multi_point), *((str(each), profile.at(each)) for each in INTERFACES)]
+    sets = [("multiPoint", profile.multi_point), *((str(each), profile.at(each)) for each in METHODS)]
     for key, plugins in sets:
         for index, name in enumerate(plugins.disabled):
             if name != ALL and name not in known:

@@ -21,15 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from scheduler.placing.core.enqueue import RegisteredEvents, hint_of, is_waited_for
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import (
-    ActionType,
-    EventResource,
-    QueuedPod,
-    QueueingHint,
-    SchedulingEvent,
-)
+from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.status import Status, is_success
+from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent
 
 MAX_PODS: Final = 10_000
 """Pods in all pools together."""

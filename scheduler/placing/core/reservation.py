@@ -1,15 +1,108 @@
-"""Which reservation serves a pod best: scores from 0 to 100, the best one, and a node with its room given back.
+"""Reservations as plugins see them, read from the ledger; which of them serves a pod best, and a node with its room given back.
 
 Source: reference/koordinator.md 1.7 and 2.6.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from protocol.values import Resources
-from scheduler.placing.core.objects import NodeInfo
-from scheduler.placing.core.plugin import MAX_NODE_SCORE, MIN_NODE_SCORE
-from scheduler.placing.core.plugin_points import Reservation
+from protocol.explaining import AmountShown
+from protocol.pages import ReservationShown
+from protocol.values import ZERO, Resources
+from scheduler.permits.core.model import Holder, Kind, ReservationOwner
+from scheduler.permits.core.reservations import ReservationAccount
+from scheduler.permits.core.state import CoreState
+from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.values import MAX_NODE_SCORE, MIN_NODE_SCORE
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that a `RESERVATION` holder of the ledger keeps on a node for pods that match one of `owners`.
+
+    `allocatable` is what it was made for, `allocated` what pods have taken of it by now; the rest is its row. A reservation to
+    `allocate_once` serves one pod only. Those with an `order` above 0 are taken before others, the lowest one first.
+    """
+
+    uid: str
+    name: str
+    node: str
+    allocatable: Resources
+    allocated: Resources = ZERO
+    owners: tuple[ReservationOwner, ...] = ()
+    allocate_once: bool = True
+    is_available: bool = True
+    order: int = 0
+
+    @property
+    def holder(self) -> Holder:
+        """The owner of its row."""
+        return Holder(Kind.RESERVATION, self.uid)
+
+    @property
+    def available(self) -> Resources:
+        """What pods can still take."""
+        return (self.allocatable - self.allocated).max(ZERO)
+
+    @property
+    def is_matchable(self) -> bool:
+        """Whether any pod can use it now."""
+        return self.is_available and not (self.allocate_once and self.allocated != ZERO)
+
+    def matches(self, pod: PodInfo) -> bool:
+        return self.is_matchable and any(_is_owner(owner, pod) for owner in self.owners)
+
+
+def _is_owner(owner: ReservationOwner, pod: PodInfo) -> bool:
+    has_labels = all(pod.labels.get(key) == value for key, value in owner.labels)
+    return has_labels and owner.namespace in {None, pod.pod.namespace}
+
+
+class LedgerReservations:
+    """The reservations whose room the ledger keeps. A reservation without a row has no room to give."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+
+    def on(self, node_name: str) -> Sequence[Reservation]:
+        """Those of a node now, in the order of their rows."""
+        account = self._core.ledger.node(node_name)
+        if account is None:
+            return ()
+        held = (
+            self._core.reservations.find(holder.uid)
+            for holder in account.rows
+            if holder.kind is Kind.RESERVATION
+        )
+        return tuple(each for each in map(_shown, held) if each is not None)
+
+
+def _shown(account: ReservationAccount | None) -> Reservation | None:
+    """None for a row that was assumed for a reservation which the cluster does not show yet."""
+    if account is None or account.spec is None:
+        return None
+    spec = account.spec
+    return Reservation(
+        uid=spec.uid,
+        name=spec.name,
+        node=spec.node,
+        allocatable=spec.allocatable,
+        allocated=account.allocated,
+        owners=spec.owners,
+        allocate_once=spec.allocate_once,
+        is_available=account.is_open,
+        order=spec.order,
+    )
+
+
+def shown_reservation(reservation: Reservation) -> ReservationShown:
+    return ReservationShown(
+        name=reservation.name,
+        uid=reservation.uid,
+        allocatable=AmountShown(**reservation.allocatable.written()),
+        allocated=AmountShown(**reservation.allocated.written()),
+        available=reservation.is_matchable,
+    )
 
 
 def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:

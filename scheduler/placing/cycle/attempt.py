@@ -1,6 +1,6 @@
 """One attempt to give a pod a node: which node is chosen, and what follows until the pod is bound.
 
-The order is that of kube-scheduler (reference/kubernetes.md 1.7, 1.9) with the framework extender's steps (koordinator.md 1.4). An exception
+The order is that of kube-scheduler (reference/kubernetes.md 1.7, 1.9) with the steps of seed 002 (koordinator.md 1.4). An exception
 of a plugin is a failure of this pod only. After Reserve nothing goes by the snapshot: the ledger is asked.
 """
 
@@ -22,13 +22,13 @@ from scheduler.placing.core.status import (
     new_status,
 )
 from scheduler.placing.cycle.binding import Assumptions, Binding
+from scheduler.placing.cycle.calls import fault_text
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
 from scheduler.placing.cycle.ports import CycleFailure, PlacingPort
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.placing.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
-from scheduler.placing.runtime.answers import fault_text
-from scheduler.placing.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard
 
 SCHEDULING_DEADLINE_S: Final = 30.0
@@ -59,11 +59,11 @@ def enough(nodes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Extenders:
+class Frameworks:
     """The frameworks of all profiles by the schedulers' names, and what they share."""
 
-    frameworks: Mapping[str, FrameworkExtender]
-    shared: SharedExtension
+    by_name: Mapping[str, SchedulingFramework]
+    shared: SharedHooks
 
 
 class Attempt:
@@ -71,8 +71,8 @@ class Attempt:
 
     def __init__(
         self,
-        framework: FrameworkExtender,
-        shared: SharedExtension,
+        framework: SchedulingFramework,
+        shared: SharedHooks,
         pod: PodInfo,
         rng: random.Random,
         guard: LeadershipGuard,

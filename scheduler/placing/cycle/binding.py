@@ -1,4 +1,4 @@
-"""What follows the choice of a node, for the cycle and the extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
+"""What follows the choice of a node, for the cycle and the kube extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
 
 Source: reference/kubernetes.md 1.7 and 1.9.
 """
@@ -8,11 +8,12 @@ from collections.abc import Awaitable
 from typing import Final, Protocol, Self
 
 from hosting.logs import Logger
+from scheduler.placing.core import runs
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.status import Code, Status, error_status, is_success
-from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.plugins.notes import MAY_BE_BOUND, find
-from scheduler.placing.runtime.context import CycleState
 
 PRE_FLIGHT_S: Final = 10.0
 """How long plugins may take to say whether they have anything to do before the pod is bound."""
@@ -39,7 +40,7 @@ class Binding:
 
     def __init__(
         self,
-        framework: FrameworkExtender,
+        framework: SchedulingFramework,
         context: CycleState,
         pod: PodInfo,
         node_name: str,
@@ -84,7 +85,7 @@ class Binding:
 
     async def wait(self) -> Status | None:
         async with asyncio.timeout(PRE_FLIGHT_S):
-            status = await self.framework.run_pre_bind_pre_flights(self._context, self.pod, self.node_name)
+            status = await self.framework.run(runs.PRE_FLIGHT, self._context, self.pod, self.node_name)
         if status is not None and status.code is not Code.SKIP and not is_success(status):
             return status
         return await self.framework.wait_on_permit(self.pod)
@@ -95,7 +96,7 @@ class Binding:
 
     async def bind(self) -> Status | None:
         """Bind the pod. What goes wrong after that is logged only."""
-        status = await self.framework.run_bind_plugins(self._context, self.pod, self.node_name)
+        status = await self.framework.run(runs.BIND, self._context, self.pod, self.node_name)
         if status is not None and status.code is Code.SKIP:
             return error_status("no plugin of the profile binds pods")
         if is_success(status):
@@ -105,7 +106,7 @@ class Binding:
 
     async def _post_bind(self) -> None:
         async with asyncio.timeout(POST_BIND_S):
-            await self.framework.run_post_bind_plugins(self._context, self.pod, self.node_name)
+            await self.framework.run(runs.POST_BIND, self._context, self.pod, self.node_name)
 
     async def _undo(self) -> None:
         run = self.framework.run_reserve_plugins_unreserve(self._context, self.pod, self.node_name)

@@ -13,9 +13,9 @@ from scheduler.permits.core.events import MigrationWanted
 from scheduler.placing.core.diagnosis import Diagnosis
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.status import message_of
-from scheduler.placing.cycle.passes import NodePasses, find_nodes, score_nodes
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.framework import SchedulingFramework
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.passes import find_nodes, score_nodes
 from scheduler.ports import MigratorError
 
 CHOICE_DEADLINE_S: Final = 2.0
@@ -49,7 +49,7 @@ class MigrationTargets:
             raise MigratorError(f"no node can be chosen: {error!r}") from error
 
 
-async def _ranked(framework: NodePasses, pod: PodInfo, nodes: Sequence[NodeInfo]) -> tuple[str, ...]:
+async def _ranked(framework: SchedulingFramework, pod: PodInfo, nodes: Sequence[NodeInfo]) -> tuple[str, ...]:
     context = CycleState()
     found = await find_nodes(framework, context, pod, nodes)
     if not found.feasible:

@@ -1,4 +1,4 @@
-"""Which nodes a pod can be on, and how good they are: the passes over the nodes that a scheduling cycle and the extender share.
+"""Which nodes a pod can be on, and how good they are: the passes over the nodes that a scheduling cycle and the kube extender share.
 
 The daemon answers agents between two nodes: a pass gives the event loop its turn every few milliseconds.
 """
@@ -6,10 +6,10 @@ The daemon answers agents between two nodes: a pass gives the event loop its tur
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Final, Protocol
+from typing import Final
 
+from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import NodePluginScores, PreFilterResult
 from scheduler.placing.core.status import (
     Code,
     Status,
@@ -17,32 +17,11 @@ from scheduler.placing.core.status import (
     is_success,
     new_status,
 )
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.turns import LoopTurns
+from scheduler.placing.cycle.calls import LoopTurns
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
 
 NOBODY: Final[frozenset[str]] = frozenset()
-
-
-class NodePasses(Protocol):
-    """What the passes need of a framework: `SchedulingFramework` and `FrameworkExtender` have it."""
-
-    async def run_pre_filter_plugins(
-        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
-    ) -> tuple[PreFilterResult | None, Status | None]:
-        """Source: reference/kubernetes.md 1.9."""
-
-    async def run_filter_plugins(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """Whether the pod can be on the node."""
-
-    async def run_pre_score_plugins(
-        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
-    ) -> Status | None:
-        """Before two nodes or more are scored."""
-
-    async def run_score_plugins(
-        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
-    ) -> tuple[list[NodePluginScores], Status | None]:
-        """The scores of all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +46,7 @@ class NodesFound:
 
 
 async def find_nodes(
-    framework: NodePasses,
+    framework: SchedulingFramework,
     context: CycleState,
     pod: PodInfo,
     nodes: Sequence[NodeInfo],
@@ -129,12 +108,12 @@ class NodesScored:
 
 
 async def score_nodes(
-    framework: NodePasses, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
+    framework: SchedulingFramework, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
 ) -> NodesScored:
     """Run the pre-score and the score plugins. Fewer than two nodes are not scored: each has 0. Raises what a plugin raises."""
     if len(nodes) < 2:
         return NodesScored({node.name: 0 for node in nodes})
-    status = await framework.run_pre_score_plugins(context, pod, nodes)
+    status = await framework.run(runs.PRE_SCORE, context, pod, nodes)
     if not is_success(status):
         return NodesScored(status=status)
     found, status = await framework.run_score_plugins(context, pod, nodes)

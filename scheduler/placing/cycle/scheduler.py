@@ -14,15 +14,15 @@ from typing import Final
 
 from hosting.metrics import AnyFamily, Family
 from scheduler.placing.core.enqueue import RegisteredEvents
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import ActionType, EventResource, QueuedPod, SchedulingEvent
-from scheduler.placing.core.plugin_points import SchedulerCache, SchedulingQueue
+from scheduler.placing.core.handle import SchedulerCache, SchedulingQueue
+from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
 from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
-from scheduler.placing.cycle.attempt import Attempt, Extenders
+from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
+from scheduler.placing.cycle.attempt import Attempt, Frameworks
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.ports import CycleFailure, OutcomeReporter, PlacingPort
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.ports import LeadershipGuard, SoleScheduler
 
 MAX_BINDING: Final = 1000
@@ -47,7 +47,7 @@ class PodScheduler:
 
     def __init__(
         self,
-        extenders: Extenders,
+        frameworks: Frameworks,
         view: PlacingPort,
         reporter: OutcomeReporter,
         *,
@@ -56,7 +56,7 @@ class PodScheduler:
         guard: LeadershipGuard | None = None,
     ) -> None:
         self._guard = guard or SoleScheduler()
-        self._extenders = extenders
+        self._frameworks = frameworks
         self._view = view
         self._reporter = reporter
         self._clock = clock
@@ -69,14 +69,14 @@ class PodScheduler:
         self._changed = asyncio.Event()
         self._first = 0
         self._attempts: Counter[str] = Counter()
-        extenders.shared.use_scheduler(_Adapter(self))
+        frameworks.shared.use_scheduler(_Adapter(self))
 
     # ------------------------------------------------------------ what has happened
 
-    def use(self, extenders: Extenders) -> None:
+    def use(self, frameworks: Frameworks) -> None:
         """The profiles are these from now on. Attempts that have begun go on with what they began with."""
-        self._extenders = extenders
-        extenders.shared.use_scheduler(_Adapter(self))
+        self._frameworks = frameworks
+        frameworks.shared.use_scheduler(_Adapter(self))
         self.activate([pod.uid for pod in self.queue.pods()])
 
     def pod_seen(self, pod: PodInfo) -> bool:
@@ -99,7 +99,7 @@ class PodScheduler:
         if on_its_way is not None:
             on_its_way.attempt.framework.reject_waiting_pod(uid)
         elif queued is not None:
-            self._extenders.shared.gone(queued.pod)
+            self._frameworks.shared.gone(queued.pod)
 
     def happened(self, events: Iterable[SchedulingEvent]) -> None:
         happened = tuple(events)
@@ -165,13 +165,13 @@ class PodScheduler:
 
     def _next(self) -> QueuedPod | None:
         """The pod whose turn it is: as a plugin says, else as the queue does."""
-        wanted = self._extenders.shared.next_pod()
+        wanted = self._frameworks.shared.next_pod()
         queued = self.queue.take(wanted.uid) if wanted is not None else None
         return queued or self.queue.pop(self._clock())
 
     async def _cycle(self, queued: QueuedPod) -> None:
         """One cycle for a pod, until it is known whether it gets a permit to wait for. Fails never."""
-        framework, shared = self._framework_of(queued.pod), self._extenders.shared
+        framework, shared = self._framework_of(queued.pod), self._frameworks.shared
         if framework is None or "deletionTimestamp" in queued.pod.manifest["metadata"]:
             self.pod_gone(queued.pod.uid)
             return
@@ -222,7 +222,7 @@ class PodScheduler:
         self._reporter.scheduled(pod, attempt.node_name)
         attempt.framework.end_cycle(pod)
 
-    async def _failed(self, shared: SharedExtension, pod: PodInfo, failure: CycleFailure) -> None:
+    async def _failed(self, shared: SharedHooks, pod: PodInfo, failure: CycleFailure) -> None:
         """Handle a failure as kube-scheduler does, unless a plugin has taken that over. Whatever plugins do, the pod is not lost."""
         self._attempts["unschedulable" if failure.rejection is not None else "error"] += 1
 
@@ -244,11 +244,11 @@ class PodScheduler:
 
     # ------------------------------------------------------------ what the queue goes by
 
-    def _framework_of(self, pod: PodInfo) -> FrameworkExtender | None:
-        return self._extenders.frameworks.get(pod.manifest["spec"].get("schedulerName", ""))
+    def _framework_of(self, pod: PodInfo) -> SchedulingFramework | None:
+        return self._frameworks.by_name.get(pod.manifest["spec"].get("schedulerName", ""))
 
     def _less(self, first: QueuedPod, second: QueuedPod) -> bool:
-        framework = next(iter(self._extenders.frameworks.values()), None)
+        framework = next(iter(self._frameworks.by_name.values()), None)
         return by_priority(first, second) if framework is None else framework.queue_sort_less(first, second)
 
     def _gate(self, pod: PodInfo) -> Status | None:
@@ -258,7 +258,7 @@ class PodScheduler:
                 status = plugin.pre_enqueue(pod)
                 is_open = is_success(status)
             except Exception as error:
-                self._extenders.shared.log.error(
+                self._frameworks.shared.log.error(
                     "a pre-enqueue plugin failed", pod=pod.name, error=repr(error), exc_info=error
                 )
                 status, is_open = error_status(repr(error)), False
@@ -268,7 +268,7 @@ class PodScheduler:
 
     def _events_of(self, pod: PodInfo) -> RegisteredEvents:
         framework = self._framework_of(pod)
-        return framework.enqueue_extensions() if framework is not None else {}
+        return framework.events if framework is not None else {}
 
     # ------------------------------------------------------------ figures
 
@@ -306,7 +306,7 @@ class _Assumptions:
     """Who must know which pods are on their way to a node."""
 
     view: PlacingPort
-    shared: SharedExtension
+    shared: SharedHooks
 
     def assume_pod(self, pod: PodInfo, node_name: str) -> None:
         self.view.assume_pod(pod, node_name)

@@ -18,11 +18,11 @@ from protocol.texts import clean
 from protocol.wire import PodName
 from scheduler.placing.core.status import Status, is_success, message_of
 from scheduler.placing.cycle.binding import Binding
+from scheduler.placing.cycle.calls import fault_text
+from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.passes import find_nodes
 from scheduler.placing.kube_extender.messages import ExtenderBindingArgs
 from scheduler.placing.kube_extender.ports import Scheduling
-from scheduler.placing.runtime.answers import fault_text
-from scheduler.placing.runtime.context import CycleState
 from scheduler.ports import BINDING_SETTLES_S, ClusterUnreachableError, LeadershipGuard, NotLeadingError
 
 T = TypeVar("T")

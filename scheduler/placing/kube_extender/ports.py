@@ -6,13 +6,13 @@ from hosting.kubernetes.resources import Manifest
 from protocol.wire import PodName
 from scheduler.placing.core.objects import NodeSnapshot, PodInfo
 from scheduler.placing.cycle.binding import Assumptions
-from scheduler.placing.extension.extender import FrameworkExtender
+from scheduler.placing.cycle.framework import SchedulingFramework
 
 
 class Scheduling(Assumptions, Protocol):
     """The scheduler's profiles, and the cluster as it is now. Only `read_pod` and `catch_up` wait."""
 
-    def framework_of(self, scheduler_name: str) -> FrameworkExtender:
+    def framework_of(self, scheduler_name: str) -> SchedulingFramework:
         """The profile of that name; the extender's default profile where there is none."""
 
     def snapshot(self) -> NodeSnapshot:

@@ -10,8 +10,7 @@ from typing import Final
 from protocol.values import ZERO, Resources
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import QueuedPod, SchedulingEvent
+from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import (
     MAX_UNSCHEDULABLE_S,
     EventsOf,
@@ -21,6 +20,7 @@ from scheduler.placing.core.queue import (
     by_priority,
 )
 from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import SchedulingEvent
 
 MAX_REFUSED: Final = 500
 """Pods that are remembered: an event is held against each of them, some 25 µs, while agents wait.

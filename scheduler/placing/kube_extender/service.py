@@ -20,12 +20,15 @@ from hosting.metrics import AnyFamily
 from protocol.reasons import ErrorCode
 from protocol.texts import clean
 from protocol.values import Value
+from scheduler.placing.core import runs
 from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import MAX_NODE_SCORE
 from scheduler.placing.core.status import Status, is_rejected, is_success, message_of
+from scheduler.placing.core.values import MAX_NODE_SCORE
+from scheduler.placing.cycle.calls import fault_text
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes, score_nodes
-from scheduler.placing.extension.extender import FrameworkExtender
 from scheduler.placing.kube_extender import messages, operations, verdicts
 from scheduler.placing.kube_extender.binds import Binds, scheduler_name
 from scheduler.placing.kube_extender.messages import (
@@ -41,8 +44,6 @@ from scheduler.placing.kube_extender.messages import (
 from scheduler.placing.kube_extender.ports import Scheduling
 from scheduler.placing.kube_extender.refused import VICTIMS, RefusedPods
 from scheduler.placing.kube_extender.stats import ExtenderStats
-from scheduler.placing.runtime.answers import fault_text
-from scheduler.placing.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard, NotLeadingError
 
 PREFIX: Final = "/extender/v1"
@@ -64,7 +65,7 @@ class _Attempt:
     """What one call goes by: a pod, its profile, and the nodes as they are now."""
 
     pod: PodInfo
-    framework: FrameworkExtender
+    framework: SchedulingFramework
     context: CycleState
     nodes: NodeSnapshot
 
@@ -206,7 +207,7 @@ class ExtenderService:
         return _Attempt(pod, framework, CycleState(), nodes)
 
     def _events_of(self, pod: PodInfo) -> RegisteredEvents:
-        return self._scheduling.framework_of(scheduler_name(dict(pod.manifest))).enqueue_extensions()
+        return self._scheduling.framework_of(scheduler_name(dict(pod.manifest))).events
 
     # ------------------------------------------------------------ filter
 
@@ -257,7 +258,7 @@ class ExtenderService:
         scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
         _check(scored.status)
         skipped = attempt.context.skip_score_plugins or ()
-        weights = attempt.framework.score_weights().items()
+        weights = attempt.framework.profile.weights.items()
         best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
         return "ok", messages.encode(verdicts.priorities(args.node_names, scored.scores, best))
 
@@ -322,7 +323,7 @@ class ExtenderService:
         left = {each.uid for each in trial.pods}
         for victim in node.pods:
             if victim.uid not in left:
-                _check(await framework.run_pre_filter_extension_remove_pod(context, pod, victim, trial))
+                _check(await framework.run(runs.REMOVE_POD, context, pod, victim, trial))
         status = await framework.run_filter_plugins(context, pod, trial)
         if not is_rejected(status):
             _check(status)

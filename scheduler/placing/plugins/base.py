@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Generic, TypeVar
 
 from hosting.settings import Settings, check
-from scheduler.placing.core.plugin import RawArgs
-from scheduler.placing.core.plugin_points import ExtendedHandle
+from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 
 P = TypeVar("P")
 T = TypeVar("T")

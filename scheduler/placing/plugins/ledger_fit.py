@@ -17,19 +17,18 @@ from hosting.settings import Settings, check
 from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
 from scheduler.permits.core.limits import amount_text
 from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import (
     MAX_PERMIT_WAIT_S,
     ActionType,
     ContextKey,
-    CycleContext,
     EventResource,
     EventWithHint,
     PreFilterResult,
-    RawArgs,
 )
-from scheduler.placing.core.plugin_points import ExtendedHandle
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.notes import EARLIER, MAY_BE_BOUND, RESERVATION_USED, find
 from scheduler.ports import BINDING_SETTLES_S, NotLeadingError

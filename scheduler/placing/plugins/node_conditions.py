@@ -8,15 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
-    ActionType,
-    CycleContext,
-    EventResource,
-    EventWithHint,
-    PreFilterResult,
-)
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.reservation import scale_scores
 from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import ActionType, EventResource, EventWithHint, PreFilterResult
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.node_selectors import (
     NO_SCHEDULE,

@@ -14,18 +14,17 @@ from hosting.settings import Settings, check
 from protocol import quantities
 from protocol.quantities import QuantityError
 from protocol.values import RESOURCE_NAMES
+from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import (
     ActionType,
     ContextKey,
-    CycleContext,
     EventResource,
     EventWithHint,
     PreFilterResult,
-    RawArgs,
 )
-from scheduler.placing.core.plugin_points import ExtendedHandle
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 from scheduler.placing.plugins.node_selectors import spec_of

@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from scheduler.placing.core.plugin import ContextKey, CycleContext
+from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.values import ContextKey
 
 RESERVATION_USED: Final = ContextKey("parley.dev/reservation-used")
 """The UID of the reservation whose room was kept for the pod. `LedgerFit` writes it, `DefaultBinder` tells the pod."""

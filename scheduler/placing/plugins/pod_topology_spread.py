@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from hosting.settings import check
+from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
     ActionType,
     ContextKey,
-    CycleContext,
     EventResource,
     EventWithHint,
     PreFilterResult,
     QueueingHint,
-    RawArgs,
     SchedulingEvent,
 )
-from scheduler.placing.core.plugin_points import ExtendedHandle
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.node_selectors import (

@@ -11,19 +11,18 @@ from pydantic import Field
 
 from hosting.settings import Settings, check
 from protocol.reasons import Reason, ReasonCode
+from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.status import Code, Status, error_status, new_status
+from scheduler.placing.core.values import (
     ActionType,
-    CycleContext,
     EventResource,
     EventWithHint,
     PreFilterResult,
     QueueingHint,
-    RawArgs,
     SchedulingEvent,
 )
-from scheduler.placing.core.plugin_points import ExtendedHandle
-from scheduler.placing.core.status import Code, Status, error_status, new_status
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.ledger_fit import own_row
 from scheduler.ports import ADMISSION_DEADLINE_S

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.objects import PodInfo, QueuedPod
+from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import (
     ActionType,
     EventResource,
     EventWithHint,
-    QueuedPod,
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.node_selectors import spec_of
 

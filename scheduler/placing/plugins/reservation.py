@@ -15,27 +15,27 @@ from typing import Any, Final, cast
 from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
+from scheduler.placing.core.handle import FrameworkExtender, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.placing.core.plugin import (
-    ActionType,
-    ContextKey,
-    CycleContext,
-    EventResource,
-    EventWithHint,
-    MaybeAwaited,
-    PreFilterResult,
-    RawArgs,
-)
-from scheduler.placing.core.plugin_points import Endpoint, Reservation
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.reservation import (
+    Reservation,
     best_reservation,
     most_allocated_score,
     restored,
     scale_scores,
+    shown_reservation,
 )
 from scheduler.placing.core.status import Code, Status, is_success, new_status
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.services import shown_reservation
+from scheduler.placing.core.values import (
+    ActionType,
+    ContextKey,
+    Endpoint,
+    EventResource,
+    EventWithHint,
+    MaybeAwaited,
+    PreFilterResult,
+)
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.notes import find
 
@@ -58,7 +58,7 @@ class ReservationPlugin(ShippedPlugin):
 
     def __init__(self, args: RawArgs, handle: FrameworkExtender) -> None:
         super().__init__(args, handle)
-        self._extender = handle
+        self._framework = handle
         self._nominated: dict[str, tuple[str, Reservation]] = {}
         self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(_has_reservations)
 
@@ -77,7 +77,7 @@ class ReservationPlugin(ShippedPlugin):
     ) -> tuple[PodInfo | None, Status | None]:
         """Tell the plugins that restore what reservations hold; a cycle begins."""
         context.write(_USABLE, _Usable())
-        return None, await self._extender.run_reservation_extension_pre_restore_reservation(context, pod)
+        return None, await self._framework.run_reservation_extension_pre_restore_reservation(context, pod)
 
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
@@ -125,11 +125,11 @@ class ReservationPlugin(ShippedPlugin):
             found = self._handle.reservations(node.name)
             matched = [each for each in found if each.matches(pod)]
             others = [each for each in found if not each.matches(pod)]
-            restore = self._extender.run_reservation_extension_restore_reservation
+            restore = self._framework.run_reservation_extension_restore_reservation
             _, status = await restore(context, pod, matched, others, node)
             if not is_success(status):
                 return (), status
-            allowed = self._extender.run_reservation_filter_plugins
+            allowed = self._framework.run_reservation_filter_plugins
             known[node.name] = tuple(
                 [each for each in matched if is_success(await allowed(context, pod, each, node.name))]
             )
@@ -162,7 +162,7 @@ class ReservationPlugin(ShippedPlugin):
         if node.name == state.preferred_node:
             return _ORDERED_SCORE, None
         usable = state.by_node.get(node.name, ())
-        scores, status = await self._extender.run_reservation_score_plugins(context, pod, usable, node.name)
+        scores, status = await self._framework.run_reservation_score_plugins(context, pod, usable, node.name)
         if not is_success(status):
             return 0, status
         return max((sum(by.get(each.uid, 0) for by in scores.values()) for each in usable), default=0), None
@@ -191,11 +191,11 @@ class ReservationPlugin(ShippedPlugin):
             for each in self._handle.reservations(node_name)
             if each.uid in seen and each.matches(pod) and pod.amount.fits_in(room + each.available)
         ]
-        allowed = self._extender.run_nominate_reservation_filter_plugins
+        allowed = self._framework.run_nominate_reservation_filter_plugins
         candidates = [each for each in candidates if is_success(await allowed(context, pod, each, node_name))]
         if not candidates and _requires(pod):
             return None, new_status(Code.UNSCHEDULABLE, NO_RESERVATION)
-        scores, status = await self._extender.run_reservation_score_plugins(
+        scores, status = await self._framework.run_reservation_score_plugins(
             context, pod, candidates, node_name
         )
         best = best_reservation(candidates, scores) if is_success(status) else None

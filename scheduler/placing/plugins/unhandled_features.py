@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import CycleContext, EventWithHint, PreFilterResult
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import EventWithHint, PreFilterResult
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.node_selectors import spec_of
 

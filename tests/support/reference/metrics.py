@@ -24,9 +24,9 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.metrics import families
 from scheduler.permits.service.stats import PermitStats
-from scheduler.placing.cycle.attempt import Extenders
+from scheduler.placing.cycle.attempt import Frameworks
+from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.extension.shared import SharedExtension
 from scheduler.placing.kube_extender.stats import ExtenderStats
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
@@ -50,9 +50,9 @@ def every_family() -> list[AnyFamily]:
     server = Server(logs.logger("test"), ())
     core = Core(SchedulerConfig(uuid.UUID(int=1)))
     service = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
-    shared = SharedExtension(cast("Any", None), logs.logger("test"))
+    shared = SharedHooks(cast("Any", None), logs.logger("test"))
     scheduler = PodScheduler(
-        Extenders({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
+        Frameworks({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
     )
     return [
         *families(core, PermitStats(), server),

@@ -78,7 +78,7 @@ assert "scheduler" not in sys.modules
 module.{name}
 assert "{home}" in sys.modules
 assert "scheduler.permits.service.service" not in sys.modules
-assert "scheduler.placing.runtime.framework" not in sys.modules
+assert "scheduler.placing.cycle.framework" not in sys.modules
 assert "scheduler.pools.chain.manager" not in sys.modules
 assert "{name}" in vars(module)
 """

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.clusters.kubernetes.changes import LedgerChanges
 from scheduler.permits.core import events
-from scheduler.placing.core.plugin import EventResource
+from scheduler.placing.core.values import EventResource
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import World
 

@@ -14,7 +14,7 @@ from scheduler.daemon.scheduling import LiveScheduling, check_usable
 from scheduler.daemon.serving import Serving, Sources
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.runtime.assembly import ProfileError
+from scheduler.placing.cycle.assembly import ProfileError
 from scheduler.ports import ClusterUnreachableError, SoleScheduler
 from tests.support.servers import Certain
 from tests.support.virtual_time import now_s, virtually
@@ -51,11 +51,13 @@ async def live(world: World, *, is_full: bool = False) -> AsyncIterator[LiveSche
 async def test_a_pod_has_the_profile_that_it_names_or_the_first_one() -> None:
     async with live(World()) as scheduling:
         scheduling.use((FIRST, SECOND))
-        found = [scheduling.framework_of(name).profile_name for name in ("second", "default-scheduler")]
+        found = [
+            scheduling.framework_of(name).profile.scheduler_name for name in ("second", "default-scheduler")
+        ]
         assert found == ["second", "first"]
     async with live(World()) as scheduling:
         scheduling.prepare()
-        assert scheduling.framework_of("any").profile_name == "parley-scheduler"
+        assert scheduling.framework_of("any").profile.scheduler_name == "parley-scheduler"
 
 
 @virtually
@@ -67,9 +69,9 @@ async def test_changed_profiles_count_unless_they_have_faults() -> None:
         with pytest.raises(ProfileError, match="Ghost"):
             scheduling.use((UNUSABLE,))
         scheduling.prepare()
-        assert scheduling.framework_of("any").profile_name == "first"
+        assert scheduling.framework_of("any").profile.scheduler_name == "first"
         scheduling.use((SECOND,))
-        assert scheduling.framework_of("any").profile_name == "second"
+        assert scheduling.framework_of("any").profile.scheduler_name == "second"
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["extender", "full"])

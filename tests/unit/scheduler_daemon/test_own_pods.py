@@ -15,11 +15,12 @@ from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.scheduling import OwnPods
 from scheduler.permits.service.placements import CorePlacements
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.cycle.attempt import Extenders
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.attempt import Frameworks
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.plugins.profiles import FULL_PROFILE
-from scheduler.placing.runtime.registry import new_registry
+from scheduler.placing.plugins.registry import new_registry
 from scheduler.ports import SoleScheduler
 from tests.support.kube_api import writes
 from tests.support.kube_store import Selector
@@ -41,8 +42,8 @@ class FullWorld(World):
         placements = CorePlacements(self.core, self.core.apply, now_s, lambda *_: None)
         view = PlacingView(self.cluster, self.core, placements)
         ports = ExtenderPorts(placements, PoolsAsTold(), now_s, binder=KubernetesBinder(api))
-        shared = SharedExtension(ports, QUIET)
-        extender = FrameworkExtender(Profile(NAME), new_registry(), shared, defaults=FULL_PROFILE)
+        shared = SharedHooks(ports, QUIET)
+        extender = SchedulingFramework(of_profile(Profile(NAME), new_registry(), FULL_PROFILE), shared)
         self.supervisor = Supervisor(QUIET, rng)
         recorder = EventRecorder(api, "test", clock=now_s, rng=rng, log=QUIET)
         self.supervisor.start("Events", recorder.run)
@@ -51,15 +52,15 @@ class FullWorld(World):
             self.cluster,
             self.core,
             view,
-            Extenders({NAME: extender}, shared),
+            Frameworks({NAME: extender}, shared),
             recorder=recorder,
             guard=SoleScheduler(),
             rng=rng,
             supervisor=self.supervisor,
             clock=now_s,
         )
-        self.extenders = Extenders({NAME: extender}, shared)
-        self.own.use(self.extenders)
+        self.frameworks = Frameworks({NAME: extender}, shared)
+        self.own.use(self.frameworks)
 
     def waiting(self, name: str, cpu: str = "2", **spec: Any) -> None:
         self.put(
@@ -162,11 +163,11 @@ async def test_an_api_server_that_loses_answers_has_no_pod_bound_twice_or_lost(w
 
 @in_world
 async def test_pods_of_a_profile_that_comes_again_are_placed(world: FullWorld) -> None:
-    world.own.use(Extenders({}, world.extenders.shared))
+    world.own.use(Frameworks({}, world.frameworks.shared))
     world.waiting("a")
     await world.goes_on()
     assert world.node_of("a") == ""
-    world.own.use(world.extenders)
+    world.own.use(world.frameworks)
     await world.goes_on()
     assert world.node_of("a") == "n1"
 

@@ -20,12 +20,13 @@ from scheduler.permits.core.model import Holder, NodeSpec, PodSpec
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.kube_extender.service import PREFIX, ExtenderService
 from scheduler.placing.plugins.default_binder import DefaultBinder
 from scheduler.placing.plugins.ledger_fit import LedgerFit
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.plugins.registry import Registry
 from scheduler.ports import ClusterUnreachableError, NotBound, NotLeadingError
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s
@@ -158,17 +159,19 @@ class World:
         self.leader: str | None = None
         """Who leads instead of us."""
         log, self.lines = recorded()
-        self.shared = SharedExtension(ExtenderPorts(self, NoBirths(), now_s, binder=self.api), log)
+        self.shared = SharedHooks(ExtenderPorts(self, NoBirths(), now_s, binder=self.api), log)
         self.profiles = {name: self._framework(name, self.shared) for name in ("default-scheduler", "spread")}
         self.service = ExtenderService(self, self, now_s, log, timeout_s=timeout_s)
 
-    def _framework(self, name: str, shared: SharedExtension) -> FrameworkExtender:
+    def _framework(self, name: str, shared: SharedHooks) -> SchedulingFramework:
         registry = Registry()
         registry.register("Obedient", lambda *_: Obedient(self.says, self.called))
         registry.register("LedgerFit", LedgerFit)
         registry.register("DefaultBinder", DefaultBinder)
         enabled = (EnabledPlugin("LedgerFit"), EnabledPlugin("Obedient", 2), EnabledPlugin("DefaultBinder"))
-        return FrameworkExtender(Profile(name, multi_point=PluginSet(enabled)), registry, shared)
+        return SchedulingFramework(
+            of_profile(Profile(name, multi_point=PluginSet(enabled)), registry), shared
+        )
 
     # ------------------------------------------------------------ calls
 
@@ -240,9 +243,9 @@ class World:
 
     # ------------------------------------------------------------ Scheduling
 
-    def framework_of(self, scheduler_name: str) -> FrameworkExtender:
+    def framework_of(self, scheduler_name: str) -> SchedulingFramework:
         found = self.profiles.get(scheduler_name, self.profiles["default-scheduler"])
-        self.asked_of.append(found.profile_name)
+        self.asked_of.append(found.profile.scheduler_name)
         return found
 
     def snapshot(self) -> NodeSnapshot:

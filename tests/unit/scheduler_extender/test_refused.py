@@ -8,7 +8,7 @@ import pytest
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import ActionType, EventResource, EventWithHint, SchedulingEvent
+from scheduler.placing.core.values import ActionType, EventResource, EventWithHint, SchedulingEvent
 from scheduler.placing.kube_extender.refused import VICTIMS, RefusedPods
 from tests.support.amounts import cu
 

@@ -10,20 +10,22 @@ from typing import Any, Final, cast
 import pytest
 
 from hosting.registry import RegistryError
+from scheduler.placing.core.handle import PluginFactory, RawArgs, WaitingPod
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import ExtensionPoint, Plugin, PluginFactory, RawArgs, WaitingPod
+from scheduler.placing.core.plugin import Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet
 from scheduler.placing.core.status import Status
-from scheduler.placing.runtime.context import PluginContext
-from scheduler.placing.runtime.early_assembly import (
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.context import PluginContext
+from scheduler.placing.cycle.waiting_pods import WaitingEntry, WaitingPods
+from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import (
     EarlyConfigError,
     EarlyFramework,
     EarlyPoint,
     new_framework,
     new_framework_of_all,
 )
-from scheduler.placing.runtime.registry import Registry
-from scheduler.placing.runtime.waiting_pods import WaitingEntry, WaitingPods
 from tests.support.virtual_time import turns
 from tests.unit.scheduler_framework.scripted import (
     NS_PER_S,
@@ -128,7 +130,7 @@ async def play_new_framework_configured(given: Script) -> Outcome:
         "error": None,
         "factories_run_sorted": sorted(made.run),
         "config_seen_by_factories": made.configs,
-        "has_queue_sort_function": bool(framework.plugins_at(ExtensionPoint.QUEUE_SORT)),
+        "has_queue_sort_function": bool(framework.calls.plugins_at(ExtensionPoint.QUEUE_SORT)),
         "calls": await made.calls(framework),
     }
 

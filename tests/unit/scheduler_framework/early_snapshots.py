@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.wire import PodName
+from scheduler.placing.core.handle import RawArgs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import Plugin, RawArgs
-from scheduler.placing.runtime.early_assembly import EarlyFramework, new_framework_of_all
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.plugin import Plugin
+from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import EarlyFramework, new_framework_of_all
 from tests.unit.scheduler_framework.scripted import Script, Scripted, Seen
 
 Outcome = dict[str, Any]

@@ -17,8 +17,8 @@ from scheduler.placing.core.status import (
     message_of,
     new_status,
 )
-from scheduler.placing.runtime.context import NOT_FOUND, LockError, NotFoundError, PluginContext
-from scheduler.placing.runtime.registry import SHIPPED, Registry, new_registry
+from scheduler.placing.cycle.context import NOT_FOUND, LockError, NotFoundError, PluginContext
+from scheduler.placing.plugins.registry import SHIPPED, Registry, new_registry
 from tests.support.virtual_time import turns
 from tests.unit.scheduler_framework.scripted import Script
 

@@ -5,14 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from scheduler.permits.core.model import Holder
-from scheduler.placing.core.objects import NodeInfo
-from scheduler.placing.core.plugin import ExtensionPoint, Plugin, QueuedPod
-from scheduler.placing.core.plugin_points import Reservation
+from scheduler.placing.core.objects import NodeInfo, QueuedPod
+from scheduler.placing.core.plugin import Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.status import Code, Status, new_status
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension, no_reservations
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks, no_reservations
+from scheduler.placing.plugins.registry import Registry
 from scheduler.ports import Placements
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.scheduler_framework.plugin_worlds import BinderAsTold, LedgerAsTold, PoolsAsTold
@@ -153,12 +155,12 @@ class ExtenderWorld:
             "the client",
         )
         log, self.lines = recorded()
-        self.shared = SharedExtension(ports, log)
+        self.shared = SharedHooks(ports, log)
         self.registry = Registry()
         self.registry.register("Sort", lambda _, __: Sort())
         for each in self.plugins:
             self.registry.register(each.name, self._factory(each))
-        self.extender = FrameworkExtender(self._profile(), self.registry, self.shared)
+        self.extender = SchedulingFramework(of_profile(self._profile(), self.registry), self.shared)
 
     def _factory(self, each: Told) -> Callable[[Any, Any], Plugin]:
         def make(_: Any, handle: Any) -> Plugin:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from scheduler.placing.core.plugin import ExtensionPoint, PostFilterResult
+from scheduler.placing.core import runs
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.placing.core.status import (
     Code,
@@ -17,10 +17,12 @@ from scheduler.placing.core.status import (
     is_success,
     message_of,
 )
-from scheduler.placing.runtime.assembly import ProfileError, of_profile
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint, PostFilterResult
+from scheduler.placing.cycle.assembly import ProfileError, of_profile
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import unshared
 from tests.support.virtual_time import now_s, turns
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import (
@@ -117,12 +119,12 @@ async def play_new_framework(given: Script) -> Outcome:
         tuple(PluginArgs(name, {}) for name in given["config_for"]),
     )
     try:
-        framework = SchedulingFramework(of_profile(profile, registry))
+        framework = SchedulingFramework(of_profile(profile, registry), unshared(now_s))
     except ProfileError as error:
         return {"error": error.found[0].rule}
-    listed = {point.value.lower(): list(names) for point, names in framework.list_plugins().items()}
+    listed = {point.value.lower(): list(names) for point, names in framework.profile.points.items()}
     shown = {point: listed[point] for point in ("queuesort", "bind", "filter", "score")}
-    return {"error": None, "listed": shown, "score_weights": dict(framework.score_weights())}
+    return {"error": None, "listed": shown, "score_weights": dict(framework.profile.weights)}
 
 
 def _factory(kind: str, reported_name: str) -> Callable[[object, object], Plain]:
@@ -166,12 +168,12 @@ class Played:
         }
 
     async def prefilter_extension(self) -> Outcome:
-        run = {
-            "add_pod": self.framework.run_pre_filter_extension_add_pod,
-            "remove_pod": self.framework.run_pre_filter_extension_remove_pod,
+        row = {
+            "add_pod": runs.ADD_POD,
+            "remove_pod": runs.REMOVE_POD,
         }[self.given["operation"]]
         other, node = pod_of(self.given["other_pod"]), node_of(self.given["node"])
-        return {"status": told(await run(self.context, self.pod, other, node))}
+        return {"status": told(await self.framework.run(row, self.context, self.pod, other, node))}
 
     async def filter(self) -> Outcome:
         by_node = {
@@ -185,7 +187,7 @@ class Played:
         return {"result": _told_result(result), "status": told(status)}
 
     async def prescore(self) -> Outcome:
-        status = await self.framework.run_pre_score_plugins(self.context, self.pod, self.nodes)
+        status = await self.framework.run(runs.PRE_SCORE, self.context, self.pod, self.nodes)
         return {"skip_score_plugins": _sorted(self.context.skip_score_plugins), "status": told(status)}
 
     async def score(self) -> Outcome:
@@ -216,7 +218,7 @@ class Played:
         return {"status": told(await self.framework.run_pre_bind_plugins(self.context, self.pod, NODE))}
 
     async def prebind_preflight(self) -> Outcome:
-        status = await self.framework.run_pre_bind_pre_flights(self.context, self.pod, NODE)
+        status = await self.framework.run(runs.PRE_FLIGHT, self.context, self.pod, NODE)
         return {"skip_prebind_plugins": _sorted(self.context.skip_pre_bind_plugins), "status": told(status)}
 
     async def prebind_after_preflight(self) -> Outcome:
@@ -228,10 +230,10 @@ class Played:
         }
 
     async def bind(self) -> Outcome:
-        return {"status": told(await self.framework.run_bind_plugins(self.context, self.pod, NODE))}
+        return {"status": told(await self.framework.run(runs.BIND, self.context, self.pod, NODE))}
 
     async def postbind(self) -> Outcome:
-        await self.framework.run_post_bind_plugins(self.context, self.pod, NODE)
+        await self.framework.run(runs.POST_BIND, self.context, self.pod, NODE)
         return {}
 
 
@@ -310,7 +312,7 @@ class Waits:
         return {"state": "returned", "after_ns": after_ns, "status": told(status)}
 
     def _will_wait(self, step: Script) -> bool:
-        return self._framework.will_wait_on_permit(self._pods[step["pod"]])
+        return self._framework.get_waiting_pod(self._pods[step["pod"]].uid) is not None
 
     def _get(self, step: Script) -> str | None:
         waiting = self._framework.get_waiting_pod(step["uid"])

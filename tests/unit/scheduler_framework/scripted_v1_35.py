@@ -8,23 +8,16 @@ from types import MappingProxyType
 from typing import Final
 
 from protocol.wire import PodName
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
-    CycleContext,
-    ExtensionPoint,
-    NominatingMode,
-    Plugin,
-    PluginFactory,
-    PostFilterResult,
-    PreFilterResult,
-    QueuedPod,
-    points_of,
-)
+from scheduler.placing.core.handle import PluginFactory
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
+from scheduler.placing.core.plugin import CycleContext, Plugin, points_of
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.placing.core.status import Code, Status
-from scheduler.placing.runtime.assembly import of_profile
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint, NominatingMode, PostFilterResult, PreFilterResult
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import unshared
 from tests.support.virtual_time import now_s
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 
@@ -245,7 +238,7 @@ def framework_made_of(*plugins: Plugin, weights: Mapping[str, int] = NO_WEIGHTS)
         registry.register(each.name(), _giving(each))
     enabled = tuple(EnabledPlugin(each.name(), weights.get(each.name(), 0)) for each in made)
     profile = Profile("test-scheduler", multi_point=PluginSet(enabled))
-    return SchedulingFramework(of_profile(profile, registry), now_s=now_s)
+    return SchedulingFramework(of_profile(profile, registry), unshared(now_s))
 
 
 def _giving(plugin: Plugin) -> PluginFactory:

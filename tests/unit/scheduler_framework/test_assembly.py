@@ -10,34 +10,25 @@ from pydantic import Field
 from hosting import settings
 from hosting.settings import Settings
 from scheduler.placing.core.enqueue import ALL_EVENTS
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
+from scheduler.placing.core.plugin import CycleContext, FilterPlugin, Plugin
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import (
     ActionType,
-    CycleContext,
     EventResource,
     EventWithHint,
     ExtensionPoint,
-    FilterPlugin,
     HintFunction,
-    Plugin,
-    QueuedPod,
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.placing.core.status import Status
-from scheduler.placing.runtime.assembly import (
-    ProfileError,
-    build_frameworks,
-    check_profiles,
-    of_profile,
-)
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
-from scheduler.placing.runtime.timing import Timings
+from scheduler.placing.cycle.assembly import ProfileError, build_frameworks, check_profiles, of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import unshared
 
 HANDLE: Final = object()
-TIMINGS: Final = Timings()
 
 
 class Simple:
@@ -305,9 +296,8 @@ def test_events_are_collected_once_from_plugins_that_can_reject() -> None:
     profile = profile_of("fit", "quiet", args=(PluginArgs("fit", [waited]),))
     Eventful.asked = 0
     registry = registry_of(fit=Eventful, quiet=Quiet)
-    framework = SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
-    framework.enqueue_extensions()
-    assert framework.enqueue_extensions() == {"fit": (waited,), "quiet": ALL_EVENTS}
+    framework = SchedulingFramework(of_profile(profile, registry), unshared(lambda: 0.0))
+    assert framework.events == {"fit": (waited,), "quiet": ALL_EVENTS}
     assert Eventful.asked == 1
 
 
@@ -357,7 +347,7 @@ def built(profiles: list[Profile], registry: Registry) -> dict[str, SchedulingFr
     return build_frameworks(
         profiles,
         registry,
-        lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS),
+        lambda profile: SchedulingFramework(of_profile(profile, registry), unshared(lambda: 0.0)),
     )
 
 
@@ -376,7 +366,7 @@ def test_nothing_is_made_of_a_good_profile_beside_a_bad_one() -> None:
 def test_each_profile_has_plugins_of_its_own() -> None:
     frameworks = built([profile_of("fit", name="a"), profile_of("fit", name="b")], registry_of(fit=Fitting))
     first, second = frameworks["a"], frameworks["b"]
-    assert (first.profile_name, second.profile_name) == ("a", "b")
+    assert (first.profile.scheduler_name, second.profile.scheduler_name) == ("a", "b")
     assert first.plugins["fit"] is not second.plugins["fit"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.placing.runtime.context import CycleState, LockError, PluginContext
+from scheduler.placing.cycle.context import CycleState, LockError, PluginContext
 from tests.support.virtual_time import turns, virtually
 
 Take = Callable[[PluginContext], Coroutine[Any, Any, None]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.placing.core.durations import go_duration
+from scheduler.placing.core.waiting import go_duration
 
 
 @pytest.mark.parametrize(

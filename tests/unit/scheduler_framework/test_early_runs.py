@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 from protocol.wire import PodName
+from scheduler.placing.core.handle import PluginFactory, RawArgs, WaitingPod
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import CycleContext, Plugin, PluginFactory, RawArgs, WaitingPod
+from scheduler.placing.core.plugin import CycleContext, Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet
 from scheduler.placing.core.status import Code, Status, new_status
-from scheduler.placing.runtime.context import PluginContext
-from scheduler.placing.runtime.early_assembly import (
+from scheduler.placing.cycle.context import PluginContext
+from scheduler.placing.plugins.registry import Registry
+from tests.support.early_framework import (
     EarlyConfigError,
     EarlyFramework,
     EarlyPoint,
     new_framework,
     new_framework_of_all,
 )
-from scheduler.placing.runtime.registry import Registry
 from tests.support.virtual_time import now_s, turns, virtually
 
 POD = PodInfo(PodName(namespace="ns", name="pod-1"), "u1")

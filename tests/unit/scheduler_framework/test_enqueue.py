@@ -8,7 +8,8 @@ import pytest
 from protocol.wire import PodName
 from scheduler.placing.core.enqueue import ALL_EVENTS, events_of, hint_of, plugins_with_events
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.profile import ResolvedProfile
+from scheduler.placing.core.values import (
     ActionType,
     EventResource,
     EventWithHint,
@@ -16,7 +17,6 @@ from scheduler.placing.core.plugin import (
     QueueingHint,
     SchedulingEvent,
 )
-from scheduler.placing.core.profile import ResolvedProfile
 
 POD: Final = PodInfo(PodName(namespace="default", name="pod-1"), "uid-1")
 ADDED: Final = SchedulingEvent(EventResource.NODE, ActionType.ADD)

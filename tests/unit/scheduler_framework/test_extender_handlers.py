@@ -1,14 +1,14 @@
-"""What the extenders of a scheduler share: handlers of failures and of forgotten pods, whose turn it is, the scheduler itself."""
+"""What the frameworks of a scheduler share: handlers of failures and of forgotten pods, whose turn it is, the scheduler itself."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin_points import ExtendedHandle
 from scheduler.placing.core.status import Status
-from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import ERROR, ExtenderWorld, Told, told
 from tests.unit.scheduler_framework.plugin_worlds import pod

@@ -5,14 +5,16 @@ Source: reference/koordinator.md 1.4 and 1.5; docs/guides/scheduling-plugins.md 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import ExtensionPoint
 from scheduler.placing.core.status import Code, Status, is_success, new_status
-from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (
     ERROR,
@@ -61,7 +63,7 @@ class Cycle:
     async def _choose(self, feasible: Sequence[NodeInfo]) -> Status | None:
         extender, context = self.world.extender, self.context
         if len(feasible) > 1:
-            status = await extender.run_pre_score_plugins(context, POD, feasible)
+            status = await extender.run(runs.PRE_SCORE, context, POD, feasible)
             if is_success(status):
                 _, status = await extender.run_score_plugins(context, POD, feasible)
             if not is_success(status):
@@ -72,13 +74,13 @@ class Cycle:
             extender.run_reserve_plugins_reserve,
             extender.run_permit,
             extender.run_pre_bind_plugins,
-            extender.run_bind_plugins,
+            partial(extender.run, runs.BIND),
         )
         for step in steps:
             if is_success(status):
                 status = await step(context, POD, chosen)
         if is_success(status):
-            await extender.run_post_bind_plugins(context, POD, chosen)
+            await extender.run(runs.POST_BIND, context, POD, chosen)
         return status
 
 

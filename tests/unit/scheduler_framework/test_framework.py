@@ -7,8 +7,9 @@ from typing import Any, Final
 import pytest
 
 from hosting.metrics import HistogramFamily
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import CycleContext, QueuedPod
+from scheduler.placing.core import runs
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.status import (
     Code,
     Status,
@@ -18,10 +19,9 @@ from scheduler.placing.core.status import (
     message_of,
     new_status,
 )
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.framework import UNRESERVE_S, SchedulingFramework
-from scheduler.placing.runtime.timing import SAMPLED_EACH
-from scheduler.placing.runtime.turns import TURN_S
+from scheduler.placing.cycle.calls import SAMPLED_EACH, TURN_S
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import UNRESERVE_S, SchedulingFramework
 from tests.support.virtual_time import compute, now_s, turns, virtually
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import framework_made_of, framework_of, node_of, pod_of
@@ -125,7 +125,7 @@ async def test_a_failure_keeps_what_the_plugin_failed_with() -> None:
             del context, pod, node_name
             return error_status(cause)
 
-    status = await framework_made_of(Failing()).run_bind_plugins(CycleState(), POD, "n1")
+    status = await framework_made_of(Failing()).run(runs.BIND, CycleState(), POD, "n1")
     assert status is not None
     error = status.as_error()
     assert str(error) == 'running Bind plugin "Failing": no answer'
@@ -151,7 +151,7 @@ async def test_a_plugin_without_a_pre_flight_has_something_to_do() -> None:
         [plugin("p1", prebind_preflight=SKIP, prebind=NO), plugin("p2", prebind=OK)], calls
     )
     context = CycleState()
-    assert await framework.run_pre_bind_pre_flights(context, POD, "n1") is None
+    assert await framework.run(runs.PRE_FLIGHT, context, POD, "n1") is None
     assert await framework.run_pre_bind_plugins(context, POD, "n1") is None
     assert calls == ["p1.prebind_preflight", "p2.prebind"]
 
@@ -205,9 +205,9 @@ async def test_a_pod_that_is_unreserved_waits_no_longer() -> None:
     context, changed = CycleState(), replace(POD, priority=7)
     framework = await waiting_framework(context)
     await framework.run_reserve_plugins_unreserve(CycleState(), POD, "n1")
-    assert framework.will_wait_on_permit(POD)
+    assert framework.get_waiting_pod(POD.uid) is not None
     await framework.run_reserve_plugins_unreserve(context, changed, "n1")
-    assert not framework.will_wait_on_permit(POD)
+    assert framework.get_waiting_pod(POD.uid) is None
 
 
 @virtually
@@ -278,7 +278,7 @@ async def test_cycles_side_by_side_have_each_their_own_snapshot() -> None:
 def counted(framework: SchedulingFramework) -> dict[str, dict[tuple[str, ...], tuple[int, float]]]:
     """The families by name: how often, and seconds in all, by the values of the labels."""
     families = {}
-    for family in framework.timings.families():
+    for family in framework.shared.timings.families():
         assert isinstance(family, HistogramFamily)
         families[family.name] = {key: (sum(each.counts), each.sum_s) for key, each in family.durations}
     return families
@@ -309,7 +309,7 @@ async def test_runs_and_plugins_are_timed_by_how_they_ended() -> None:
 async def test_a_plugin_that_raises_counts_as_a_failure() -> None:
     framework = framework_of([plugin("p1", bind={"panic": "kaputt"})], [])
     with pytest.raises(KaputtError):
-        await framework.run_bind_plugins(CycleState(), POD, "n1")
+        await framework.run(runs.BIND, CycleState(), POD, "n1")
     families = counted(framework)
     assert families["parley_scheduler_extension_point_seconds"] == {
         ("test-scheduler", "bind", "Error"): (1, 0.0)

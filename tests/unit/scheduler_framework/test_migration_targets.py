@@ -8,17 +8,19 @@ import pytest
 
 from scheduler.permits.core.events import MigrationWanted
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import CycleContext, PreFilterResult
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import PreFilterResult
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.migration_targets import CHOICE_DEADLINE_S, MigrationTargets
 from scheduler.placing.plugins.profiles import FULL_PROFILE
-from scheduler.placing.runtime.assembly import of_profile
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import new_registry
+from scheduler.placing.plugins.registry import new_registry
 from scheduler.ports import MigratorError
 from tests.support.amounts import cu
-from tests.support.virtual_time import virtually
+from tests.support.early_framework import unshared
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_framework.plugin_worlds import node, pod, row
 
 VM = pod(
@@ -54,7 +56,9 @@ class Misbehaving:
 def targets(*nodes: NodeInfo, extra: Profile | None = None) -> MigrationTargets:
     registry = new_registry()
     registry.register("Misbehaving", Misbehaving)
-    framework = SchedulingFramework(of_profile(extra or Profile("parley"), registry, FULL_PROFILE))
+    framework = SchedulingFramework(
+        of_profile(extra or Profile("parley"), registry, FULL_PROFILE), unshared(now_s)
+    )
     snapshot = NodeSnapshot({each.name: each for each in nodes})
     profiles: dict[str, Any] = {"parley": framework}
     return MigrationTargets(profiles.__getitem__, lambda: snapshot)
@@ -72,7 +76,9 @@ async def test_a_vm_goes_where_its_likely_growth_has_most_room() -> None:
 
 async def test_plugins_see_the_nodes_that_the_choice_goes_by() -> None:
     """Not those of a cycle that was before."""
-    framework = SchedulingFramework(of_profile(Profile("parley"), new_registry(), FULL_PROFILE))
+    framework = SchedulingFramework(
+        of_profile(Profile("parley"), new_registry(), FULL_PROFILE), unshared(now_s)
+    )
     framework.set_snapshot(NodeSnapshot())
     now = NodeSnapshot({each.name: each for each in (HERE, other("b", 0))})
     await MigrationTargets(lambda _: framework, lambda: now).choose(WANTED)

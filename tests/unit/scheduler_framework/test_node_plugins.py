@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hosting.settings import FaultsError
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import EventResource, QueuedPod, QueueingHint, SchedulingEvent
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
 from scheduler.placing.core.status import Code
+from scheduler.placing.core.values import EventResource, QueueingHint, SchedulingEvent
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.node_conditions import (
     NodeAffinity,

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from protocol.wire import PodName
+from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import NodePluginScores, PreFilterResult
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.status import Code, Status, error_status, new_status
+from scheduler.placing.core.values import NodePluginScores, PreFilterResult
+from scheduler.placing.cycle.calls import TURN_S
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.turns import TURN_S
 from tests.support.virtual_time import compute, virtually
 
 POD = PodInfo(PodName("a", "default"), "u")
@@ -21,7 +25,7 @@ NEVER = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "no such zone").by("Zone
 BROKEN = error_status("broken")
 
 
-class Scripted:
+class Scripted(SchedulingFramework):
     """A framework that answers as told, and notes what it was asked."""
 
     def __init__(
@@ -45,9 +49,8 @@ class Scripted:
         self.asked.append(node.name)
         return self.statuses.get(node.name)
 
-    async def run_pre_score_plugins(
-        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
-    ) -> Status | None:
+    async def run(self, row: object, context: CycleContext, *asked: Any) -> Any:
+        assert row is runs.PRE_SCORE
         self.asked.append("pre-score")
         return self.pre_score
 

@@ -11,16 +11,16 @@ import pytest
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.plugin import (
+from scheduler.placing.core.queue import QueuePool
+from scheduler.placing.core.status import Code, new_status
+from scheduler.placing.core.values import (
     ActionType,
     EventResource,
     EventWithHint,
     PostFilterResult,
     SchedulingEvent,
 )
-from scheduler.placing.core.queue import QueuePool
-from scheduler.placing.core.status import Code, new_status
-from scheduler.placing.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
+from scheduler.placing.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Frameworks, enough
 from scheduler.placing.cycle.binding import PRE_FLIGHT_S
 from scheduler.placing.cycle.ports import CycleFailure
 from scheduler.placing.cycle.scheduler import END_S, PodScheduler
@@ -51,8 +51,8 @@ class SchedulerWorld(ExtenderWorld):
         self.unreadable = ""
         self.told: list[str] = []
         """What was reported of pods."""
-        extenders = Extenders({"test": self.extender}, self.shared)
-        self.scheduler = PodScheduler(extenders, self, self, clock=now_s, rng=random.Random(1))
+        frameworks = Frameworks({"test": self.extender}, self.shared)
+        self.scheduler = PodScheduler(frameworks, self, self, clock=now_s, rng=random.Random(1))
 
     def pod_info(self, manifest: Mapping[str, Any]) -> PodInfo:
         if self.unreadable:
@@ -423,7 +423,7 @@ async def test_a_gate_that_answers_with_no_status_keeps_its_pod_back_and_nothing
     [
         (lambda world: setattr(world, "unreadable", "no VirtualMachine"), QueuePool.UNSCHEDULABLE, ["Unschedulable: no VirtualMachine"]),
         (lambda world: world.scheduler.pod_seen(pod(deletionTimestamp="now")), None, []),
-        (lambda world: world.scheduler.use(Extenders({}, world.shared)), None, []),
+        (lambda world: world.scheduler.use(Frameworks({}, world.shared)), None, []),
     ],
     ids=["its need is not known", "it is being deleted", "no profile has its name any more"],
 )  # fmt: skip

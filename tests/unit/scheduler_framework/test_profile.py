@@ -5,7 +5,6 @@ from typing import Final
 
 import pytest
 
-from scheduler.placing.core.plugin import ExtensionPoint
 from scheduler.placing.core.profile import (
     NO_DEFAULTS,
     EnabledPlugin,
@@ -17,6 +16,7 @@ from scheduler.placing.core.profile import (
     common_faults,
     resolve,
 )
+from scheduler.placing.core.values import ExtensionPoint
 
 BIND, FILTER, SCORE, SORT = (
     ExtensionPoint.BIND,

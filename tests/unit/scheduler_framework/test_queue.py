@@ -9,15 +9,7 @@ import pytest
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.placing.core.enqueue import ALL_EVENTS, RegisteredEvents
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import (
-    ActionType,
-    EventResource,
-    EventWithHint,
-    QueuedPod,
-    QueueingHint,
-    SchedulingEvent,
-)
+from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import (
     MAX_UNSCHEDULABLE_S,
     MIN_STALE,
@@ -27,6 +19,13 @@ from scheduler.placing.core.queue import (
     by_priority,
 )
 from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import (
+    ActionType,
+    EventResource,
+    EventWithHint,
+    QueueingHint,
+    SchedulingEvent,
+)
 
 NODE_ADDED = SchedulingEvent(EventResource.NODE, ActionType.ADD)
 POD_DELETED = SchedulingEvent(EventResource.POD, ActionType.DELETE)

@@ -5,8 +5,9 @@ from importlib import metadata
 import pytest
 
 from hosting.registry import RegistryError
-from scheduler.placing.core.plugin import Plugin, RawArgs
-from scheduler.placing.runtime.registry import PLUGIN_GROUP, SHIPPED, Registry, new_registry
+from scheduler.placing.core.handle import RawArgs
+from scheduler.placing.core.plugin import Plugin
+from scheduler.placing.plugins.registry import PLUGIN_GROUP, SHIPPED, Registry, new_registry
 
 
 def make(args: RawArgs, handle: object) -> Plugin:

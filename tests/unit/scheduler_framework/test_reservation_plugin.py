@@ -11,19 +11,21 @@ from protocol.values import Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner
 from scheduler.permits.service.placements import CorePlacements
+from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
-from scheduler.placing.core.plugin import ExtensionPoint
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.placing.core.reservation import LedgerReservations
 from scheduler.placing.core.status import Status
-from scheduler.placing.extension.extender import FrameworkExtender
-from scheduler.placing.extension.ledger_reservations import LedgerReservations
-from scheduler.placing.extension.shared import ExtenderPorts, SharedExtension
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.assembly import of_profile
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.plugins.ledger_fit import LedgerFit
 from scheduler.placing.plugins.notes import RESERVATION_USED, find
 from scheduler.placing.plugins.queueing import PrioritySort
+from scheduler.placing.plugins.registry import Registry
 from scheduler.placing.plugins.reservation import NO_RESERVATION, ReservationPlugin
-from scheduler.placing.runtime.context import CycleState
-from scheduler.placing.runtime.registry import Registry
 from tests.support.amounts import cu
 from tests.support.servers import QUIET
 from tests.unit.scheduler_core import core_worlds
@@ -61,8 +63,8 @@ class World:
             registry.register(each.name, self._factory(each))
             enabled.append(each.name)
         profile = Profile("test", multi_point=PluginSet(tuple(EnabledPlugin(name) for name in enabled)))
-        self.shared = SharedExtension(ports, QUIET)
-        self.extender = FrameworkExtender(profile, registry, self.shared)
+        self.shared = SharedHooks(ports, QUIET)
+        self.extender = SchedulingFramework(of_profile(profile, registry), self.shared)
 
     @staticmethod
     def _factory(each: Told) -> Any:
@@ -259,7 +261,7 @@ async def test_nodes_with_a_reservation_for_the_pod_are_better(
         assert await world.filtered(POD, context) == {}
     else:
         assert await world.extender.run_pre_filter_plugins(context, POD, nodes) == (None, None)
-    assert await world.extender.run_pre_score_plugins(context, POD, nodes) is None
+    assert await world.extender.run(runs.PRE_SCORE, context, POD, nodes) is None
     found, _ = await world.extender.run_score_plugins(context, POD, nodes)
     assert {each.name: each.total for each in found} == scores
 
@@ -276,4 +278,4 @@ async def test_reservations_are_shown_on_the_plugins_pages() -> None:
     assert (shown.uid, shown.available) == ("r1", True)
     assert pages["/nominated"]({}) == {POD.uid: {"node": "n1", "reservation": "default/r1"}}
     assert pages["/nodes/{node}"]({"node": "x"}) == []
-    assert world.extender.list_plugins()[ExtensionPoint.FILTER] == ("Reservation", "LedgerFit")
+    assert world.extender.profile.points[ExtensionPoint.FILTER] == ("Reservation", "LedgerFit")

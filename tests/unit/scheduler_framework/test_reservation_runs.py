@@ -7,14 +7,14 @@ import pytest
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind, ReservationOwner
 from scheduler.placing.core.objects import RowInfo
-from scheduler.placing.core.plugin_points import Reservation
 from scheduler.placing.core.reservation import (
+    Reservation,
     best_reservation,
     most_allocated_score,
     restored,
     scale_scores,
 )
-from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (
     ERROR,

@@ -4,7 +4,7 @@ import asyncio
 
 from hosting.metrics import Family
 from scheduler.placing.core.monitor import SchedulingMonitor, SlowCycle
-from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.support.virtual_time import virtually
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld

@@ -7,11 +7,11 @@ import pytest
 
 from hosting import problems
 from hosting.server import Reply, Request, Route
-from scheduler.placing.core.debugging import score_table
-from scheduler.placing.core.plugin import NodePluginScores
-from scheduler.placing.core.plugin_points import Endpoint, Reservation
-from scheduler.placing.runtime.assembly import ProfileError
-from scheduler.placing.runtime.context import CycleState
+from scheduler.placing.core.diagnosis import score_table
+from scheduler.placing.core.reservation import Reservation
+from scheduler.placing.core.values import Endpoint, NodePluginScores
+from scheduler.placing.cycle.assembly import ProfileError
+from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import FILTERED, ExtenderWorld, told
 from tests.unit.scheduler_framework.plugin_worlds import node, pod, row

@@ -8,8 +8,8 @@ import pytest
 from hosting import settings
 from hosting.settings import SettingsError
 from scheduler.permits.service.config_file import model_of, read_configuration
-from scheduler.placing.core.plugin import ExtensionPoint
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.placing.core.values import ExtensionPoint
 
 PATH: Final = Path("c.yaml")
 WHOLE: Final = """

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from protocol.wire import PodName
+from scheduler.placing.core.handle import WaitingPod
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import WaitingPod
 from scheduler.placing.core.waiting import PermitAllowed, PermitRejected, PermitTimedOut
-from scheduler.placing.runtime.waiting_pods import WaitingPods
+from scheduler.placing.cycle.waiting_pods import WaitingPods
 from tests.support.virtual_time import now_s, turns, virtually
 
 

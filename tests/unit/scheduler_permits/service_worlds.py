@@ -23,6 +23,7 @@ from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.core.vms import VmRecord
 from scheduler.permits.service.batch import BatchService
 from scheduler.permits.service.service import PermitService
+from scheduler.permits.service.transport import PermitTransport
 from scheduler.ports import Journal, LeadershipGuard, Migrator, NotLeadingError
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns
@@ -177,6 +178,7 @@ class ServiceWorld:
         self.service = PermitService(
             self.core, self.cluster, now_s, log, journal, self.pools, migrator, guard=guard
         )
+        self.transport = PermitTransport(self.service)
         self.batches = BatchService(self.service, self.core.vms)
         self.core.apply(events.NodeSeen(NodeSpec("n1", cu(room), UNIT)))
         self.core.apply(events.PoolSeen(PoolSpec("bank", UNIT)))
@@ -196,7 +198,7 @@ class ServiceWorld:
 
     async def post(self, body: bytes, *, header: bool = False) -> Reply | HangUp:
         headers = {"parley-agent": str(UUID(int=1))} if header else {}
-        return await self.service.serve(Request("POST", "/", body, headers))
+        return await self.transport.serve(Request("POST", "/", body, headers))
 
     async def reply(self, body: bytes) -> Reply:
         """Send one request that is answered."""

@@ -62,7 +62,7 @@ async def test_growth_waits_for_the_pool_and_gets_what_it_allows(
 async def test_a_pool_that_answers_within_the_call_keeps_nobody_waiting() -> None:
     world = ServiceWorld("a", "b")
     world.pools.at_once = PoolVerdict(5, Reason(ReasonCode.POOL, "quota"))
-    first, second = world.service.decide(ask("a", 4)), world.service.decide(ask("b", 4))
+    first, second = world.transport.decide(ask("a", 4)), world.transport.decide(ask("b", 4))
     assert isinstance(first, Reply)
     assert isinstance(second, Reply)
     assert (permit(first), permit(second)) == ((4, []), (1, ["pool"]))
@@ -317,7 +317,7 @@ async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_call
     waited_s: float,
 ) -> None:
     world = ServiceWorld()
-    reply = await world.service.serve(Request("POST", "/", plain("nobody", 2), waited_s=waited_s))
+    reply = await world.transport.serve(Request("POST", "/", plain("nobody", 2), waited_s=waited_s))
     assert isinstance(reply, Reply)
     assert (reply.status, reply.content_type) == (404, "text/plain; charset=utf-8")
     assert 3.0 <= now_s() + waited_s < service.FIRST_DEADLINE_S

@@ -30,7 +30,7 @@ async def test_a_waiter_that_is_overtaken_while_it_waits_is_not_asked_about() ->
     world = await PoolWorld(doorman).open()
     world.born("a", "b", "c")
     tasks = [await world.growing(name, 5) for name in ("a", "b", "c")]
-    assert permit(world.service.decide(world.body("b", 1))) == (1, [])
+    assert permit(world.transport.decide(world.body("b", 1))) == (1, [])
     got = [await task for task in tasks]
     assert [status(each) for each in got] == [200, 409, 200]
     assert [question.names for question in doorman.heard] == [("a",), ("c",)]
@@ -45,7 +45,7 @@ async def test_a_question_that_nobody_waits_for_any_more_holds_nobody_up() -> No
     world.born("a", "b")
     first = await world.growing("a", 100)
     await until(0.1)
-    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
+    assert permit(world.transport.decide(world.body("a", 1))) == (1, [])
     assert status(await first) == 409
     began_s = now_s()
     assert permit(await world.reply(world.body("b", 2))) == (2, [])

@@ -84,7 +84,7 @@ async def test_a_pool_that_hangs_beside_one_that_does_not() -> None:
     tasks = []
     for name in sick:
         tasks.append(await world.growing(name, 2))
-        assert permit(world.service.decide(world.body("a", world.held("a") + 1)))[1] == []
+        assert permit(world.transport.decide(world.body("a", world.held("a") + 1)))[1] == []
     assert now_s() == 0.0
     got = await asyncio.wait_for(asyncio.gather(*tasks), 2 + TICK_S)
     assert {permit(each)[0] for each in got} == {1}
@@ -215,7 +215,7 @@ async def test_at_the_end_nobody_waits_and_no_task_is_left(phase: str) -> None:
     world = await PoolWorld(doorman).open()
     world.born("a", "b", "c")
     bodies = [world.body(name, 50) for name in ("a", "b", "c")]
-    tasks = [asyncio.ensure_future(_awaited(world.service.decide(body))) for body in bodies]
+    tasks = [asyncio.ensure_future(_awaited(world.transport.decide(body))) for body in bodies]
     if phase == "a verdict":
         doorman.says = None
     await until({"a later question": 0.6, "a verdict": 0.45}.get(phase, 0.0))
@@ -246,7 +246,7 @@ async def test_who_ends_at_once_leaves_no_question_that_nobody_awaits() -> None:
     world.born("a")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        outcome = world.service.decide(world.body("a", 3))
+        outcome = world.transport.decide(world.body("a", 3))
         await world.service.close()
         got = await _awaited(outcome)
         assert isinstance(got, Reply)

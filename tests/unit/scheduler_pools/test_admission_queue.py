@@ -37,9 +37,9 @@ async def test_what_computes_only_is_asked_and_answered_within_the_call() -> Non
     doorman = Doorman(10)
     world = await PoolWorld(doorman).open()
     world.born("a", "b")
-    got = world.service.decide(world.body("a", 20))
+    got = world.transport.decide(world.body("a", 20))
     assert permit(got) == (9, ["pool"])
-    assert permit(world.service.decide(world.body("b", 4))) == (1, ["pool-saturated"])
+    assert permit(world.transport.decide(world.body("b", 4))) == (1, ["pool-saturated"])
     assert now_s() == 0.0
     assert await world.clean()
 

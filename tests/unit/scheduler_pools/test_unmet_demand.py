@@ -115,8 +115,8 @@ async def test_failures_leave_no_claim_and_take_none_away() -> None:
 async def test_who_gives_back_at_once_what_was_granted_claims_nothing() -> None:
     world = await PoolWorld(Doorman(10)).open()
     world.born("a")
-    assert permit(world.service.decide(world.body("a", 20))) == (10, ["pool"])
-    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
+    assert permit(world.transport.decide(world.body("a", 20))) == (10, ["pool"])
+    assert permit(world.transport.decide(world.body("a", 1))) == (1, [])
     world.shows("a", 1)
     assert world.objects.unmet_demand() == {}
 

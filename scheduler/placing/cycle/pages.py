@@ -22,17 +22,16 @@ from protocol.pages import (
     DiagnosisInShort,
     DiagnosisShown,
     FailureShown,
-    ReservationShown,
     ScheduledNode,
 )
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
-from scheduler.placing.core.debugging import MOST_NODES, DebugFlags
-from scheduler.placing.core.diagnosis import Diagnosis, DiagnosisStore
+from scheduler.placing.core.diagnosis import MOST_NODES, DebugFlags, Diagnosis, DiagnosisStore
 from scheduler.placing.core.nominations import NominatedPods
 from scheduler.placing.core.objects import NodeInfo
-from scheduler.placing.core.plugin import Plugin
-from scheduler.placing.core.plugin_points import APIServiceProvider, Endpoint, Reservation
+from scheduler.placing.core.plugin import APIServiceProvider, Plugin
+from scheduler.placing.core.reservation import Reservation, shown_reservation
+from scheduler.placing.core.values import Endpoint
 
 PREFIX: Final = "/v1/scheduling"
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -152,7 +151,7 @@ SET_FLAGS: Final = Operation(
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPages:
-    """The pages of the scheduler itself, from what the extenders of all profiles share.
+    """The pages of the scheduler itself, from what the frameworks of all profiles share.
 
     `nodes` are the nodes of the last cycle, `reservations` those of a node now.
     """
@@ -232,16 +231,6 @@ class SchedulingPages:
         self.flags.scores, self.flags.filters = body.scores, body.filters
         self.log.info("debug output switched", scores=body.scores, filters=body.filters)
         return _page(_shown_flags(self.flags))
-
-
-def shown_reservation(reservation: Reservation) -> ReservationShown:
-    return ReservationShown(
-        name=reservation.name,
-        uid=reservation.uid,
-        allocatable=_amount(reservation.allocatable),
-        allocated=_amount(reservation.allocated),
-        available=reservation.is_matchable,
-    )
 
 
 def _shown_diagnosis(diagnosis: Diagnosis) -> DiagnosisShown:

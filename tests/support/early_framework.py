@@ -1,22 +1,28 @@
 """Frameworks that are built as in the time of seed 001, with its texts. Source: reference/kubernetes.md 1.2.
 
 There were two ways. At first every registered plugin was made, and called wherever it has a method for it; then a configuration
-said which plugins are called at which point. A scheduler is built from profiles instead (`scheduler.placing.runtime.assembly`).
+said which plugins are called at which point. A scheduler is built from profiles instead (`scheduler.placing.cycle.assembly`).
 """
 
 import enum
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
+from hosting import logs
 from hosting.registry import at_once
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import METHODS, CycleContext, ExtensionPoint, Plugin, UnreservePlugin
+from scheduler.placing.core.plugin import METHODS, CycleContext, Plugin, UnreservePlugin
 from scheduler.placing.core.profile import PluginArgs, PluginSet, ResolvedProfile
-from scheduler.placing.runtime import early
-from scheduler.placing.runtime.assembly import Instances
-from scheduler.placing.runtime.framework import SchedulingFramework
-from scheduler.placing.runtime.registry import Registry
+from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.cycle.assembly import Instances
+from scheduler.placing.cycle.calls import answered
+from scheduler.placing.cycle.early import EarlyRuns
+from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
+from scheduler.placing.plugins.registry import Registry
+from scheduler.ports import PlacementAdmission, Placements
 
 
 class EarlyPoint(enum.StrEnum):
@@ -75,7 +81,7 @@ class EarlyConfigError(ValueError):
 
 
 class EarlyFramework(SchedulingFramework):
-    """A framework in which Unreserve is a point of its own; in all else that of today.
+    """A framework in which Unreserve is a point of its own, with the four runs of the seed; in all else that of today.
 
     `names` are the plugins to make, `args` those that have any. `choose` says from the plugins which are called where.
     """
@@ -97,11 +103,22 @@ class EarlyFramework(SchedulingFramework):
             )
             return Instances(_profile(chosen, plugins, args), plugins)
 
-        super().__init__(assembled)
+        super().__init__(assembled, unshared(time.monotonic))
+        early = EarlyRuns(self)
+        self.run_reserve_plugins = early.run_reserve_plugins
+        self.run_prebind_plugins = early.run_prebind_plugins
+        self.run_permit_plugins = early.run_permit_plugins
 
     async def run_unreserve_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         """Call the plugins that are enabled at Unreserve, in their order."""
-        await early.run_unreserve_plugins(self._unreserving, context, pod, node_name)
+        for plugin in self._unreserving:
+            await answered(plugin.unreserve(context, pod, node_name))
+
+
+def unshared(clock: Callable[[], float]) -> SharedHooks:
+    """What a framework shares with nobody: there is no ledger and no pool."""
+    ports = ExtenderPorts(cast("Placements", None), cast("PlacementAdmission", None), clock)
+    return SharedHooks(ports, logs.logger("test"))
 
 
 def new_framework_of_all(registry: Registry) -> EarlyFramework:

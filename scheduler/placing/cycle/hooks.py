@@ -1,34 +1,28 @@
-"""What the framework extenders of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
+"""What the frameworks of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
 
-The plugins of any profile reach it through their extender; the cycle and the daemon call it themselves.
+The plugins of any profile reach it through their handle; the cycle and the daemon call it themselves.
 """
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from hosting import server
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family
-from scheduler.placing.core.debugging import DebugFlags
-from scheduler.placing.core.diagnosis import DiagnosisStore
+from scheduler.placing.core.diagnosis import DebugFlags, DiagnosisStore
+from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
 from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
 from scheduler.placing.core.nominations import NominatedPods
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.plugin import Plugin
-from scheduler.placing.core.plugin_points import (
-    ErrorHandlerFilter,
-    ForgetPodHandler,
-    NextPodPlugin,
-    Reservation,
-    SchedulerAdapter,
-)
+from scheduler.placing.core.plugin import NextPodPlugin, Plugin
+from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.status import Status
-from scheduler.placing.extension.services import PluginServices, SchedulingPages
-from scheduler.placing.runtime.timing import Timings
-from scheduler.placing.runtime.waiting_pods import WaitingPods
+from scheduler.placing.cycle.calls import Timings
+from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
+from scheduler.placing.cycle.waiting_pods import WaitingPods
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 H = TypeVar("H", bound=Callable[..., object])
@@ -122,8 +116,8 @@ class ExtenderPorts:
     client_set: Any = None
 
 
-class SharedExtension:
-    """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
+class SharedHooks:
+    """What the frameworks share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
         self,
@@ -131,7 +125,7 @@ class SharedExtension:
         log: Logger,
         *,
         monitor: SchedulingMonitor | None = None,
-        before: "SharedExtension | None" = None,
+        before: "SharedHooks | None" = None,
     ) -> None:
         """`before` is what other profiles shared, whose place these take: what is known of pods stays, what plugins have registered
         does not."""
@@ -151,7 +145,7 @@ class SharedExtension:
         self._next_pod: NextPodPlugin | None = None
         self._scheduler: SchedulerAdapter | None = None
 
-    # ------------------------------------------------------------ while the extenders are built
+    # ------------------------------------------------------------ while the frameworks are built
 
     def take_up(self, plugin: Plugin) -> None:
         """A plugin was built. Of all profiles, the first plugin that says whose turn it is counts. Raises what its `endpoints` does,
@@ -161,7 +155,7 @@ class SharedExtension:
             self._next_pod = plugin
 
     def use_scheduler(self, adapter: SchedulerAdapter) -> None:
-        """The extenders were built; from now on plugins may ask for the scheduler."""
+        """The frameworks were built; from now on plugins may ask for the scheduler."""
         self._scheduler = adapter
 
     def scheduler(self) -> SchedulerAdapter:
@@ -236,7 +230,7 @@ class SharedExtension:
         )
 
     def routes(self, nodes: Callable[[], Mapping[str, NodeInfo]]) -> tuple[server.Route, ...]:
-        """`/v1/scheduling/…`. `nodes` are those of the last cycle. Call it once the extenders are built."""
+        """`/v1/scheduling/…`. `nodes` are those of the last cycle. Call it once the frameworks are built."""
         return SchedulingPages(
             self._services,
             self.flags,
@@ -265,3 +259,7 @@ class SharedExtension:
                 (((), float(self.monitor.drops)),),
             ),
         )
+
+
+SharedExtension: TypeAlias = SharedHooks
+"""The name by which authors of plugins import it (`parley.scheduling`)."""

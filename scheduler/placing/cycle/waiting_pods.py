@@ -6,8 +6,8 @@ What is decided is in `scheduler.placing.core.waiting`. Sources: seed 001, `Wait
 import asyncio
 from collections.abc import Callable, Mapping
 
+from scheduler.placing.core.handle import WaitingPod
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.plugin import WaitingPod
 from scheduler.placing.core.waiting import PermitWait, Settled, WaitPhase, begin_wait
 
 

@@ -5,7 +5,7 @@ from importlib import metadata
 from typing import Final
 
 from hosting.registry import FactoryRegistry, RegistryError
-from scheduler.placing.core.plugin import PluginFactory
+from scheduler.placing.core.handle import PluginFactory
 
 PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler.placing.core.plugin import ContextData
-from scheduler.placing.runtime.waiting_pods import WaitingEntry
+from scheduler.placing.core.values import ContextData
+from scheduler.placing.cycle.waiting_pods import WaitingEntry
 
 
 class LockError(RuntimeError):
@@ -89,7 +89,7 @@ class NotFoundError(LookupError):
 class PluginContext:
     """What the plugins of one scheduling cycle keep for each other. All plugins are trusted.
 
-    The lock is there for several steps that belong together; `scheduler.placing.runtime.context` has its rules.
+    The lock is there for several steps that belong together; `scheduler.placing.cycle.context` has its rules.
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,233 @@
+"""How plugins are called: what they answered, whose fault an error is, how long calls took, and when others have their turn.
+
+Durations are plain counts, read when somebody scrapes. What is called for each node is timed for one node in ten.
+Source: reference/kubernetes.md 1.9, "Metrics".
+"""
+
+import asyncio
+import inspect
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from hosting.metrics import AnyFamily, Durations, HistogramFamily
+from scheduler.placing.core.plugin import CycleContext, Plugin
+from scheduler.placing.core.profile import ResolvedProfile
+from scheduler.placing.core.runs import PointAnswers, PointRun
+from scheduler.placing.core.status import Code, Status, is_success
+from scheduler.placing.core.values import ExtensionPoint, MaybeAwaited
+
+R = TypeVar("R")
+T = TypeVar("T")
+Method: TypeAlias = Callable[..., Any]
+Methods: TypeAlias = Sequence[tuple[str, Method]]
+"""Methods of plugins, with the plugins' names, in the order in which they are called."""
+_BLAMED: Final = "plugin "
+
+
+async def answered(answer: MaybeAwaited[T]) -> T:
+    """The answer; waited for only where it has to be."""
+    if inspect.isawaitable(answer):
+        return await cast("Awaitable[T]", answer)
+    return answer
+
+
+def blame(error: Exception, plugin: str, point: str) -> None:
+    """Note at what a plugin raised, or at what its answer led to, which plugin it was. The first note stays: it is the nearest."""
+    if not any(note.startswith(_BLAMED) for note in getattr(error, "__notes__", ())):
+        error.add_note(f'{_BLAMED}"{plugin}" failed at {point}')
+
+
+def fault_text(error: Exception) -> str:
+    """What went wrong, in one line, with the plugin where `blame` named one."""
+    blamed = [note for note in getattr(error, "__notes__", ()) if note.startswith(_BLAMED)]
+    return ": ".join([*blamed, repr(error)])
+
+
+SAMPLED_EACH: Final = 10
+"""Of what is called for each node, the share that is timed."""
+
+SUCCEEDED: Final = str(Code.SUCCESS)
+"""How an answer without a status is counted."""
+
+RAISED: Final = str(Code.ERROR)
+"""How a call that raises is counted, or one that is cancelled."""
+
+
+def outcome_of(answer: object) -> str:
+    """The name of the status in a plugin's answer, or in what a run returns: the answer itself, or a part of it."""
+    if isinstance(answer, tuple):
+        answer = next((part for part in answer if isinstance(part, Status)), None)
+    if not isinstance(answer, Status):
+        return SUCCEEDED
+    return str(answer.code) if isinstance(answer.code, Code) else str(Code.ERROR)
+
+
+class Timings:
+    """Durations (s) by profile, point and status, by plugin, point and status, and of waits for a permit by status."""
+
+    def __init__(self) -> None:
+        self._points: defaultdict[tuple[str, ...], Durations] = defaultdict(Durations)
+        self._plugins: defaultdict[tuple[str, ...], Durations] = defaultdict(Durations)
+        self._waits: defaultdict[tuple[str, ...], Durations] = defaultdict(Durations)
+        self._calls = 0
+
+    def is_sampled(self) -> bool:
+        """Whether the calls for the node that is next are timed."""
+        self._calls = (self._calls + 1) % SAMPLED_EACH
+        return self._calls == 1
+
+    def point(self, profile: str, point: str, status: str, duration_s: float) -> None:
+        """A run of all plugins of a point is over."""
+        self._points[profile, point, status].observe(duration_s)
+
+    def plugin(self, plugin: str, point: str, status: str, duration_s: float) -> None:
+        self._plugins[plugin, point, status].observe(duration_s)
+
+    def permit_wait(self, status: str, duration_s: float) -> None:
+        self._waits[status,].observe(duration_s)
+
+    def families(self) -> tuple[AnyFamily, ...]:
+        """The durations so far."""
+        return (
+            _family(
+                "parley_scheduler_extension_point",
+                "Runs of an extension point",
+                self._points,
+                "profile",
+                "point",
+                "status",
+            ),
+            _family(
+                "parley_scheduler_framework_plugin",
+                "Calls of a plugin",
+                self._plugins,
+                "plugin",
+                "point",
+                "status",
+            ),
+            _family("parley_scheduler_permit_wait", "Waits for the permit", self._waits, "status"),
+        )
+
+
+def _family(
+    name: str, about: str, durations: Mapping[tuple[str, ...], Durations], *labels: str
+) -> HistogramFamily:
+    now = tuple((values, each.now()) for values, each in durations.items())
+    return HistogramFamily(f"{name}_seconds", f"{about}, by the outcome", now, labels)
+
+
+TURN_S: Final = 0.003
+"""How long a loop goes on before others have their turn."""
+
+
+class LoopTurns:
+    """Gives the event loop its turn every `TURN_S`, counted from the making of this."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until_s = self._loop.time() + TURN_S
+
+    @property
+    def is_due(self) -> bool:
+        """Asked between two nodes: whether others should have their turn."""
+        return self._loop.time() >= self._until_s
+
+    async def give(self) -> None:
+        """Let others go on."""
+        await asyncio.sleep(0)
+        self._until_s = self._loop.time() + TURN_S
+
+
+class PointCalls:
+    """Calls the plugins of one profile, row by row of the table, and counts how long that takes."""
+
+    def __init__(
+        self,
+        profile: ResolvedProfile,
+        plugins: Mapping[str, Plugin],
+        timings: Timings,
+        now_s: Callable[[], float],
+    ) -> None:
+        self.profile: Final = profile
+        self.timings: Final = timings
+        self._plugins: Final = plugins
+        self._now_s: Final = now_s
+        self._known: Final[dict[tuple[ExtensionPoint | None, tuple[str, ...]], Methods]] = {}
+
+    def plugins_at(self, point: ExtensionPoint) -> tuple[Plugin, ...]:
+        return tuple(self._plugins[name] for name in self.profile.points[point])
+
+    def methods(self, point: ExtensionPoint | None, *methods: str) -> Methods:
+        """The plugins of a point (None: all) that have one of these methods, with the first of them; looked for once."""
+        found = self._known.get((point, methods))
+        if found is None:
+            plugins = self._plugins.values() if point is None else self.plugins_at(point)
+            had = (
+                (plugin, next(filter(callable, (getattr(plugin, each, None) for each in methods)), None))
+                for plugin in plugins
+            )
+            found = [(plugin.name(), method) for plugin, method in had if method is not None]
+            self._known[point, methods] = found
+        return found
+
+    async def run(self, row: PointRun[R], context: CycleContext, *asked: Any) -> R:
+        """Ask the plugins of a row, in order, as long as their answers let the run go on; what it comes to."""
+        run = self._run(row, row.answers(asked[0]), context, *asked)
+        return await (self.timed(row.name, run) if row.name else run)
+
+    async def _run(self, row: PointRun[R], answers: PointAnswers[R], context: CycleContext, *asked: Any) -> R:
+        passed_over = (getattr(context, row.skip_set) if row.skip_set else None) or ()
+        plugins = self.methods(row.point, *row.methods)
+        if row.counts_all and row.point is not None and len(plugins) < len(self.profile.points[row.point]):
+            answers.takes("", None)
+        called = row.called or row.name or row.methods[0]
+        try:
+            for name, method in plugins:
+                if name in passed_over:
+                    continue
+                answer = await self.ask(called, name, method, context, *asked, is_counted=bool(row.name))
+                if not answers.takes(name, answer):
+                    break
+        finally:
+            if row.notes:
+                setattr(context, row.notes, answers.skipped)
+        return answers.outcome()
+
+    async def changed(
+        self, point: ExtensionPoint, method: str, context: CycleContext, *shown: Any
+    ) -> tuple[tuple[Any, ...], Status | None]:
+        """What the transformers of a point make of what they are `shown`, one after the other; the first status that is no Success
+        ends that."""
+        for name, change in self.methods(point, method):
+            *changed, status = await self.ask(method, name, change, context, *shown, is_counted=False)
+            if status is not None and not is_success(status):
+                return shown, status.by(name)
+            shown = tuple(new if new is not None else old for old, new in zip(shown, changed, strict=True))
+        return shown, None
+
+    async def ask(
+        self, called: str, plugin: str, method: Method, *arguments: object, is_counted: bool = True
+    ) -> Any:
+        """One answer of a plugin. What it raises goes on, with the plugin's name."""
+        started_s, ended = self._now_s(), RAISED
+        try:
+            answer = await answered(method(*arguments))
+            ended = outcome_of(answer)
+            return answer
+        except Exception as error:
+            blame(error, plugin, called)
+            raise
+        finally:
+            if is_counted:
+                self.timings.plugin(plugin, called, ended, self._now_s() - started_s)
+
+    async def timed(self, name: str, run: Awaitable[R]) -> R:
+        """Count how long a run takes, by the status that it returns."""
+        started_s, ended = self._now_s(), RAISED
+        try:
+            answer = await run
+            ended = outcome_of(answer)
+            return answer
+        finally:
+            self.timings.point(self.profile.scheduler_name, name, ended, self._now_s() - started_s)

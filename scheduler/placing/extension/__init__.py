@@ -1,1 +1,0 @@
-"""The framework extender: transformers, reservations, error filters, diagnosis. Source: seed 002."""

@@ -1,1 +1,0 @@
-"""Runs plugins at their extension points, and keeps the pods that wait for a permit."""
