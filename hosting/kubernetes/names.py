@@ -55,7 +55,7 @@ kube-scheduler does not see."""
 RESERVATION: Final = "parley.dev/reservation"
 """Annotation that the scheduler gives a pod when it binds it: the UID of the reservation whose room the pod uses."""
 RESERVATION_REQUIRED: Final = "parley.dev/reservation-required"
-"""Annotation: "true" places a pod only where it gets the room of a reservation."""
+"""Annotation: "true" (any word but "false") places a pod only where it gets the room of a reservation."""
 MANAGED: Final = "parley.dev/managed"
 """Extended resource of pods that kube-scheduler must ask us about. No node has any of it, and none is needed."""
 
