@@ -59,6 +59,25 @@ RESERVATION_REQUIRED: Final = "parley.dev/reservation-required"
 MANAGED: Final = "parley.dev/managed"
 """Extended resource of pods that kube-scheduler must ask us about. No node has any of it, and none is needed."""
 
+_EITHER: Final = frozenset({EVICTION_ENABLED, EVICTION_PRIORITY, SUB_PRIORITY, EVICTION_POLICY})
+LABELS: Final = _EITHER | {ENABLED, QOS_CLASS, POOL, ROLE}
+"""All that are read of a pod or VirtualMachine."""
+ANNOTATIONS: Final = _EITHER | {
+    CONFIG,
+    UNIT,
+    BOUNDS,
+    SHARES,
+    RESTART,
+    FENCE,
+    INFORMANT,
+    METRICS_PLUGIN,
+    EVICT,
+    CPU_BURST,
+    RESERVATION,
+    RESERVATION_REQUIRED,
+}
+"""All that are read of a pod or VirtualMachine, or written to it."""
+
 KOORDINATOR: Final = "koordinator.sh/"
 """The published prefix of `eviction-enabled`, `eviction-priority`, `eviction-policy` and `priority`, which are understood where ours are
 not given. Source: reference/koordinator.md 3.3."""
