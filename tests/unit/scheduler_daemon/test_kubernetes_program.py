@@ -7,17 +7,24 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from hosting import lifecycle
 from hosting.addresses import Advertised
+from hosting.backoff import Backoff
 from hosting.kubernetes import names
 from hosting.kubernetes.connection import ApiCall
-from hosting.kubernetes.resources import LEASES, NODES, PODS, VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, VIRTUAL_MACHINES, Manifest
+from scheduler.daemon import leader
 from scheduler.daemon.leader import KubernetesProgram
 from scheduler.daemon.term import KubernetesOptions
 from tests.support.kube_api import FakeApiServer
+from tests.support.kube_store import Selector
 from tests.support.processes import free_port, post, write_json
 from tests.support.waiting import until
 from tests.unit.scheduler_daemon.test_serving import OPTIONS
+
+RULES = ("ns", "rules")
 
 
 def _options(**given: Any) -> KubernetesOptions:
@@ -98,3 +105,34 @@ async def test_a_first_request_that_comes_before_the_lease_is_free_is_answered_o
         assert not done, "nobody leads"
         status, body = await asked
     assert (status, json.loads(body)["permit"]) == (200, {"vCPUs": 2, "mem": 2})
+
+
+async def test_a_config_map_with_faults_is_told_of_at_the_start_once_for_each_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, options = FakeApiServer(), _options(config_map=RULES)
+    monkeypatch.setattr(leader, "RETRY", Backoff(base_s=0.01, cap_s=0.01))
+
+    def written(text: str) -> None:
+        metadata = {"namespace": "ns", "name": "rules"}
+        server.put(CONFIG_MAPS, {"metadata": metadata, "data": {"config.yaml": text}})
+
+    def notes() -> list[tuple[str, str]]:
+        return [
+            (each["regarding"]["name"], each["note"]) for each in server.store.select(EVENTS, "", Selector())
+        ]
+
+    def tries() -> int:
+        return sum("/configmaps" in call.path for call in server.calls)
+
+    written("growth: {stop: flase}")
+    async with _running(server, options):
+        await until(notes)
+        seen = tries()
+        await until(lambda: tries() > seen + 5)
+        ((name, text),) = notes()
+        assert name == "rules"
+        assert text.startswith("not taken up, this scheduler does not lead until that is mended: ")
+        assert "growth.stop" in text
+        written("growth: {stopp: true}")
+        await until(lambda: len(notes()) == 2)
