@@ -38,6 +38,7 @@ from tests.unit.parley.explain.cases import (
     document,
     explanation,
     limited,
+    pool,
     scheduler_part,
     written,
 )
@@ -192,6 +193,14 @@ def test_an_error_that_heals_at_once_is_no_cause_yet(code: ErrorCode) -> None:
     fault = {"peer": "scheduler", "code": code.value, "status": 409, "message": "again"}
     told = document(standingFaults=[fault], scheduler=scheduler_part(failures=1))
     assert cause_of(Evidence(VM, agent_facts(told), explanation())).code == CauseCode.SATISFIED
+
+
+def test_what_there_is_one_of_is_in_the_singular() -> None:
+    failing = {"phase": "failing", "failures": 1, "fault": "500", "to": written(5), "sinceSeconds": 7.0}
+    one = explanation(pool=pool(held_units=1, vm_units=1, most_units=1))
+    lines = answer(Evidence(VM, agent_facts(document(wants=5, state="stuck", resize=failing)), one)).lines
+    assert lines[1].endswith("500 (1 time since 7.0 s ago)")
+    assert any("bank holds 1 of 1 unit, this VM 1" in line for line in lines)
 
 
 def test_what_makes_the_rest_meaningless_comes_first() -> None:
