@@ -97,7 +97,7 @@ class VmInShort(Document, frozen=True):
     that still counts.
 
     `state` is a `Health` with `state_reasons`; `reason_code` is the code of the scheduler's reason that binds, null where it denies nothing. `tied` says
-    that CPUs and memory grow together.
+    that CPUs and memory grow together. `mismatch` says how the control groups of a pod differ from its size.
     """
 
     vm: str
@@ -119,6 +119,7 @@ class VmInShort(Document, frozen=True):
     faults: tuple[str, ...] = ()
     state: str = ""
     state_reasons: tuple[str, ...] = ()
+    mismatch: str | None = None
     counts: CountsShown = CountsShown()
     machine: MachineShown | None = None
     warnings: tuple[str, ...] = ()

@@ -112,6 +112,8 @@ async def test_containers_are_told_in_the_page_of_a_pod_and_in_the_metrics() -> 
             "restarts": 3,
             "lastEnd": "main ended: OOMKilled",
         }
+        (short,) = json.loads(vm_pages.vms_page("node-a", "life-1", [made.runner]))["vms"]
+        assert (short["mismatch"], short["counts"]["restarts"]) == ("it differs", 0)
         name = made.runner.vm.name
         made.runner.stats.ends.update(OOMKilled=2, Error=1)
         families = list(runner_metrics.families([made.runner], 0))
