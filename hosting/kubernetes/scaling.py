@@ -43,7 +43,7 @@ class ScalingPolicy:
 
         Raises `ValueError` where spec or selector is no mapping.
         """
-        spec: Mapping[str, Any] = manifest.get("spec") or {}
+        spec: Any = manifest.get("spec") or {}
         if not isinstance(spec, Mapping) or not isinstance(spec.get("selector") or {}, Mapping):
             wrong = "spec" if not isinstance(spec, Mapping) else "spec.selector"
             raise ValueError(f"{wrong}: must be a mapping")
