@@ -70,8 +70,18 @@ def _shown(value: object) -> object:
 
 
 def _cleaned(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A line for a terminal: JSON escapes the characters that a terminal would obey, and here they are taken out."""
-    return {key: clean(value, MAX_SHOWN) if isinstance(value, str) else value for key, value in event.items()}
+    """A line for a terminal: JSON escapes the characters that a terminal would obey, and here they are taken out. A traceback keeps its lines."""
+    traceback = event.pop("exception", None)
+    found = {
+        key: clean(value, MAX_SHOWN) if isinstance(value, str) else value for key, value in event.items()
+    }
+    if isinstance(traceback, str):
+        found["exception"] = "\n".join(map(_cleaned_line, traceback.splitlines()))
+    return found
+
+
+def _cleaned_line(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip(" "))) + clean(line, MAX_SHOWN)
 
 
 class _Libraries(logging.Handler):
@@ -116,16 +126,20 @@ def configure(level: str = "info", style: Style = "auto") -> None:
         _open_stderr()
     for_people = style == "console" or (style == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
         if for_people
         else structlog.processors.JSONRenderer(serializer=_json)
     )
-    own: structlog.typing.Processor = _cleaned if for_people else _TRACEBACKS
+    own: tuple[structlog.typing.Processor, ...] = (
+        (structlog.processors.format_exc_info, _cleaned) if for_people else (_TRACEBACKS,)
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            own,
+            *own,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),

@@ -337,6 +337,7 @@ class Demo:
             "load": None if self._burner is None else self._burner.figures(self._sizes(), this_machine),
             "nodes": {self._stage.node: node},
             "apart": self._comparison.figures(),
+            "mismatches": {vm.vm: vm.mismatch for vm in self._vms if vm.mismatch},
             "sizes": moves(self._observer.sizes),
             "machines": {
                 vm.vm: msgspec.to_builtins(vm.machine) for vm in self._vms if vm.machine is not None

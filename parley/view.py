@@ -116,6 +116,8 @@ def summary(result: Mapping[str, Any]) -> str:
         refusals = ", ".join(f"{code} {count}" for code, count in vm["refusals"].items()) or "none"
         lines.append(f"  {vm_name}: permits {vm['permits']}, resizes {vm['resizes']}, refusals: {refusals}")
         lines += _restarts(vm)
+        if differs := result["mismatches"].get(vm_name):
+            lines.append(f"    at its end: {clean(differs, MAX_LINE)}")
         lines += [f"    {_moved(result['sizes'][vm_name])}"] if vm_name in result["sizes"] else []
     found = result["load"]
     if found is not None:

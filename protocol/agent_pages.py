@@ -97,8 +97,8 @@ class VmInShort(Document, frozen=True):
     """One VM of `/v1/vms`. `size` is its present amount, `target` the amount of the last resize, `goal` the amount that it should have,
     `permit` the last permit, `held` the part of the permit that still counts.
 
-    `state` is a `Health` with `state_reasons`; `reason_code` is the code of the scheduler's reason that binds, null if it denies nothing.
-    `tied` says that CPUs and memory grow together.
+    `state` is a `Health` with `state_reasons`; `reason_code` is the code of the scheduler's reason that binds, null if it denies nothing. `tied` says
+    that CPUs and memory grow together. `mismatch` says how the control groups of a pod differ from its size.
     """
 
     vm: str
@@ -120,6 +120,7 @@ class VmInShort(Document, frozen=True):
     faults: tuple[str, ...] = ()
     state: str = ""
     state_reasons: tuple[str, ...] = ()
+    mismatch: str | None = None
     counts: CountsShown = CountsShown()
     machine: MachineShown | None = None
     warnings: tuple[str, ...] = ()

@@ -147,6 +147,7 @@ def _in_short(runner: Runner, notes: VmNotes, now_s: float) -> dict[str, Any]:
         "faults": tuple(without_ids(f"{peer}: {fault}") for peer, fault in _faults(state)),
         "state": now.health.value,
         "state_reasons": tuple(without_ids(reason) for reason in now.reasons),
+        "mismatch": without_ids(now.mismatch) or None,
         "counts": CountsShown(
             ticks=stats.ticks,
             permits=stats.permits,

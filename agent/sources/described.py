@@ -81,6 +81,8 @@ class NodeFacts:
     policies: Sequence[ScalingPolicy]
     fixed: Fixed
     checks: Checks = field(default_factory=dict)
+    policy_faults: Sequence[tuple[str, str]] = ()
+    """Namespaces with what is wrong with a ScalingPolicy there, which may be that of any pod."""
 
 
 def room_of(node: Manifest) -> Resources:
@@ -103,14 +105,18 @@ def describe(pod: Manifest, facts: NodeFacts, last: Valid | None = None) -> Foun
     if scaling is None:
         return None
     obstacles = (*scaling.obstacles, *_unknown(scaling.unknown))
-    found = Found(pod, scaling, None, scaling.faults, obstacles, scaling.valid)
+    faults = (
+        *scaling.faults,
+        *(text for namespace, text in facts.policy_faults if namespace == objects.namespace(pod)),
+    )
+    found = Found(pod, scaling, None, faults, obstacles, scaling.valid)
     if obstacles:
         return found
     fixed = facts.fixed(pod, scaling)
     texts = tuple(f"{resource} stays as it is: {why}" for resource, why in fixed.items())
     if len(fixed) == len(objects.RESOURCE_NAMES):
         return replace(found, obstacles=texts)
-    found = replace(found, faults=(*scaling.faults, *texts))
+    found = replace(found, faults=(*faults, *texts))
     url = _informant(pod, scaling, facts.informant)
     if url is None or not _is_running(pod):
         return found

@@ -84,6 +84,8 @@ class KubernetesSource:
         """When the stores were without faults last."""
         self._found: dict[str, Found] = {}
         self._facts: NodeFacts | None = None
+        self._policies: dict[tuple[str, str], ScalingPolicy] = {}
+        """As they were read last."""
 
     def note_change(self, _: object = None) -> None:
         """Something in a store has changed."""
@@ -176,6 +178,18 @@ class KubernetesSource:
             raise VmSourceError("the API server knows no such node") from None
         except ValueError as error:
             raise VmSourceError(str(error)) from None
-        policies = [ScalingPolicy.read(each) for each in self._stores.policies.objects().values()]
-        policies.sort(key=lambda each: (each.namespace, each.name))
-        return NodeFacts(room, self._informant, tuple(policies), self._fixed, self._checks.of_pods)
+        policies, faults = self._read_policies()
+        return NodeFacts(room, self._informant, policies, self._fixed, self._checks.of_pods, faults)
+
+    def _read_policies(self) -> tuple[tuple[ScalingPolicy, ...], tuple[tuple[str, str], ...]]:
+        """The ScalingPolicies, and the faults of those that cannot be read, each with its namespace. What was read of one last counts on."""
+        before, self._policies = self._policies, {}
+        faults: list[tuple[str, str]] = []
+        for key, manifest in sorted(self._stores.policies.objects().items()):
+            try:
+                self._policies[key] = ScalingPolicy.read(manifest)
+            except ValueError as error:
+                faults.append((key[0], f"ScalingPolicy {key[1]} cannot be read: {error}"))
+                if key in before:
+                    self._policies[key] = before[key]
+        return tuple(self._policies.values()), tuple(faults)

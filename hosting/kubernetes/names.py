@@ -55,9 +55,28 @@ kube-scheduler does not see."""
 RESERVATION: Final = "parley.dev/reservation"
 """Annotation that the scheduler gives a pod when it binds it: the UID of the reservation whose room the pod uses."""
 RESERVATION_REQUIRED: Final = "parley.dev/reservation-required"
-"""Annotation: "true" places a pod only if it gets the room of a reservation."""
+"""Annotation: "true" (any word but "false") places a pod only if it gets the room of a reservation."""
 MANAGED: Final = "parley.dev/managed"
 """Extended resource of pods that kube-scheduler must ask us about. No node has any of it, and none is needed."""
+
+_EITHER: Final = frozenset({EVICTION_ENABLED, EVICTION_PRIORITY, SUB_PRIORITY, EVICTION_POLICY})
+LABELS: Final = _EITHER | {ENABLED, QOS_CLASS, POOL, ROLE}
+"""All that are read of a pod or VirtualMachine."""
+ANNOTATIONS: Final = _EITHER | {
+    CONFIG,
+    UNIT,
+    BOUNDS,
+    SHARES,
+    RESTART,
+    FENCE,
+    INFORMANT,
+    METRICS_PLUGIN,
+    EVICT,
+    CPU_BURST,
+    RESERVATION,
+    RESERVATION_REQUIRED,
+}
+"""All that are read of a pod or VirtualMachine, or written to it."""
 
 KOORDINATOR: Final = "koordinator.sh/"
 """The published prefix of `eviction-enabled`, `eviction-priority`, `eviction-policy` and `priority`, which are understood if ours are not

@@ -79,7 +79,8 @@ class EventRecorder:
         """Something happened to an object. Never waits and never fails; the same again is counted in the Event that there is."""
         metadata = regarding["metadata"]
         text = clean(note, MAX_NOTE_BYTES).encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
-        what, uid = _What(type_, reason[:128], action[:128], text), str(metadata["uid"])
+        uid = str(metadata["uid"])
+        what = _What(type_, clean(reason, 128) or "Unknown", clean(action, 128) or "Unknown", text)
         verdict, count = self._budget.happened(uid, what, self._clock())
         if verdict == "drop":
             self.dropped_total["rate"] += 1

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hosting.kubernetes import annotations, names, objects, pods
+from hosting.kubernetes.misspelt import misspelt
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol.quantities import QuantityError
@@ -38,8 +39,14 @@ class ScalingPolicy:
 
     @classmethod
     def read(cls, manifest: Manifest) -> "ScalingPolicy":
-        """Read an object that the API server's validation has let through; annotations that are wrong become faults when they are read."""
-        spec: Mapping[str, Any] = manifest.get("spec") or {}
+        """Read an object; annotations that are wrong become faults when they are read.
+
+        Raises `ValueError` if spec or selector is no mapping.
+        """
+        spec: Any = manifest.get("spec") or {}
+        if not isinstance(spec, Mapping) or not isinstance(spec.get("selector") or {}, Mapping):
+            wrong = "spec" if not isinstance(spec, Mapping) else "spec.selector"
+            raise ValueError(f"{wrong}: must be a mapping")
         config = {key: spec[key] for key in ("policies", "windows", "tied") if key in spec}
         found = {
             names.BOUNDS: spec.get("bounds"),
@@ -106,23 +113,30 @@ def scaling_of(
     last: Valid | None = None,
     more: Checks = MappingProxyType({}),
 ) -> Scaling | None:
-    """How `pod` is scaled; None if nobody asks for it. `most` is the maximum of a pod that names none: its node's room.
+    """How `pod` is scaled; None if nobody asks for it. `most` is the maximum of a pod that names none: its node's room. A label that is
+    no word leaves the pod as it was before; of an unknown pod that is an obstacle.
 
     `last` has the valid annotations of the look before. `more` are checks beside, or in place of, those that all readers have.
     """
     matching = _matching(pod, policies)
     policy = matching[0] if matching else None
-    label = objects.labels(pod).get(names.ENABLED)
-    if label == "false" or (label != "true" and (policy is None or not policy.is_enabled)):
+    is_by_policy = policy is not None and policy.is_enabled
+    label, wrong = _enabled(pod, last)
+    if wrong and not (last is not None and (label == "true" or is_by_policy)):
+        return _not_scaled(wrong, most, policy)
+    if label == "false" or (label is None and not is_by_policy):
         return None
     faults = [
         f"ScalingPolicy {each.name} selects the pod too, and has no effect: {matching[0].name} is older"
         for each in matching[1:]
     ]
+    faults += (*wrong, *misspelt(pod))
     base = Bounds(DEFAULT_MIN.min(most), most)
     written = {**(policy.annotations if policy is not None else {}), **objects.annotations(pod)}
     settled = settle(written, {**_checks(pod, base), **more}, last, _NARROW)
-    effective = settled.annotations
+    effective, valid = settled.annotations, settled.valid
+    if valid is not None and label is not None:
+        valid = {**valid, names.ENABLED: label}
     faults += settled.faults
     return Scaling(
         annotations=effective,
@@ -138,8 +152,23 @@ def scaling_of(
         faults=tuple(faults),
         obstacles=tuple(_obstacles(pod)),
         unknown=settled.unknown,
-        valid=settled.valid,
+        valid=valid,
     )
+
+
+def _enabled(pod: Manifest, last: Valid | None) -> tuple[str | None, list[str]]:
+    """The word of the pod's label that counts, None where there is none, and what is wrong with it."""
+    label = objects.labels(pod).get(names.ENABLED)
+    if label in (None, "true", "false"):
+        return label, []
+    wrong = f"{names.ENABLED}: must be true or false (found {annotations.short(label)})"
+    return (last or {}).get(names.ENABLED), [wrong]
+
+
+def _not_scaled(wrong: Sequence[str], most: Resources, policy: ScalingPolicy | None) -> Scaling:
+    """Of a pod of which it is not known whether it is to be scaled."""
+    bounds, name = Bounds(DEFAULT_MIN.min(most), most), policy.name if policy is not None else None
+    return Scaling({}, bounds, DEFAULT_STEP, policy=name, obstacles=tuple(wrong))
 
 
 _WORDS: Final = {
@@ -153,7 +182,7 @@ _NARROW: Final = frozenset(_WORDS)
 def pool_of(pod: Manifest, policies: Sequence[ScalingPolicy]) -> str | None:
     """The pool that a pod belongs to, whether it is scaled or not: its label's, else that of its policy, unless that one is off."""
     found = objects.labels(pod)
-    is_on = found.get(names.ENABLED) == "true"
+    is_on = found.get(names.ENABLED, "false") != "false"
     of_policy = [each.pool for each in _matching(pod, policies)[:1] if each.is_enabled or is_on]
     return found.get(names.POOL) or (of_policy[0] if of_policy else None)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from hosting.kubernetes import annotations, names, objects
+from hosting.kubernetes.misspelt import misspelt
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
 from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol import quantities
@@ -113,7 +114,8 @@ class VirtualMachine:
         except ValueError as error:
             raise UnreadableVmError((f"spec.guest: {error}",), _holds(guest, status)) from None
         settled = settle(objects.annotations(manifest), {**_checks(limits, slot), **more}, last)
-        labels, found, faults = objects.labels(manifest), settled.annotations, list(settled.faults)
+        labels, found = objects.labels(manifest), settled.annotations
+        faults = [*settled.faults, *misspelt(manifest)]
         return cls(
             namespace=objects.namespace(manifest),
             name=objects.name(manifest),

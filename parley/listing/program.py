@@ -56,11 +56,11 @@ class VmFilter:
     def none_of(self, vms: Sequence[VmShown]) -> str:
         """Says that none of the VMs passes, and how many are in other namespaces."""
         if not vms:
-            return _none("VMs", 0)
+            return _none("VM", 0)
         inside = sum(each.vm.startswith(f"{self.namespace}/") for each in vms)
         if self.namespace is None or inside == len(vms):
-            return _none("VMs", len(vms))
-        here = f"has {inside} VMs, none of which is asked for" if inside else "has no VMs"
+            return _none("VM", len(vms))
+        here = f"has {counted(inside, 'VM')}, none of which is asked for" if inside else "has no VMs"
         return f"namespace {self.namespace} {here}; VMs in other namespaces: {len(vms) - inside} (all: -A)"
 
 
@@ -88,7 +88,7 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
             click.echo(
                 f"the configuration is not taken up: {clean(found.configuration_fault, 500)}", err=True
             )
-        _nothing(kept, style, _none("nodes", len(found.nodes)))
+        _nothing(kept, style, _none("node", len(found.nodes)))
         return 0
 
     return _run(reach, ask)
@@ -104,7 +104,7 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
         kept = [each for each in found.pools if wanted.passes(each)]
         kept = ordered(POOL_COLUMNS, kept, style.sort, lambda each: each.name)
         _print(kept, POOL_COLUMNS, style, {"pools": kept})
-        _nothing(kept, style, _none("pools", len(found.pools)))
+        _nothing(kept, style, _none("pool", len(found.pools)))
         return 0
 
     return _run(reach, ask)
@@ -165,4 +165,4 @@ def _nothing(kept: Sequence[T], style: Style, why: str) -> None:
 
 
 def _none(what: str, known: int) -> str:
-    return f"none of {known} {what} is asked for" if known else f"the scheduler knows no {what}"
+    return f"none of {counted(known, what)} is asked for" if known else f"the scheduler knows no {what}s"

@@ -21,6 +21,7 @@ from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
+from hosting.kubernetes.recorder import EventRecorder
 from hosting.problems import HEALTHZ, METRICS, READYZ
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
@@ -38,7 +39,15 @@ from scheduler.daemon.serving import (
     Sources,
     description_if_any,
 )
-from scheduler.daemon.term import KubernetesOptions, LeadershipTerm, LeaseGuard, cluster_of, configuration_of
+from scheduler.daemon.term import (
+    KubernetesOptions,
+    LeadershipTerm,
+    LeaseGuard,
+    cluster_of,
+    configuration_of,
+    recorder_of,
+    tell_refused,
+)
 from scheduler.permits.service.answers import not_leader
 from scheduler.permits.service.config_file import Configuration
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
@@ -108,14 +117,18 @@ class HeldRequests:
         return await self._handler(found)
 
 
-def refuse(request: server.Request, leader: str | None, own: str) -> server.Reply | server.HangUp:
-    """Any answer but a permit would be fatal to callers without the extension, which post to `/` only. `own` is this process's address."""
+def refuse(
+    request: server.Request, leader: str | None, own: str, unready: str = ""
+) -> server.Reply | server.HangUp:
+    """Any answer but a permit would be fatal to callers without the extension, which post to `/` only. `own` is this process's address,
+    `unready` says why it cannot lead."""
     if is_published(request):
         return server.HangUp()
     if request.path in _OF_AGENTS:
         return not_leader(leader)
     if leader is None:
         detail = "no scheduler leads now, as far as this one knows"
+        detail += f"; it cannot lead itself: {unready}" if unready else ""
     elif leader == own:
         detail = "this scheduler does not serve yet, or no more"
     else:
@@ -166,6 +179,8 @@ class KubernetesProgram:
         listener = options["listener"]
         self._listener = ExtenderListener(listener, logs.logger("extender")) if listener is not None else None
         self._is_ready = False
+        self._unready = ""
+        """Why this process cannot lead."""
         self._has_led = False
         self._elector: LeaseElector | None = None
         self._address = ""
@@ -211,7 +226,7 @@ class KubernetesProgram:
         if is_published(request) and not is_ending and (elector is None or elector.is_near(AWAITED_S)):
             return await self._held.serve(request)
         leader = elector.leader if elector is not None else None
-        return refuse(request, leader, self._address)
+        return refuse(request, leader, self._address, self._unready)
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         return server.text(200, "ok")
@@ -269,7 +284,7 @@ class KubernetesProgram:
         self._log.info("listening", address=f"http://{endpoint(self._options['host'], port)}")
         ending = asyncio.create_task(stop.wait(), name="request to end")
         try:
-            await either(ending, self._prove())
+            await either(ending, self._prove_and_tell())
             while not stop.is_requested():
                 won: list[Leadership] = []
                 await either(ending, into(won, elector.acquire()))
@@ -292,11 +307,21 @@ class KubernetesProgram:
             log=self._log,
         )
 
-    async def _prove(self) -> bool:
-        """Read everything once: a process that cannot must not lead, and is not ready. Nor is a pod that bears the label of its last
-        leader: published agents would ask it for the first time."""
+    async def _prove_and_tell(self) -> None:
+        recorder = recorder_of(self._api, self._options, self._rng)
+        telling = asyncio.create_task(recorder.run(), name="Events")
+        try:
+            await self._prove(recorder)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+
+    async def _prove(self, recorder: EventRecorder) -> bool:
+        """Read everything once: a process that cannot must not lead, and is not ready. Nor is a pod that bears the label of its last leader:
+        published agents would ask it for the first time. A ConfigMap with faults is told of once for each text."""
         failures = 0
         while True:
+            configuration: ConfigurationSource | None = None
             try:
                 if self._label is not None:
                     await self._label.clear()
@@ -306,12 +331,22 @@ class KubernetesProgram:
                     self._check(configuration, await configuration.refresh())
             except UNREADABLE as error:
                 self._faults.failed(error)
+                self._note_unready(error, configuration, recorder)
                 failures += 1
                 await asyncio.sleep(RETRY.delay_s(failures, self._rng.random()))
             else:
                 self._is_ready = True
+                self._unready = ""
                 self._faults.worked()
                 return True
+
+    def _note_unready(
+        self, error: Exception, source: ConfigurationSource | None, recorder: EventRecorder
+    ) -> None:
+        text = "; ".join(line.strip() for line in str(error).splitlines())
+        if text != self._unready:
+            self._unready = text
+            tell_refused(recorder, source, f"this scheduler does not lead until that is mended: {text}")
 
     def _check(self, source: ConfigurationSource, read: Configuration | None) -> None:
         """A leader with profiles that cannot be used would serve nobody, and keep others from leading. Raises `SettingsError`."""

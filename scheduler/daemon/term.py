@@ -180,15 +180,7 @@ class LeadershipTerm:
         *,
         is_first: bool,
     ) -> None:
-        pod = options["pod"]
-        self._recorder = EventRecorder(
-            api,
-            REPORTER,
-            instance=pod[1] if pod is not None else "",
-            clock=time.monotonic,
-            rng=rng,
-            log=logs.logger("events"),
-        )
+        self._recorder = recorder_of(api, options, rng)
         self._cluster = cluster_of(api, options, rng, self._tell_fault)
         self._configuration = configuration_of(api, options, rng)
         self._pools = KubernetesPools(
@@ -270,15 +262,10 @@ class LeadershipTerm:
         ]
 
     def _tell_fault(self, type_: ResourceType, manifest: Manifest, text: str) -> None:
-        regarding = {"apiVersion": type_.api_version, "kind": type_.kind, **manifest}
-        self._recorder.record(regarding, "Warning", "Faulty", "Read", text)
+        tell_fault(self._recorder, type_, manifest, text)
 
     def _tell_refused(self, fault: str) -> None:
-        """Tell of a configuration with faults at the ConfigMap that it is in."""
-        source = self._configuration
-        manifest = source.manifest if isinstance(source, ConfigMapSource) else None
-        if manifest is not None:
-            self._tell_fault(CONFIG_MAPS, manifest, f"not taken up, the one before stays in force: {fault}")
+        tell_refused(self._recorder, self._configuration, f"the one before stays in force: {fault}")
 
     def _report(self, event: events.Input) -> None:
         self.serving.service.take(event)
@@ -331,6 +318,25 @@ class LeadershipTerm:
             await self.extender.close()
         await self.serving.end()
         await self.serving.close()
+
+
+def recorder_of(api: KubernetesApi, options: KubernetesOptions, rng: random.Random) -> EventRecorder:
+    pod, log = options["pod"], logs.logger("events")
+    instance = pod[1] if pod is not None else ""
+    return EventRecorder(api, REPORTER, instance=instance, clock=time.monotonic, rng=rng, log=log)
+
+
+def tell_fault(recorder: EventRecorder, type_: ResourceType, manifest: Manifest, text: str) -> None:
+    """An Event about an object that cannot be used as it is."""
+    regarding = {"apiVersion": type_.api_version, "kind": type_.kind, **manifest}
+    recorder.record(regarding, "Warning", "Faulty", "Read", text)
+
+
+def tell_refused(recorder: EventRecorder, source: ConfigurationSource | None, text: str) -> None:
+    """Tell of a configuration with faults at the ConfigMap that it is in, if it is in one that exists."""
+    manifest = source.manifest if isinstance(source, ConfigMapSource) else None
+    if manifest is not None:
+        tell_fault(recorder, CONFIG_MAPS, manifest, f"not taken up, {text}")
 
 
 def cluster_of(

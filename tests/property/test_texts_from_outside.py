@@ -1,13 +1,21 @@
 """Whatever a peer, a plugin, a guest or an object says: where its text enters a document, it is one bounded line that a terminal shows and does not obey."""
 
+import asyncio
+import contextlib
+import io
 import json
-from collections.abc import Callable
+import logging
+import random
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from qemu.qmp import ExecuteError, Message, QMPClient, Runstate
+from qemu.qmp.models import ErrorResponse
 
 from agent.core import events
 from agent.core.policies.values import Goal, GoalPart, ResourceGoal
@@ -20,20 +28,34 @@ from agent.node.plugins.proto.policy_v1_pb2 import GoalPart as PartMessage
 from agent.node.plugins.proto.policy_v1_pb2 import ResourceGoal as GoalMessage
 from agent.node.plugins.types.answers import AnswerError, plain
 from agent.node.plugins.types.policy import goal_of
+from agent.node.qos.client import StrategyJournal
+from agent.node.qos.core.actions import StrategyDecision
+from agent.peers.informant import InformantLink
 from agent.runner.event_json import event_document
-from hosting import problems
+from hosting import logs, problems
+from hosting.client import Answered, HttpClient, Outcome
 from hosting.kubernetes import annotations, errors
+from hosting.kubernetes.recorder import EventRecorder
+from hosting.kubernetes.resources import EVENTS
+from hosting.qmp import QmpConnection, QmpRefusedError
+from hosting.server import Request
 from protocol import codec
 from protocol.reasons import ErrorCode, ReasonCode
 from scheduler.clusters.kubernetes.status import StatusCondition, conditions_of
 from scheduler.explain.core import records
-from scheduler.placing.core.status import Code, new_status
+from scheduler.placing.core.status import Code, Status, error_status, new_status
 from scheduler.placing.kube_extender import verdicts
 from scheduler.pools.core import validation
 from scheduler.pools.core.admission_state import message_of
 from scheduler.pools.core.errors import AppError
 from scheduler.pools.core.values import Admission
+from tests.support.kube_api import FakeApiServer
+from tests.support.kube_store import Selector
+from tests.support.servers import QUIET
+from tests.support.virtual_time import VirtualLoop, now_s
 from tests.unit.agent.driver import VM
+from tests.unit.agent.test_callbacks import REGISTRATION, registered
+from tests.unit.scheduler_extender import extender_worlds
 
 NASTY: Final = ("\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x9b31m", "\u202e", "a\r\nb", "x" * 5000, "\ud800")
 TEXTS: Final = st.lists(st.text(max_size=40) | st.sampled_from(NASTY), max_size=4).map("".join)
@@ -91,6 +113,131 @@ def _refused_permit(text: str) -> list[str]:
     return [read.body.message]
 
 
+def _ran(story: Coroutine[Any, Any, list[str]]) -> list[str]:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(story)
+
+
+class _SaysNext:
+    """A client whose calls are answered in turn."""
+
+    def __init__(self, *answers: Answered) -> None:
+        self._answers = list(answers)
+
+    async def call(self, *_: object, **__: object) -> Outcome:
+        return self._answers.pop(0)
+
+
+async def _informant_says(text: str) -> list[str]:
+    """A refusal, an answer that is none, and one with another status."""
+    refusal = json.dumps({"ok": False, "status": text}).encode()
+    client = _SaysNext(
+        Answered(200, refusal), Answered(500, text.encode(errors="replace")), Answered(200, b"[]")
+    )
+    link = InformantLink(cast("HttpClient", client), "http://i", "a:1", 1.0, random.Random(1))
+    found = [await link.ask_downscale(VM.bounds.min) for _ in range(3)]
+    assert isinstance(found[0], events.DownscaleDenied)
+    return [str(getattr(each, "status", getattr(each, "error", ""))) for each in found]
+
+
+async def _urgent_wish(text: str) -> list[str]:
+    runner, callbacks = registered()
+    offered: list[events.Event] = []
+
+    def offer(event: events.Event) -> bool:
+        offered.append(event)
+        return True
+
+    runner.offer = offer  # type: ignore[method-assign]  # what it is offered is looked at
+    (route,) = [each for each in callbacks.routes() if each.path.endswith("/try-upscale")]
+    wish = {"cpu": True, "memory": False, "expectedID": str(REGISTRATION), "why": text}
+    body = json.dumps(wish).encode()
+    await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
+    (wish_heard,) = offered
+    assert isinstance(wish_heard, events.TryUpscaleReceived)
+    return [wish_heard.why]
+
+
+class _RefusingQemu:
+    runstate = Runstate.IDLE
+
+    def __init__(self, text: str) -> None:
+        self._refusal = {"error": {"class": text, "desc": text}}
+
+    def register_listener(self, _: object) -> None:
+        """Nothing happens."""
+
+    async def execute(self, *_: object) -> None:
+        message = Message(self._refusal)
+        raise ExecuteError(ErrorResponse(self._refusal), message, message)
+
+    async def disconnect(self) -> None:
+        """At once."""
+
+
+async def _qemu_refuses(text: str) -> list[str]:
+    connection = QmpConnection(cast("QMPClient", _RefusingQemu(text)), lambda _: None)
+    try:
+        await connection.execute("device_add")
+    except QmpRefusedError as error:
+        return [str(error), error.error_class]
+    finally:
+        await connection.close()
+    raise AssertionError("it refuses")
+
+
+def _strategy(text: str) -> list[str]:
+    journal = StrategyJournal("s", QUIET, lambda: 0.0)
+    journal.decided(StrategyDecision(text, text), is_done=True)
+    return [journal.records[-1].decision.reason, journal.records[-1].decision.message]
+
+
+async def _event(text: str) -> list[str]:
+    server = FakeApiServer()
+    async with server.api() as api:
+        recorder = EventRecorder(api, "parley.dev/x", clock=now_s, rng=random.Random(1), log=QUIET)
+        head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}
+        recorder.record(head, "Warning", text, text, text)
+        telling = asyncio.create_task(recorder.run())
+        await asyncio.sleep(1)
+        telling.cancel()
+        await asyncio.wait([telling])
+    (found,) = server.store.select(EVENTS, "", Selector())
+    return [found["reason"], found["action"], found["note"]]
+
+
+async def _bind(text: str) -> list[str]:
+    """A plugin fails, while kube-scheduler asks for another node."""
+
+    async def fails(*_: object) -> Status:
+        await asyncio.sleep(1)
+        return error_status(text)
+
+    world = extender_worlds.World()
+    world.says["pre_bind"] = fails
+    pod = world.create("p")
+    first = asyncio.create_task(world.bind(pod, "a"))
+    await asyncio.sleep(0.5)
+    other = f"b{text[:200]}".encode(errors="ignore").decode()  # it comes as UTF-8
+    return [await world.bind(pod, other), await first]
+
+
+def _log(text: str) -> list[str]:
+    text = text[: LONGEST // 8]  # each value is bounded, and a line has several
+    root, config = logging.getLogger(), structlog.get_config()
+    handlers, level = list(root.handlers), root.level
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as written:
+            logs.configure(style="console")
+            error = RuntimeError(text)
+            logs.logger("x").error("failed", error=text, faults=[text], by={"key": text}, exc_info=error)
+    finally:
+        structlog.configure(**config)
+        logging.captureWarnings(False)
+        root.handlers, root.level = handlers, level
+    return written.getvalue().splitlines()
+
+
 EDGES: Final[dict[str, Callable[[str], list[str]]]] = {
     "what a plugin says of an error": lambda text: [plain(text)],
     "the goal of a policy plugin": _goal,
@@ -108,6 +255,13 @@ EDGES: Final[dict[str, Callable[[str], list[str]]]] = {
         *verdicts.texts({"n": new_status(Code.UNSCHEDULABLE, text)}, are_resolvable=True).values()
     ],
     "the condition of an object": _condition,
+    "an informant": lambda text: _ran(_informant_says(text)),
+    "why an informant cannot wait": lambda text: _ran(_urgent_wish(text)),
+    "QEMU": lambda text: _ran(_qemu_refuses(text)),
+    "a QoS strategy's decision": _strategy,
+    "an Event": lambda text: _ran(_event(text)),
+    "a bind that fails": lambda text: _ran(_bind(text)),
+    "a line of the log for people, with a traceback": _log,
 }
 
 

@@ -77,6 +77,8 @@ class FakeClient:
     evicted: list[tuple[str, str]] = field(default_factory=list)
     """Names and reasons of all pods for which an eviction was asked."""
     decisions: list[StrategyDecision] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)
+    """Reasons and texts of Events: the faults of pods' marks. The evictor reports those of evictions."""
     recommends_only: bool = False
     cgroups: CgroupTree = field(default_factory=CgroupTree)
 
@@ -93,8 +95,10 @@ class FakeClient:
         return EvictOutcome(self.results.pop(0) if len(self.results) > 1 else self.results[0])
 
     def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """The evictor reports Events."""
-        raise AssertionError((pod, reason, message, is_warning))
+        """Note it."""
+        assert pod is not None
+        assert is_warning
+        self.events.append((reason, message))
 
     def decided(self, decision: StrategyDecision) -> None:
         """Note it."""

@@ -182,7 +182,14 @@ def test_the_page_on_sockets_names_every_file_and_every_call_that_a_plugin_is_bu
 def test_what_stays_after_an_uninstallation_is_named() -> None:
     page = (ROOT / "docs/guides/operating.md").read_text()
     told = page[page.index("**Uninstall.**") : page.index("**What to watch.**")]
-    for left in (names.DENIED, names.ROOM_FREED, names.FENCE, names.RESERVATION, names.MANAGED):
+    for left in (
+        names.DENIED,
+        names.CGROUP_MISMATCH,
+        names.ROOM_FREED,
+        names.FENCE,
+        names.RESERVATION,
+        names.MANAGED,
+    ):
         assert f"`{left}`" in told
     for left in re.findall(r"path: (/var/lib/[^,}]+)", _deployed()):
         assert f"`{left}`" in told, left

@@ -1,15 +1,16 @@
 """The labels and annotations of a pod about its eviction, and the pods that are never evicted. Computes only.
 
-Our names are read first, then the published ones (reference/koordinator.md 3.3). A number that cannot be read counts as left out. A word
-that cannot be read protects the pod, and a list of tasks that cannot be read allows none.
+Our names are read first, then the published ones (reference/koordinator.md 3.3). A mark that cannot be read is a fault and protects the pod: a
+number has it go after all others, a word keeps it from going, and a list of tasks allows none.
 """
 
 import json
 from typing import Final
 
-from agent.node.qos.core.evicting import EvictionMarks
+from agent.node.qos.core.evicting import LAST, EvictionMarks
 from agent.node.qos.core.states import PodState, VmState
 from hosting.kubernetes import names
+from hosting.kubernetes.annotations import short
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of the mirror of a static pod: deleting the mirror does not end the pod."""
@@ -20,41 +21,60 @@ AGENT: Final = "parley-agent"
 
 def marks_of(pod: PodState, vm: VmState | None) -> EvictionMarks:
     """The marks of a pod. `vm` is the VM that the agent scales in it, if any."""
-    enabled = _text(pod, names.EVICTION_ENABLED)
-    is_enabled = enabled == "true" if enabled is not None else None
+    faults: list[str] = []
+    is_enabled = _word(pod, faults)
     return EvictionMarks(
         is_enabled,
-        _number(_text(pod, names.EVICTION_PRIORITY)) or 0,
-        _number(_text(pod, names.SUB_PRIORITY)),
-        _tasks(_text(pod, names.EVICTION_POLICY)),
+        _number(pod, names.EVICTION_PRIORITY, faults) or 0,
+        _number(pod, names.SUB_PRIORITY, faults),
+        _tasks(pod, faults),
         _obstacle(pod, vm, is_asked_for=is_enabled is True),
+        tuple(faults),
     )
 
 
-def _text(pod: PodState, name: str) -> str | None:
+def _text(pod: PodState, name: str) -> tuple[str, str | None]:
+    """The text with the name that it was found by."""
     published = names.KOORDINATOR + name.partition("/")[2]
     for key in (name, published):
         for found in (pod.labels, pod.annotations):
             if key in found:
-                return found[key]
-    return None
+                return key, found[key]
+    return name, None
 
 
-def _number(text: str | None) -> int | None:
-    digits = (text or "").removeprefix("-")
-    return int(text or "") if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
+def _word(pod: PodState, faults: list[str]) -> bool | None:
+    name, text = _text(pod, names.EVICTION_ENABLED)
+    if text not in (None, "true", "false"):
+        faults.append(f'{name}: must be true or false (found {short(text)}): counts as "false"')
+    return text == "true" if text is not None else None
 
 
-def _tasks(text: str | None) -> frozenset[str] | None:
+def _number(pod: PodState, name: str, faults: list[str]) -> int | None:
+    name, text = _text(pod, name)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) < 19:
+        return int(text)
+    faults.append(
+        f"{name}: must be a whole number (found {short(text)}): the pod is evicted after all others"
+    )
+    return LAST
+
+
+def _tasks(pod: PodState, faults: list[str]) -> frozenset[str] | None:
+    name, text = _text(pod, names.EVICTION_POLICY)
     if text is None:
         return None
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    return (
-        frozenset(each for each in found if isinstance(each, str)) if isinstance(found, list) else frozenset()
-    )
+    if isinstance(found, list) and all(isinstance(each, str) for each in found):
+        return frozenset(found)
+    faults.append(f"{name}: must be a list of tasks in JSON (found {short(text)}): no task evicts the pod")
+    return frozenset()
 
 
 def _obstacle(pod: PodState, vm: VmState | None, *, is_asked_for: bool) -> str:
@@ -62,7 +82,11 @@ def _obstacle(pod: PodState, vm: VmState | None, *, is_asked_for: bool) -> str:
         return "static pod: the node would keep it"
     if pod.labels.get(APP) == AGENT:
         return "the agent itself"
-    is_vm = vm is not None or pod.labels.get(names.ENABLED) == "true" or names.NEON_VM_NAME in pod.labels
+    is_vm = (
+        vm is not None
+        or pod.labels.get(names.ENABLED, "false") != "false"
+        or names.NEON_VM_NAME in pod.labels
+    )
     if is_vm and (
         pod.annotations.get(names.EVICT) == "true" or (vm is not None and vm.is_evicted_when_stuck)
     ):

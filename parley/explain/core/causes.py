@@ -12,6 +12,7 @@ from parley.top.texts import goal_reasons
 from protocol.agent_pages import ResizePhase, VmInFull, exceeds
 from protocol.explaining import Explanation, Presence, ReasonShown
 from protocol.reasons import ErrorCode, ReasonCode
+from protocol.texts import counted
 
 _WINDOWS: Final = frozenset({"floor", "ceiling"})
 """The agent's names for the parts of a goal that time windows make."""
@@ -214,7 +215,7 @@ def _resize_fails(evidence: Evidence) -> SizeCause | None:
     if not is_failing:
         return None
     times = (
-        f" ({resize.failures} times since {seconds(resize.since_seconds)} ago)"
+        f" ({counted(resize.failures, 'time')} since {seconds(resize.since_seconds)} ago)"
         if resize.failures and resize.since_seconds is not None
         else ""
     )

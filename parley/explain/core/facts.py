@@ -1,6 +1,7 @@
 """An agent's document of a VM in words."""
 
 from protocol.agent_pages import ContainersShown, RefusedDownscale, UrgentWish, VmInFull
+from protocol.texts import counted
 
 
 def load_of(vm: VmInFull) -> str:
@@ -29,13 +30,16 @@ def containers_of(vm: VmInFull) -> ContainersShown:
 
 
 def restarts_of(vm: VmInFull) -> str:
-    """The restarts of a pod's containers in a few words; empty if there were none."""
+    """The restarts and OOM kills of a pod's containers in a few words; empty if there were none. A kill comes before its restart, and
+    stays without one if the pod is never restarted."""
     found, kills = containers_of(vm), vm.counts.ends.get("OOMKilled", 0)
-    if not found.restarts:
+    if not found.restarts and not kills:
         return ""
-    killed = f", of which {kills} OOM kills since the agent's start" if kills else ""
+    killed = f"{counted(kills, 'OOM kill')} since the agent's start" if kills else ""
+    restarts = counted(found.restarts, "restart") if found.restarts else ""
     last = f"; last {found.last_end}" if found.last_end else ""
-    return f"{found.restarts} restart{'s' if found.restarts > 1 else ''}{killed}{last}"
+    joint = ", of which " if kills <= found.restarts else ", "
+    return f"{joint.join(filter(None, (restarts, killed)))}{last}"
 
 
 def pending_of(vm: VmInFull) -> str:

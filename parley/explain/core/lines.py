@@ -12,6 +12,7 @@ from parley.reach.ports import NoAnswer
 from parley.top.texts import clean, goal_reasons
 from protocol.agent_pages import VmInFull
 from protocol.explaining import Explanation, PoolCondition, Presence, ProgressCode
+from protocol.texts import counted
 
 MAX_LINES: Final = 12
 _MAX_TEXT: Final = 500
@@ -164,8 +165,9 @@ def _pool(told_by: Explanation) -> Iterator[str]:
     pool = told_by.pool
     if pool is None:
         return
-    most = f" of {pool.most_units}" if pool.most_units is not None else ""
-    parts = [f"{pool.pool} holds {pool.held_units}{most} units, this VM {pool.vm_units}"]
+    held = f"{pool.held_units} of " if pool.most_units is not None else ""
+    most = pool.most_units if pool.most_units is not None else pool.held_units
+    parts = [f"{pool.pool} holds {held}{counted(most, 'unit')}, this VM {pool.vm_units}"]
     if pool.most_units_per_vm is not None:
         parts.append(f"a VM may hold {pool.most_units_per_vm}")
     if pool.state != PoolCondition.OPEN:

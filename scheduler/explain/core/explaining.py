@@ -21,6 +21,7 @@ from protocol.explaining import (
 )
 from protocol.extension import RawRequest
 from protocol.reasons import Reason, ReasonCode
+from protocol.texts import counted
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
 from scheduler.explain.core import records
@@ -347,7 +348,7 @@ def _condition(
     if state.refusals:
         return PoolCondition.SATURATED, records.shown_reason(saturated(state.refusals[0], name, now_s))
     if spec.max_units is not None and account.units >= spec.max_units:
-        message = f"pool {name} holds {account.units} of its {spec.max_units} units"
+        message = f"pool {name} holds {account.units} of its {counted(spec.max_units, 'unit')}"
         return PoolCondition.FULL, records.told(ReasonCode.POOL, message)
     last = state.last
     if last is not None and last.kind is ProbeResultKind.INTERNAL_ERROR:

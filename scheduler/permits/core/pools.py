@@ -112,7 +112,7 @@ def _per_vm(spec: PoolSpec) -> Reason:
 
 def _full(spec: PoolSpec, units: int) -> Reason:
     assert spec.max_units is not None
-    message = f"pool {spec.name} holds {units} of at most {spec.max_units} units"
+    message = f"pool {spec.name} holds {units} of at most {counted(spec.max_units, 'unit')}"
     if spec.max_units == 0:
         message = f"pool {spec.name} is frozen (maxUnits: 0)"
     elif units > spec.max_units:

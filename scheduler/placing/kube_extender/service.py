@@ -340,7 +340,8 @@ class ExtenderService:
         said = await self._binds.bind(asked)
         if not said:
             self.refused.gone(asked.uid)
-        return "refused" if said else "ok", messages.encode(ExtenderBindingResult(said))
+        shown = clean(said, verdicts.MAX_TEXT)
+        return "refused" if said else "ok", messages.encode(ExtenderBindingResult(shown))
 
     def _bind_fails(self, why: str) -> server.Reply:
         return _json(ExtenderBindingResult(clean(why, verdicts.MAX_TEXT)))

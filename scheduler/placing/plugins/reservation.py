@@ -230,8 +230,9 @@ class ReservationPlugin(ShippedPlugin):
 
 
 def _requires(pod: PodInfo) -> bool:
+    """Any word but "false" does, because a pod that should have been kept to its reservation takes the room of others."""
     annotations = cast("Mapping[str, Any]", (pod.manifest.get("metadata") or {}).get("annotations") or {})
-    return annotations.get(names.RESERVATION_REQUIRED) == "true"
+    return bool(annotations.get(names.RESERVATION_REQUIRED, "false") != "false")
 
 
 def _state(context: CycleContext) -> _Usable:

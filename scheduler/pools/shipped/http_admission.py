@@ -21,6 +21,7 @@ from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.settings import Settings
 from hosting.tls import TlsFiles
+from protocol.texts import counted
 from scheduler.pools.chain.manager import PLUGIN_TIMEOUT_S
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, MaybeAwaitable, ProviderSet
 from scheduler.pools.core.breaker import Breaker, BreakerEvent, BreakerRules, BreakerState, Pass, RetryBudget
@@ -421,7 +422,7 @@ class HttpAdmission(BasePlugin):
 
 
 def _closed_door(breaker: Breaker, now_s: float) -> str:
-    since = f"the admission service failed {breaker.failures} times in a row, the last {now_s - breaker.opened_s:.1f} s ago"
+    since = f"the admission service failed {counted(breaker.failures, 'time')} in a row, the last {now_s - breaker.opened_s:.1f} s ago"
     match breaker.state:
         case BreakerState.OPEN:
             return f"{since}; it is asked again in {breaker.wait_s(now_s):.1f} s"

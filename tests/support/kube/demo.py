@@ -7,7 +7,8 @@ from tests.support.processes import running
 
 
 def run_demo(cluster: str, directory: Path, *, vms: int, seconds: int) -> None:
-    """Run the demo to its end. Every pod was permitted something, some were resized, and the node was never overcommitted."""
+    """Run the demo to its end. Every pod was permitted something, some were resized, the node was never overcommitted, each restart
+    of a container has its end in the summary, OOM kills among them, and the control groups of all pods are as their sizes."""
     directory.mkdir()
     where = ("--cluster", cluster, "--directory", str(directory / "demo"))
     how = ("--vms", str(vms), "--seconds", str(seconds), "--output", "json")
@@ -20,4 +21,7 @@ def run_demo(cluster: str, directory: Path, *, vms: int, seconds: int) -> None:
     assert len(result["vms"]) == vms
     assert all(vm["permits"] >= 1 for vm in result["vms"].values())
     assert sum(vm["resizes"] for vm in result["vms"].values()) >= 1
+    for name, vm in result["vms"].items():
+        assert vm["restarts"] <= sum(vm["ends"].values()), name
+    assert result["mismatches"] == {}
     assert result["restarts"] == {}

@@ -30,10 +30,12 @@ class Kept:
         """It is full from the start."""
 
 
-def source_of(pods: Kept) -> KubernetesSource:
+def source_of(pods: Kept, policies_: Kept | None = None) -> KubernetesSource:
     node = Kept({("", "node-1"): node_manifest("node-1", "16", "64Gi")})
     known = AgentChecks(of_pods=annotations.checks(policies.standard(()), ("utilisation",)))
-    return KubernetesSource("node-1", Stores(pods, node, Kept()), "http://127.0.0.1:1", lambda *_: {}, known)
+    return KubernetesSource(
+        "node-1", Stores(pods, node, policies_ or Kept()), "http://127.0.0.1:1", lambda *_: {}, known
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,5 +69,38 @@ def test_a_typo_changes_nothing_of_a_vm_until_the_agent_starts_anew(typo: dict[s
         pods.kept[("default", "a")] = pod_manifest("a", uid="another", annotations=GOOD | typo)
         source.note_change()
         assert await source.changes() == (VmRemoved("default/a"),), "what was valid was that of another pod"
+
+    story()
+
+
+def test_a_policy_that_cannot_be_read_is_a_fault_of_its_namespace_and_counts_as_it_was_read_last() -> None:
+    def policy(name: str, spec: object) -> Manifest:
+        return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+    @virtually
+    async def story() -> None:
+        selected = pod_manifest("a", labels={"app": "x"})
+        pods = Kept({("default", "a"): selected, ("other", "b"): pod_manifest("b", namespace="other")})
+        policies_ = Kept(
+            {
+                ("default", "p"): policy("p", {"selector": {"matchLabels": {"app": "x"}}}),
+                ("default", "q"): policy("q", "odd"),
+            }
+        )
+        source = source_of(pods, policies_)
+        assert len(await source.changes()) == 2
+        assert source.found()["default/a"].faults == (
+            "ScalingPolicy q cannot be read: spec: must be a mapping",
+        )
+        assert source.found()["other/b"].faults == ()
+
+        policies_.kept[("default", "p")] = policy("p", ["odd"])
+        pods.kept[("other", "b")] = pod_manifest("b", namespace="other", labels={})
+        source.note_change()
+        assert await source.changes() == (VmRemoved("other/b"),)
+        assert [text.partition(":")[0] for text in source.found()["default/a"].faults] == [
+            "ScalingPolicy p cannot be read",
+            "ScalingPolicy q cannot be read",
+        ]
 
     story()

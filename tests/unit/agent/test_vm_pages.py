@@ -7,6 +7,8 @@ from typing import Any, cast
 from agent.core.model import ContainersSeen, PodObservation
 from agent.daemon import runner_metrics, vm_pages
 from agent.daemon.vm_pages import VmNotes
+from hosting import metrics
+from hosting.server import Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
@@ -106,8 +108,19 @@ async def test_containers_are_told_in_the_page_of_a_pod_and_in_the_metrics() -> 
             "restarts": 3,
             "lastEnd": "main ended: OOMKilled",
         }
+        (short,) = json.loads(vm_pages.vms_page("node-a", "life-1", [made.runner]))["vms"]
+        assert (short["mismatch"], short["counts"]["restarts"]) == ("it differs", 0)
         name = made.runner.vm.name
-        samples = {each.name: each.samples for each in runner_metrics.families([made.runner], 0)}
+        made.runner.stats.ends.update(OOMKilled=2, Error=1)
+        families = list(runner_metrics.families([made.runner], 0))
+        samples = {each.name: each.samples for each in families}
+        page = await metrics.handler(lambda: families)(Request("GET", "/metrics"))
+        assert isinstance(page, Reply)
+        ends = [line for line in page.body.decode().splitlines() if "container_ends_total{" in line]
+        assert ends == [
+            f'parley_agent_container_ends_total{{reason="{reason}",vm="{name}"}} {count}'
+            for reason, count in (("Error", 1.0), ("OOMKilled", 2.0))
+        ]
         assert samples["parley_agent_container_restarts"] == (((name,), 3.0),)
         assert samples["parley_agent_containers_down"] == (((name,), 1.0),)
         assert samples["parley_agent_cgroup_mismatch"] == (((name, "memory"), 1.0),)

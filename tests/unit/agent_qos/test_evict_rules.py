@@ -12,6 +12,7 @@ from agent.node.qos.core.cpu_evict import (
 )
 from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds, TakenAmount, pressure_task
 from agent.node.qos.core.evicting import (
+    LAST,
     Evictable,
     EvictionMarks,
     EvictionTask,
@@ -323,26 +324,57 @@ def test_latent_bugs_of_the_published_code_are_not_here(
             {"parley.dev/eviction-enabled": "false"},
             EvictionMarks(False),
         ),
-        ({"parley.dev/eviction-enabled": "yes"}, {}, EvictionMarks(False)),
         ({}, {"koordinator.sh/eviction-priority": "-3"}, EvictionMarks(order=-3)),
         ({}, {"parley.dev/eviction-priority": "5"}, EvictionMarks(order=5)),
-        ({}, {"parley.dev/eviction-priority": "soon"}, EvictionMarks()),
         ({"koordinator.sh/priority": "12"}, {}, EvictionMarks(sub_priority=12)),
-        ({"parley.dev/priority": "--1"}, {}, EvictionMarks()),
         (
             {},
             {"koordinator.sh/eviction-policy": '["MemoryEvict"]'},
             EvictionMarks(tasks=frozenset({"MemoryEvict"})),
         ),
         ({}, {"koordinator.sh/eviction-policy": "[]"}, EvictionMarks(tasks=frozenset())),
-        ({}, {"parley.dev/eviction-policy": "MemoryEvict"}, EvictionMarks(tasks=frozenset())),
-        ({}, {"parley.dev/eviction-policy": '{"MemoryEvict": 1}'}, EvictionMarks(tasks=frozenset())),
     ],
 )
 def test_what_owners_say_is_read_by_our_names_and_the_published_ones(
     labels: dict[str, str], annotations: dict[str, str], marks: EvictionMarks
 ) -> None:
     assert marks_of(pod("a", labels=labels, annotations=annotations), None) == marks
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "marks"),
+    [
+        ("parley.dev/eviction-enabled", "yes", EvictionMarks(False)),
+        ("parley.dev/eviction-priority", "soon", EvictionMarks(order=LAST)),
+        ("koordinator.sh/eviction-priority", "1" * 19, EvictionMarks(order=LAST)),
+        ("parley.dev/priority", "--1", EvictionMarks(sub_priority=LAST)),
+        ("parley.dev/eviction-policy", "MemoryEvict", EvictionMarks(tasks=frozenset())),
+        ("parley.dev/eviction-policy", '{"MemoryEvict": 1}', EvictionMarks(tasks=frozenset())),
+        ("parley.dev/eviction-policy", '["MemoryEvict", 1]', EvictionMarks(tasks=frozenset())),
+    ],
+)
+def test_what_cannot_be_read_protects_the_pod_and_is_a_fault(
+    name: str, text: str, marks: EvictionMarks
+) -> None:
+    found = marks_of(pod("a", annotations={name: text}), None)
+    assert replace(found, faults=()) == marks
+    assert [fault.partition(": ")[0] for fault in found.faults] == [name]
+    assert f"(found {text})" in found.faults[0]
+
+
+def test_an_unreadable_priority_goes_after_the_largest_that_can_be_read() -> None:
+    def share(each: Evictable) -> int | None:
+        return 1
+
+    marks = {
+        "soon": {"parley.dev/eviction-priority": "soon"},
+        "most": {"parley.dev/eviction-priority": "9" * 18},
+    }
+    found = [
+        Evictable(made, marks_of(made, None))
+        for made in (pod(name, labels=ALLOWED, annotations=each) for name, each in marks.items())
+    ]
+    assert [each.name for each in priority_order(found, "MemoryEvict", share, 2**31)] == ["most", "soon"]
 
 
 ALLOWED = {"parley.dev/eviction-enabled": "true"}
@@ -360,6 +392,7 @@ STUCK = {"parley.dev/evict-when-stuck": "true"}
         ({}, {}, "DaemonSet", False),
         (ALLOWED, {}, "DaemonSet", True),
         ({"parley.dev/enabled": "true"}, {}, "ReplicaSet", False),
+        ({"parley.dev/enabled": "True"}, {}, "ReplicaSet", False),
         ({"parley.dev/enabled": "true", **ALLOWED}, {}, "ReplicaSet", True),
         ({"parley.dev/enabled": "true", **ALLOWED}, STUCK, "ReplicaSet", False),
         ({"parley.dev/enabled": "false"}, STUCK, "ReplicaSet", True),
@@ -374,6 +407,7 @@ STUCK = {"parley.dev/evict-when-stuck": "true"}
         "of a DaemonSet",
         "of a DaemonSet whose owner allows it",
         "a VM of Parley",
+        "perhaps a VM of Parley",
         "a VM whose owner allows it",
         "a VM that the agent evicts by itself",
         "no VM",

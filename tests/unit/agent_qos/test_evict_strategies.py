@@ -94,6 +94,22 @@ def test_memory_goes_to_best_effort_pods_first_and_then_by_priority() -> None:
     assert "MemoryEvict lacks 6144 MiB" in bench.client.decisions[-1].message
 
 
+def test_a_mark_that_cannot_be_read_is_told_once_for_each_text() -> None:
+    bench = memory_bench()
+
+    def told(text: str) -> list[tuple[str, str]]:
+        marks = {"parley.dev/eviction-priority": text}
+        bench.states.pods = (pod("a", labels=ALLOWED, annotations=marks), pod("b", labels=ALLOWED))
+        bench.go()
+        return bench.client.events
+
+    first = told("soon")
+    assert [(reason, "found soon" in message) for reason, message in first] == [("WrongAnnotation", True)]
+    assert len(told("soon")) == 1
+    assert len(told("later")) == 2
+    assert len(told("3")) == 2
+
+
 def test_releasing_goes_on_until_the_lower_threshold() -> None:
     bench = memory_bench(threshold_percent=80, lower_percent=60)
     bench.client.results = [

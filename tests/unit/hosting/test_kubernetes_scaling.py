@@ -1,13 +1,22 @@
 """Who is scaled and how, by labels, annotations and ScalingPolicies. What is wrong is told, and never raised."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hosting.kubernetes import names, objects
 from hosting.kubernetes.resources import Manifest
-from hosting.kubernetes.scaling import DEFAULT_MIN, DEFAULT_STEP, Scaling, ScalingPolicy, Share, scaling_of
+from hosting.kubernetes.scaling import (
+    DEFAULT_MIN,
+    DEFAULT_STEP,
+    Scaling,
+    ScalingPolicy,
+    Share,
+    pool_of,
+    scaling_of,
+)
 from protocol.values import Bounds, Resources
 
 GIB = 1024**3
@@ -208,7 +217,7 @@ def test_an_annotation_that_is_taken_off_is_no_fault() -> None:
     before = _scaling(_pod(ON, GOOD))
     found = scaling_of(_pod(ON), (), ROOM, before.valid)
     assert found is not None
-    assert (found.bounds, found.valid, found.faults) == (Bounds(DEFAULT_MIN, ROOM), {}, ())
+    assert (found.bounds, found.valid, found.faults) == (Bounds(DEFAULT_MIN, ROOM), ON, ())
 
 
 def test_a_typo_in_a_policy_keeps_each_pods_last_valid_value() -> None:
@@ -231,3 +240,74 @@ def test_a_value_that_was_valid_and_cannot_be_any_more_is_unknown() -> None:
     again = scaling_of(typo, (), ROOM, found.valid)
     assert again is not None
     assert (again.bounds, again.unknown) == (before.bounds, ()), "it counts again where it can"
+
+
+TYPOS = ["flase", "False", "True", "yes", ""]
+
+
+@pytest.mark.parametrize("typo", TYPOS)
+@pytest.mark.parametrize("policies", [(), (_policy(),)], ids=["no policy", "a policy"])
+def test_without_a_known_state_a_pod_with_an_unknown_word_is_not_scaled_and_its_pool_counts(
+    typo: str, policies: tuple[ScalingPolicy, ...]
+) -> None:
+    pod = _pod({"app": "x", names.ENABLED: typo})
+    found = _scaling(pod, *policies)
+    assert found.obstacles == (f"{names.ENABLED}: must be true or false (found {typo})",)
+    assert found.valid is None, "what is not known is not known at the next look either"
+    assert pool_of(pod, (_policy(pool="blue", enabled=False),)) == "blue"
+
+
+@pytest.mark.parametrize("typo", TYPOS)
+@pytest.mark.parametrize(
+    ("labels", "policies"), [(ON, ()), ({"app": "x"}, (_policy(),))], ids=["by its label", "by a policy"]
+)
+def test_a_pod_that_was_scaled_stays_so_with_an_unknown_word(
+    typo: str, labels: dict[str, str], policies: tuple[ScalingPolicy, ...]
+) -> None:
+    before = _scaling(_pod(labels), *policies)
+    for _ in range(2):
+        found = scaling_of(_pod({**labels, names.ENABLED: typo}), policies, ROOM, before.valid)
+        assert found is not None
+        assert replace(found, faults=()) == before
+        assert found.faults == (f"{names.ENABLED}: must be true or false (found {typo})",)
+        before = replace(found, faults=())
+
+
+def test_a_pod_whose_policy_goes_while_its_word_is_unknown_is_not_scaled() -> None:
+    before = _scaling(_pod({"app": "x"}), _policy())
+    found = scaling_of(_pod({"app": "x", names.ENABLED: "flase"}), (), ROOM, before.valid)
+    assert found is not None
+    assert found.obstacles
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "faults"),
+    [
+        ({}, {"parley.dev/bonds": "{}"}, ["parley.dev/bonds: there is no such annotation, perhaps parley.dev/bounds is meant"]),
+        ({}, {"parley.dev/Bounds": "{}"}, ["parley.dev/Bounds: there is no such annotation, perhaps parley.dev/bounds is meant"]),
+        ({}, {"parley.dev/xyz": "1"}, ["parley.dev/xyz: there is no such annotation"]),
+        ({}, {"parley.dev/pool": "blue"}, ["parley.dev/pool has no effect as an annotation: it is a label"]),
+        ({"parley.dev/restart": "never"}, {}, ["parley.dev/restart has no effect as a label: it is an annotation"]),
+        ({"parley.dev/poool": "blue"}, {}, ["parley.dev/poool: there is no such label, perhaps parley.dev/pool is meant"]),
+        ({"parley.dev/of-a-plugin": "x", "app": "y"}, {"other.dev/bonds": "{}"}, []),
+        ({}, {names.FENCE: "3.1", names.RESERVATION: "u", names.CPU_BURST: "{}", names.EVICTION_PRIORITY: "1"}, []),
+    ],
+)  # fmt: skip
+def test_names_of_our_group_without_a_meaning_are_told_and_stop_nothing(
+    labels: dict[str, str], annotations: dict[str, str], faults: list[str]
+) -> None:
+    found = _scaling(_pod({**ON, **labels}, annotations))
+    assert list(found.faults) == faults
+    assert (found.unknown, found.obstacles) == ((), ())
+
+
+def test_of_many_unknown_names_a_few_are_told() -> None:
+    found = _scaling(_pod(ON, {f"parley.dev/x{index:02}": "1" for index in range(30)}))
+    assert len(found.faults) == 6
+    assert found.faults[-1] == "and 25 more names of parley.dev/ that have no meaning"
+
+
+@pytest.mark.parametrize("spec", ["x", ["x"], {"selector": "x"}])
+def test_a_policy_whose_spec_is_no_mapping_is_a_fault(spec: Any) -> None:
+    with pytest.raises(ValueError, match=r"^spec.*: must be a mapping$"):
+        ScalingPolicy.read({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})

@@ -233,3 +233,11 @@ def test_an_annotation_with_faults_keeps_its_last_valid_value(
     assert (found.unknown, found.valid, before.valid) == ((), good, good)
     assert found.faults
     assert VirtualMachine.read(machine(annotations=bad)).unknown == tuple(bad)
+
+
+def test_a_misspelt_annotation_of_a_machine_is_told() -> None:
+    found = VirtualMachine.read(machine(annotations={"parley.dev/unot": "{}"}))
+    assert (found.unknown, found.faults) == (
+        (),
+        ("parley.dev/unot: there is no such annotation, perhaps parley.dev/unit is meant",),
+    )

@@ -55,7 +55,7 @@ def test_a_line_says_tied_or_apart_and_the_reason_for_each_resource(other: dict[
 
 def test_the_summary_claims_nothing_that_nobody_knows() -> None:
     result = {
-        "seconds": 1.0, "vms": {}, "load": None, "restarts": {}, "sizes": {},
+        "seconds": 1.0, "vms": {}, "load": None, "restarts": {}, "mismatches": {}, "sizes": {},
         "apart": Comparison(Resources(2000, 2), {}).figures(),
     }  # fmt: skip
     cases: tuple[tuple[int, view.Evidence, str], ...] = (
@@ -76,7 +76,16 @@ def test_the_summary_says_what_growing_apart_brought() -> None:
         "grown": {"cpu": None, "memory": {"vm": "demo/a", "cpu": 1.0, "memory_gib": 6.0}},
     }
     lines = view.summary(
-        {"seconds": 1.0, "vms": {}, "load": None, "nodes": {}, "restarts": {}, "sizes": {}, "apart": figures}
+        {
+            "seconds": 1.0,
+            "vms": {},
+            "load": None,
+            "nodes": {},
+            "restarts": {},
+            "mismatches": {},
+            "sizes": {},
+            "apart": figures,
+        }
     ).splitlines()
     assert lines[2:] == [
         "  apart: at most 7.5 CPUs / 20Gi reserved; tied units would have reserved 14 CPUs / 31Gi",
@@ -144,10 +153,12 @@ def test_the_summary_counts_restarts_and_what_ended_the_containers() -> None:
         "load": None,
         "nodes": {},
         "restarts": {},
+        "mismatches": {"demo/p": "the pod's control group allows 64 MiB of memory where 512 MiB is in force"},
         "sizes": {},
     }
     lines = view.summary(result | {"apart": Comparison(Resources(2000, 2), {}).figures()}).splitlines()
     assert lines[3] == "    containers restarted 3 times; ended by: OOM kills 2, Error 1"
+    assert lines[4].startswith("    at its end: the pod's control group allows 64 MiB")
 
 
 def test_the_summary_says_how_each_vm_grew_and_shrank() -> None:
@@ -157,7 +168,7 @@ def test_the_summary_says_how_each_vm_grew_and_shrank() -> None:
     }
     lines = view.summary(
         {
-            "seconds": 1.0, "vms": {"demo/vm-0": {"permits": 3, "resizes": 2, "refusals": {}, "restarts": 0, "ends": {}}}, "load": None, "nodes": {}, "restarts": {},
+            "seconds": 1.0, "vms": {"demo/vm-0": {"permits": 3, "resizes": 2, "refusals": {}, "restarts": 0, "ends": {}}}, "load": None, "nodes": {}, "restarts": {}, "mismatches": {},
             "apart": Comparison(Resources(2000, 2), {}).figures(), "sizes": {"demo/vm-0": moved},
         }
     ).splitlines()  # fmt: skip

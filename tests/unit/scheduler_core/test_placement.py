@@ -398,7 +398,7 @@ def units(world: World, pool: str = "blue") -> int:
         ({"max_units": 5}, cu(6), ""),
         ({"max_units": 5}, cu(6.001), "pool blue holds 2 of at most 5 units"),
         ({"max_units": 5}, cu(1, 6.5), "pool blue holds 2 of at most 5 units"),
-        ({"max_units": 1}, UNIT, "holds 2 of at most 1 units; nothing grows until it is at or below"),
+        ({"max_units": 1}, UNIT, "holds 2 of at most 1 unit; nothing grows until it is at or below"),
         ({"max_units": 0}, UNIT, "pool blue is frozen"),
         ({"max_units": 0}, ZERO, ""),
         ({"max_units_per_vm": 2}, cu(4), ""),

@@ -46,6 +46,15 @@ def test_where_nobody_else_leads_nobody_else_is_named(leader: str | None, detail
     assert json.loads(got.body)["detail"] == detail
 
 
+def test_where_nobody_leads_it_is_told_why_this_one_cannot() -> None:
+    got = refuse(Request("GET", "/v1/nodes"), None, OWN, "growth.stop: must be true or false")
+    assert isinstance(got, Reply)
+    detail = json.loads(got.body)["detail"]
+    assert detail.endswith(
+        "as far as this one knows; it cannot lead itself: growth.stop: must be true or false"
+    )
+
+
 def test_an_agent_with_the_extension_is_told_the_leader() -> None:
     for path, headers in (("/", {"parley-agent": "x"}), ("/batch", {})):
         got = refuse(Request("POST", path, headers=headers), LEADER, OWN)

@@ -288,6 +288,7 @@ async def test_a_pool_in_which_nothing_grows_is_told(spec: PoolSpec | None, stat
     assert found.pool is not None
     assert found.pool.state.value == state
     assert found.pool.reason is not None
+    assert "1 units" not in found.pool.reason.message
 
 
 @virtually

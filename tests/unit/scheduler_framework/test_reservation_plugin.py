@@ -37,7 +37,13 @@ DB = (ReservationOwner("default", (("app", "db"),)),)
 ANYBODY = (ReservationOwner(),)
 POD = pod("p", cu(2), labels={"app": "db"})
 FULL = ("Unschedulable", "Insufficient cpu")
-REQUIRING = replace(POD, manifest={"metadata": {"annotations": {names.RESERVATION_REQUIRED: "true"}}})
+
+
+def _requiring(word: str) -> PodInfo:
+    return replace(POD, manifest={"metadata": {"annotations": {names.RESERVATION_REQUIRED: word}}})
+
+
+REQUIRING = _requiring("true")
 
 
 class World:
@@ -156,6 +162,9 @@ async def test_a_pod_that_requires_a_reservation_goes_nowhere_else() -> None:
     refused = ("UnschedulableAndUnresolvable", NO_RESERVATION)
     assert await world.filtered(REQUIRING) == {"n2": refused, "n3": refused}
     assert await world.filtered(POD) == {}
+    for word in ("True", "yes", "flase", ""):
+        assert await world.filtered(_requiring(word)) == {"n2": refused, "n3": refused}, word
+    assert await world.filtered(_requiring("false")) == {}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ class EvictionMarks:
 
     `is_enabled` is None if nothing is said. `order` is the pod's place among others, the lowest goes first; `sub_priority` the
     place among pods of one priority, None for the priority itself. `tasks` are those that may evict the pod, None for all. `obstacle`
-    says why the pod is never evicted; empty if it may be.
+    says why the pod is never evicted; empty if it may be. `faults` are the marks that cannot be read, as texts for a person; such a
+    mark never lets the pod go sooner than any that can.
     """
 
     is_enabled: bool | None = None
@@ -44,6 +45,11 @@ class EvictionMarks:
     sub_priority: int | None = None
     tasks: frozenset[str] | None = None
     obstacle: str = ""
+    faults: tuple[str, ...] = ()
+
+
+LAST: Final = 10**18
+"""In place of a number that cannot be read: larger than any that can, so the pod goes after all others."""
 
 
 @dataclass(frozen=True, slots=True)

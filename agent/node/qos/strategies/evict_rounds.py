@@ -122,6 +122,8 @@ class EvictStrategy(ABC, Generic[A]):
         self.client, self.metrics, self.states = client, metric_cache, states_informer
         self.window_s = self.args.window
         self._engine = EvictionEngine(self.args.limits())
+        self._told: dict[str, tuple[str, ...]] = {}
+        """The faults of marks that each pod was told of, by its UID."""
 
     def run(self, stop: StopSignal) -> None:
         while not stop.wait(self.args.interval):
@@ -139,6 +141,7 @@ class EvictStrategy(ABC, Generic[A]):
             self.client.decided(StrategyDecision("no-node", "the node and its pods are not read yet"))
             return
         found, now_s = self._evictables(), self._clock()
+        self._tell_faults(found)
         releasing = {each.name for each in self._engine.tasks if not each.is_calm}
         tasks = self.tasks(node, found, releasing)
         self._engine.begin([each.pod for each in found], tasks, now_s)
@@ -162,6 +165,15 @@ class EvictStrategy(ABC, Generic[A]):
             self.evictable(pod, marks_of(pod, vms.get(pod.uid)), used.get((pod.uid,)))
             for pod in self.states.get_all_pods()
         ]
+
+    def _tell_faults(self, found: Collection[Evictable]) -> None:
+        """An Event for each pod of which a mark cannot be read, once for each text."""
+        before = self._told
+        self._told = {each.pod.uid: each.marks.faults for each in found if each.marks.faults}
+        for each in found:
+            if each.marks.faults and before.get(each.pod.uid) != each.marks.faults:
+                text = "; ".join(each.marks.faults)
+                self.client.record(each.pod, "WrongAnnotation", text, is_warning=True)
 
     @abstractmethod
     def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
 from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, Evidence
+from parley.explain.core.facts import restarts_of
 from parley.explain.core.lines import MAX_LINES, answer
 from parley.reach.answers import decoded
 from parley.reach.ports import Got, NoAnswer
@@ -38,6 +39,7 @@ from tests.unit.parley.explain.cases import (
     document,
     explanation,
     limited,
+    pool,
     scheduler_part,
     written,
 )
@@ -192,6 +194,37 @@ def test_an_error_that_heals_at_once_is_no_cause_yet(code: ErrorCode) -> None:
     fault = {"peer": "scheduler", "code": code.value, "status": 409, "message": "again"}
     told = document(standingFaults=[fault], scheduler=scheduler_part(failures=1))
     assert cause_of(Evidence(VM, agent_facts(told), explanation())).code == CauseCode.SATISFIED
+
+
+@pytest.mark.parametrize(
+    ("restarts", "kills", "told"),
+    [
+        (0, 0, ""),
+        (2, 0, "2 restarts; last it ended"),
+        (1, 1, "1 restart, of which 1 OOM kill since the agent's start; last it ended"),
+        (0, 1, "1 OOM kill since the agent's start; last it ended"),
+        (1, 2, "1 restart, 2 OOM kills since the agent's start; last it ended"),
+    ],
+    ids=["nothing", "no kill", "a kill and its restart", "before its restart, or never", "before the next restart"],
+)  # fmt: skip
+def test_oom_kills_are_told_before_the_first_restart_and_without_one(
+    restarts: int, kills: int, told: str
+) -> None:
+    vm = document(
+        containers={"restarts": restarts, "lastEnd": "it ended" if told else None},
+        counts={"ends": {"OOMKilled": kills}},
+    )
+    assert restarts_of(agent_facts(vm)) == told
+    notes = [line for line in answer(Evidence(VM, agent_facts(vm), explanation())).lines if "OOM" in line]
+    assert len(notes) == bool(kills)
+
+
+def test_what_there_is_one_of_is_in_the_singular() -> None:
+    failing = {"phase": "failing", "failures": 1, "fault": "500", "to": written(5), "sinceSeconds": 7.0}
+    one = explanation(pool=pool(held_units=1, vm_units=1, most_units=1))
+    lines = answer(Evidence(VM, agent_facts(document(wants=5, state="stuck", resize=failing)), one)).lines
+    assert lines[1].endswith("500 (1 time since 7.0 s ago)")
+    assert any("bank holds 1 of 1 unit, this VM 1" in line for line in lines)
 
 
 def test_what_makes_the_rest_meaningless_comes_first() -> None:

@@ -384,6 +384,10 @@ def test_a_watch_is_wide_where_it_is_asked_for(output: str, end: str) -> None:
             {"namespace": "shop", "names": ("x*",)},
             "namespace shop has 2 VMs, none of which is asked for; VMs in other namespaces: 1 (all: -A)",
         ),
+        (
+            {"namespace": "bank", "names": ("x*",)},
+            "namespace bank has 1 VM, none of which is asked for; VMs in other namespaces: 2 (all: -A)",
+        ),
         ({"nodes": ("n9",)}, "none of 3 VMs is asked for"),
         ({"namespace": "shop"}, ""),
         ({"namespace": "default", "names": ("shop/web",)}, ""),
