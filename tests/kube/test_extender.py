@@ -151,7 +151,11 @@ def _high(manifest: Manifest) -> Manifest:
 # ---------------------------------------------------------------- pools
 
 
-def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(scene: PlacingScene) -> None:
+@pytest.mark.parametrize("scaled", [{names.ENABLED: "true"}, {}], ids=["enabled", "not enabled"])
+def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(
+    scaled: Mapping[str, str], scene: PlacingScene
+) -> None:
+    """A pod that is not scaled counts in its pool as well."""
     scene.add_nodes(2, 8000)
     pool = scene.objects.namespace
     scene.objects.apply(
@@ -164,7 +168,7 @@ def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(scene: PlacingScene
     )
     scene.start_kube_scheduler(scene.start_parley())
     for name in ("first", "second", "third"):
-        scene.create(ours(name, 1000, labels={names.ENABLED: "true", names.POOL: pool}))
+        scene.create(ours(name, 1000, labels={**scaled, names.POOL: pool}))
         if name != "third":
             scene.placed(name)
     scene.refused("third", pool)

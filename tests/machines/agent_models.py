@@ -204,12 +204,16 @@ class ExtendedAgent:
         """An observation begins."""
         self.looking = (snapshot, writes)
 
+    def finds_its_fence(self) -> bool:
+        """Whether a look that asks finds that no later life has fenced the VM."""
+        return self.fences == self.vm.fences
+
     def observe(self) -> None:
         """The observation that began earlier is in."""
         if self.looking is None:
             return
         (snapshot, self.writes), self.looking = self.looking, None
-        self.is_fenced = self.must_look and self.sent is None and self.fences == self.vm.fences
+        self.is_fenced = self.must_look and self.sent is None and self.finds_its_fence()
         self.must_look = False
         seen = snapshot.reading
         if self.sent is not None:

@@ -58,8 +58,15 @@ def check_permit(
         raise LawBrokenError(f"a permit of {permit} for a request of {wanted} where {least} was current")
 
 
-def check_growth(node: Node, before: Glance, after: Glance, claim: Resources) -> None:
-    """A request lifts an over-full node's sum only by what is in use: by its claim, or as the last read showed it."""
+def check_growth(node: Node, before: Glance, after: Glance, request: RequestExtension | None = None) -> None:
+    """A request lifts an over-full node's sum only by what is in use: by its claim, or as the last read showed it.
+
+    Who asks for less than it claims holds no more than that from then on. Only where it settles the row the whole claim may stay
+    for as long as a hand-over: another life that was never heard may hold as much.
+    """
+    claim = request.last_permit or ZERO if request is not None else ZERO
+    if request is not None and (before.is_settled or before.is_late):
+        claim = claim.min(request.resources)
     over = after.node_reserved.exceeds(node.account.reservable)
     if over and after.node_reserved.exceeds(before.node_reserved):
         for name, new, old, limit, row, most in zip(

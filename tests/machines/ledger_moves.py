@@ -91,12 +91,14 @@ MOVES: Final = (
     Move(moves_agents.published_dies, (VM,), 0.2, is_fault=True),
     Move(moves_cluster.scheduler_restarts, (_YES_NO, VM), 0.5, is_fault=True),
     Move(moves_cluster.daemons_change_over_a_restart, (VM, 3, 3), 0.4, is_fault=True),
+    Move(moves_cluster.daemons_live_on_over_a_restart, (VM, _WANT, _WANT, _YES_NO, 3), 0.8, is_fault=True),
     Move(moves_cluster.vm_is_replaced, (VM, _YES_NO, 3, len(POOLS_OF_BIRTHS)), 0.6, is_fault=True),
     Move(moves_cluster.vm_is_edited, (VM, _WANT, _YES_NO), 0.6, is_fault=True),
     Move(moves_cluster.growth_is_switched, (4,), 0.4, is_fault=True),
     Move(moves_cluster.bounds_change, (VM, len(MAXIMA)), 0.4, is_fault=True),
     Move(moves_cluster.vm_is_tied, (VM, 3, _YES_NO), 0.5),
     Move(moves_cluster.vm_vanishes, (VM, 4), 0.5, is_fault=True),
+    Move(moves_cluster.vm_vanishes_while_a_packet_is_under_way, (VM, _WANT), 0.5, is_fault=True),
     Move(moves_cluster.vm_returns, (VM,), 4),
     Move(moves_cluster.late_news, (MANY,), 1.5),
     Move(moves_cluster.pod_comes, (3, len(POD_AMOUNTS), _YES_NO), 0.4, is_fault=True),
@@ -120,6 +122,15 @@ MOVES: Final = (
     Move(moves_pools.pool_comes, (_POOLS,), 1.5),
     Move(moves_pools.vm_is_labelled, (VM, len(LABELS), _YES_NO), 0.6, is_fault=True),
 )
+HAND_OVERS: Final = frozenset(
+    {
+        moves_cluster.daemons_live_on_over_a_restart,
+        moves_cluster.vm_vanishes_while_a_packet_is_under_way,
+    }
+)
+HAND_OVERS_EVERY: Final = 2
+"""In every second world the moves of `HAND_OVERS` are made as well. With them a minute passes in which nobody says anything: bugs
+that need many words in a row show in the other worlds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +192,13 @@ def build(shape: Shape, *, is_known: bool) -> World:
 class Chooser:
     """Draws moves. `calm` worlds have rarer faults, so that what faults leave behind has time to matter."""
 
-    def __init__(self, dice: random.Random, shape: Shape, calm: float) -> None:
+    def __init__(self, dice: random.Random, shape: Shape, calm: float, *, hands_over: bool) -> None:
         self._draw = dice.random
         moves = [
             move
             for move in MOVES
-            if shape.has_published or not (move.name.startswith("published") or move.name == "look_ends")
+            if (shape.has_published or not (move.name.startswith("published") or move.name == "look_ends"))
+            and (hands_over or move.act not in HAND_OVERS)
         ]
         weights = [move.weight * (calm if move.is_fault else 1.0) for move in moves]
         self._moves = moves

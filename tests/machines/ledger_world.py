@@ -261,8 +261,7 @@ class World:
             if isinstance(answer, Permitted):
                 ledger_laws.check_permit(packet.extension, answer, None if is_retry else before, after)
             if before is not None and after is not None:
-                claim = (packet.extension.last_permit or ZERO).min(packet.extension.resources)
-                ledger_laws.check_growth(vm.node, before, after, claim)
+                ledger_laws.check_growth(vm.node, before, after, packet.extension)
             vm.heard_until_s = self.now_s + self.handover_s
             if not is_retry:
                 self.excuses.claim_is_told(vm, packet)
@@ -329,7 +328,7 @@ class World:
 
     def observed(self, agent: ExtendedAgent) -> None:
         """What an agent's look showed is in; it learns the VM's bounds, too."""
-        if agent.must_look and agent.sent is None and agent.fences != agent.vm.fences:
+        if agent.must_look and agent.sent is None and not agent.finds_its_fence():
             agent.step_back(agent.started_ms, self.now_s)  # a later life has fenced the VM
         agent.observe()
         self.excuses.learnt(agent.vm)
@@ -450,7 +449,7 @@ class World:
             self.ledger_changed(vm.node)
             after = self.port.glance(vm.spec, vm.holder)
             if before is not None and after is not None:
-                ledger_laws.check_growth(vm.node, before, after, ZERO)
+                ledger_laws.check_growth(vm.node, before, after)
                 if isinstance(answer, Permitted):
                     ledger_laws.check_published(waiting.request, answer, before.shown)
                     if self.now_s < before.heard_until_s:

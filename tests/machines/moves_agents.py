@@ -1,6 +1,6 @@
 """What agents, VMs and the network do, chosen by small numbers. Each move takes a world and numbers, any of them valid."""
 
-from protocol.values import ZERO, Resources
+from protocol.values import Resources
 from tests.machines.agent_models import ExtendedAgent, Packet
 from tests.machines.cluster_models import Vm, cu
 from tests.machines.core_port import COMMAND_DEADLINE_S
@@ -178,15 +178,10 @@ def agent_restarts(world: World, vm: int, skew: int) -> None:
 def agent_overlaps(world: World, vm: int, skew: int) -> None:
     """A second daemon starts a runner while the first one still lives.
 
-    Not while the first one holds what only an earlier scheduler process knows of, nor where nobody but an agent sees
-    what the first one does: there the node lock is what helps.
+    Not where nobody but an agent sees what the first one does: there the node lock is what helps.
     """
     there = pick_vm(world, vm)
-    are_known = all(
-        agent.knows == world.port.instance or (agent.held is ZERO and not agent.attempt)
-        for agent in there.agents
-    )
-    if len(there.agents) < 3 and are_known and world.shows_sizes and _may_have(world, there, published=False):
+    if len(there.agents) < 3 and world.shows_sizes and _may_have(world, there, published=False):
         _start(world, there, skew)
 
 
@@ -197,6 +192,16 @@ def agent_takes_over(world: World, vm: int, before: int, after: int) -> None:
     agent_overlaps(world, vm, 0)
     for _ in range(after):
         agent_asks_again(world, vm, 0, 0)
+
+
+def neighbours_go_up(world: World, vm: int, want: int) -> None:
+    """The agents of the other VMs of the node ask until they are settled, and then for an amount, which they use at once."""
+    node = pick_vm(world, vm).node
+    for at, other in enumerate(world.vms):
+        if other.node is node and other is not pick_vm(world, vm):
+            agent_asks_again(world, at, 0, 0)
+            agent_asks_again(world, at, 0, 0)
+            agent_goes_up(world, at, want, 2)
 
 
 def _may_have(world: World, vm: Vm, *, published: bool) -> bool:

@@ -3,15 +3,21 @@
 from protocol.values import ZERO
 from tests.machines import ledger_pods
 from tests.machines.cluster_models import UNIT, Vm, cu
-from tests.machines.core_port import POOL
+from tests.machines.core_port import HANDOVER_S, POOL
 from tests.machines.ledger_world import BORN, World
 from tests.machines.moves_agents import (
     ANSWER_LOST,
+    ANSWERED,
     FATES,
     SPANS_S,
+    UNDER_WAY,
+    agent_asks,
     agent_asks_again,
+    agent_goes_down,
+    agent_overlaps,
     agent_takes_over,
     amount_for,
+    neighbours_go_up,
     pick_vm,
 )
 from tests.machines.pool_models import OTHER
@@ -22,6 +28,7 @@ MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2), cu(8, 3), cu(3, 8))
 POOLS_OF_BIRTHS = (None, None, POOL, OTHER)
 VANISHES_OVER_A_START = False
 """Whether the scheduler restarts while the cluster does not show a VM, which returns at once: else that is rare."""
+LONGER_THAN_LEASES_S = HANDOVER_S + 1.0
 ASIDE_S = (-4.0, -0.125, 0.0, 0.125)
 """How long before or after a moment at which something ends the clock stops."""
 _MOST_PODS = 3
@@ -73,6 +80,28 @@ def daemons_change_over_a_restart(world: World, vm: int, before: int, after: int
     """The scheduler restarts; the runner of a VM asks the new one so often, and then that of a second daemon does."""
     world.start_scheduler()
     agent_takes_over(world, vm, before, after)
+
+
+def daemons_live_on_over_a_restart(
+    world: World, vm: int, want: int, neighbours: int, is_older: int, is_long: int
+) -> None:
+    """Two daemons serve a small VM. One of them gets more just before the scheduler restarts, the other one asks the new one first.
+
+    `is_older` says that the older one gets it. Most often every lease from before the two is over by then. The neighbours want
+    what is left.
+    """
+    agent_goes_down(world, vm, 0, 0)
+    if is_older:
+        agent_overlaps(world, vm, 0)
+    if is_long:
+        world.pass_time(LONGER_THAN_LEASES_S)
+    if not is_older:
+        agent_overlaps(world, vm, 0)
+    agent_asks(world, vm, is_older, want, 0)
+    world.start_scheduler()
+    for _ in range(2):
+        agent_asks_again(world, vm, 1 - is_older, 0)
+    neighbours_go_up(world, vm, neighbours)
 
 
 def vm_is_edited(world: World, vm: int, amount: int, at_once: int) -> None:
@@ -128,6 +157,18 @@ def vm_vanishes(world: World, vm: int, how: int) -> None:
             agent_takes_over(world, vm, 0, 1)
         elif how > 1 and late:
             world.deliver(late[0])
+
+
+def vm_vanishes_while_a_packet_is_under_way(world: World, vm: int, want: int) -> None:
+    """The agent of a small VM asks for that, and is permitted more before the packet arrives: after a moment in which the VM was not shown."""
+    agent_goes_down(world, vm, 0, 0)
+    sent = len(world.packets)
+    agent_asks(world, vm, 0, 0, FATES.index(UNDER_WAY))
+    late = world.packets[sent:]
+    agent_asks(world, vm, 0, want, FATES.index(ANSWERED))
+    vm_vanishes(world, vm, 1)
+    for packet in late:
+        world.deliver(packet)
 
 
 def vm_returns(world: World, which: int) -> None:

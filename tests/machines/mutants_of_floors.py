@@ -12,6 +12,7 @@ from scheduler.permits.core import parley_callers, promised
 from scheduler.permits.core.ledger import Cause, Floor, RowState
 from scheduler.permits.core.state import CoreState, SchedulerConfig
 from scheduler.permits.core.vms import VmRecord, VmTable
+from tests.machines.agent_models import ExtendedAgent
 
 Patch = AbstractContextManager[object]
 
@@ -97,3 +98,8 @@ def unheard_life_by_age() -> Patch:
         return answer
 
     return mock.patch.object(parley_callers, "settle", settle_by_age)
+
+
+def fence_not_looked_at() -> Patch:
+    """A look always finds the fence of the life that looks, though a later one has fenced the VM."""
+    return mock.patch.object(ExtendedAgent, "finds_its_fence", return_value=True)

@@ -111,7 +111,7 @@ PLACEMENT_MUTANTS: Final = (
     Mutant(2, pool_has_always_room, 2),
     Mutant(3, any_read_ends_placements),
     Mutant(4, placement_ends_by_the_clock),
-    Mutant(5, other_kind_is_another_pod, 5),
+    Mutant(5, other_kind_is_another_pod, 9),
     Mutant(6, reservation_given_twice),
     Mutant(7, reservation_grows_without_a_look, 4),
     Mutant(8, memory_is_not_looked_at),

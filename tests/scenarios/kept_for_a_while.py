@@ -1,6 +1,7 @@
 """Stories of what is kept for a while: what published agents were told, hand-overs, gates of VMs that went.
 
-The numbers are those of `tests.machines.mutants`. Every node has room for 6 CPU / 6Gi and bears two VMs of 1 CPU / 1Gi.
+The numbers are those of `tests.machines.mutants`. Every node has room for 6 CPU / 6Gi, where nothing else is said, and bears two
+VMs of 1 CPU / 1Gi at first.
 """
 
 from tests.machines.core_port import SAFE_HANDOVER_S
@@ -125,3 +126,33 @@ def story_48_unheard_life_by_age(story: Story) -> None:
     story.agent_asks("b1", cu(5))
     story.agent_holds("b1", cu(1))
     story.agent_holds("a1", cu(5))
+
+
+def story_49_fence_not_looked_at(story: Story) -> None:
+    """A life that was superseded without hearing of it settles its row after a restart, while the later one sleeps on what it got.
+
+    On a node of 10 both VMs use 2. The first life has been served for 80 s, so that every lease of those before it is over. The
+    later one is granted 6 and stops before it resizes.
+    """
+    story.node("n1", cu(10))
+    story.scheduler_starts()
+    for vm in ("a", "b"):
+        story.vm(vm, "n1", most=cu(8))
+    for agent, vm in (("b1", "b"), ("d1", "a")):
+        story.agent_starts(agent, vm)
+        story.agent_grows(agent, cu(2))
+    for _ in range(4):
+        story.time_passes(20.0)
+        story.agent_asks("d1", cu(2))
+        story.agent_asks("b1", cu(2))
+    story.agent_starts("d2", "a")
+    story.agent_asks("d2", cu(6))
+    story.scheduler_restarts()
+    for agent in ("d1", "b1"):
+        story.agent_asks(agent, cu(2))
+        story.agent_asks(agent, cu(2))
+    story.agent_asks("b1", cu(8))
+    story.agent_holds("b1", cu(2))
+    story.agent_resizes("d2", cu(6))
+    story.command_lands("d2")
+    story.vm_has("b", cu(2))

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tests.machines.mutants import MUTANTS
+from tests.machines.mutants import MUTANTS, handover_dies_with_the_scheduler
 from tests.scenarios import beyond_pools, kept_for_a_while, overcommits, tied_or_apart
 from tests.scenarios.stories import Story
 from tests.scenarios.telling import StoryBrokenError
@@ -78,6 +78,13 @@ def test_a_story_breaks_with_its_bug(number: int) -> None:
     what, *steps = str(broken.value).splitlines()
     assert LAWS.get(number, OVERCOMMITTED) in what
     assert steps == story.steps
+
+
+@pytest.mark.parametrize("number", [29, 48, 49], ids=_name)
+def test_every_life_that_settles_a_row_without_a_proof_overcommits(number: int) -> None:
+    """A later life that was not heard, one that was served long ago, and one that was superseded without hearing of it."""
+    with handover_dies_with_the_scheduler(), pytest.raises(StoryBrokenError, match=OVERCOMMITTED):
+        STORIES[number](Story())
 
 
 def test_a_broken_story_tells_its_steps() -> None:

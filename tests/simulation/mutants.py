@@ -13,7 +13,7 @@ from unittest import mock
 
 from agent.core import on_informant, on_scheduler, plan
 from agent.core import on_metrics as agent_metrics
-from agent.core.state import RunnerState
+from agent.core.state import RunnerState, SchedulerState
 from agent.core.timing import Timing
 from informant.core.guard import Guard
 from informant.core.sessions import Sessions
@@ -149,6 +149,11 @@ def process_is_not_named() -> Patch:
     return _patch(plan._Steps, "_request", lambda steps, desired: replace(ask(steps, desired), instance=None))
 
 
+def leases_of_earlier_lives_forgotten() -> Patch:
+    """A life that has found its fence in force settles its row, though an earlier life may still hold a permit."""
+    return _patch(SchedulerState, "proof", lambda link, _: link.token if link.is_fenced else None)
+
+
 def informant_never_forgotten() -> Patch:
     """An informant that was restarted is taken to know its agent still."""
     forgotten = on_informant.forgotten
@@ -242,6 +247,7 @@ MUTANTS: Final = (
     SimulationMutant(lease_counted_from_the_answer, 2),
     SimulationMutant(held_kept_while_asking),
     SimulationMutant(sent_resize_left_out),
+    SimulationMutant(leases_of_earlier_lives_forgotten),
     SimulationMutant(process_is_not_named, length_s=SHORT_S),
     SimulationMutant(informant_never_forgotten),
     SimulationMutant(goals_never_fall, length_s=SHORT_S),

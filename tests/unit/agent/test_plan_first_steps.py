@@ -71,9 +71,12 @@ def test_a_life_proves_to_be_alone_once_the_leases_of_those_before_it_are_over(
 ) -> None:
     driver = Driver().settle().wait(served_s)
     restarted(driver)
-    driver.wait(31)
-    first = next(request for request in driver.requests() if request.instance == OTHER_INSTANCE)
-    assert first.token == token
+    driver.by_hand = {events.RequestPermit}
+    driver.wait(15.5)  # no look begins at the moment of the answer, which is followed by one of its own
+    driver.answer(driver.scheduler)
+    assert driver.of(events.Observe)[-1] == events.Observe(checks_fence=True)
+    assert driver.state.scheduler.is_fenced
+    assert (driver.request().instance, driver.request().token) == (OTHER_INSTANCE, token)
 
 
 def test_who_was_alone_once_stays_alone_over_every_restart() -> None:

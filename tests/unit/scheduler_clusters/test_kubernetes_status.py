@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hosting.kubernetes.resources import POOLS, Manifest
+from hosting.kubernetes.resources import POOLS, Manifest, ResourceType
 from protocol.values import ZERO
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.policies import MAX_FAULTS, policy_status
@@ -136,7 +136,14 @@ class PoolsWorld:
 
     def __init__(self) -> None:
         self.server, self.views = FakeApiServer(), Views()
-        self.pools = KubernetesPools(self.server.api(), now_s, random.Random(1), QUIET, lambda: WALL)
+        self.told: list[tuple[str, str]] = []
+        """The faults that were told, each with the name of its object."""
+        self.pools = KubernetesPools(
+            self.server.api(), now_s, random.Random(1), QUIET, lambda: WALL, self._tell_fault
+        )
+
+    def _tell_fault(self, _: ResourceType, manifest: Manifest, fault: str) -> None:
+        self.told.append((manifest["metadata"]["name"], fault))
 
     async def turn(self) -> None:
         """See what there is, and write what has changed."""
@@ -163,13 +170,61 @@ async def test_pools_are_described_by_their_objects() -> None:
     assert not described["bank"].annotations
     assert world.pools.described() is described
 
-    manifest["spec"]["limits"] = {"maxUnits": 4, "minUnits": 5}
-    world.server.put(POOLS, manifest)
-    await world.turn()
-    assert world.pools.described()["bank"].limits.max_units == 4, "with faults it is as before"
+
+Spec = Mapping[str, Any]
+FOUR: Spec = {"limits": {"maxUnits": 4}}
+
+
+@pytest.mark.parametrize(
+    ("faulty", "field"),
+    [
+        ({"limits": {"maxUnits": 4, "minUnits": 5}}, "minUnits"),
+        ({"limits": {"maxUnits": "many"}}, "maxUnits"),
+        ({"limits": {"mostUnits": 3}}, "mostUnits"),
+        ({"computeUnit": {"cpu": "lots", "memory": "1Gi"}, **FOUR}, "computeUnit"),
+        ({"computeUnit": None, **FOUR}, "computeUnit"),
+    ],
+    ids=["contradiction", "no number", "misspelt", "no quantity", "no unit"],
+)
+@pytest.mark.parametrize("before", [FOUR, None], ids=["described before", "faulty from the start"])
+@virtually
+async def test_a_pool_with_faults_counts_as_before_or_not_at_all_and_the_fault_is_told_once(
+    before: Spec | None, faulty: Spec, field: str
+) -> None:
+    world = PoolsWorld()
+    if before is not None:
+        world.server.put(POOLS, _pool(**before))
+        await world.turn()
+    described = world.pools.described()
+
+    for _ in range(2):
+        world.server.put(POOLS, _pool(**faulty))
+        await world.turn()
+    assert world.pools.described() is described, "nothing has changed, so nothing is taken up"
+    assert [pool.limits.max_units for pool in described.values()] == ([4] if before is not None else [])
+    ((name, fault),) = world.told
+    assert name == "bank"
+    assert field in fault
     status = world.server.get(POOLS, "", "bank")["status"]
     assert _conditions(status)["Accepted"] == ("False", "Refused")
-    assert status["replicas"] == 3
+    assert field in status["conditions"][0]["message"]
+
+    world.server.put(POOLS, _pool(limits={"maxUnits": 3}))
+    await world.turn()
+    assert world.pools.described()["bank"].limits.max_units == 3, "it is in order again"
+    assert len(world.told) == 1
+
+
+@virtually
+async def test_a_pool_that_is_made_anew_with_faults_is_another_one() -> None:
+    world = PoolsWorld()
+    for manifest in (_pool(**FOUR), None, _pool(limits={"maxUnits": "many"})):
+        if manifest is None:
+            world.server.delete(POOLS, "", "bank")
+        else:
+            world.server.put(POOLS, manifest)
+        await world.turn()
+    assert world.pools.described() == {}
 
 
 @virtually
