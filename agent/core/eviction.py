@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from hosting.backoff import Backoff
+
 APART_S: Final = 60.0
 """The time between two evictions of a node: the room that the first has freed must be seen before the next."""
 REFUSED_S: Final = 60.0
 """After a refusal the pod is not asked for again before so long; twice as long after each further one."""
 MAX_REFUSED_S: Final = 3600.0
+_REFUSED: Final = Backoff(REFUSED_S, cap_s=MAX_REFUSED_S)
 
 
 def refusal_wait_s(refusals: int, chance: float) -> float:
     """How long a pod is left alone after a refusal, when there were `refusals` before. `chance` is from 0 to 1."""
-    return min(MAX_REFUSED_S, REFUSED_S * 2.0 ** min(refusals, 10)) * (1 + 0.5 * chance)
+    return _REFUSED.delay_s(refusals + 1, 0) * (1 + 0.5 * chance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ other for ever, and the scheduler would keep the amounts that each of them may s
 from dataclasses import dataclass, replace
 from typing import Final
 
-BASE_S: Final = 5.0
-CAP_S: Final = 300.0
-FORGIVEN_S: Final = 2 * CAP_S
+from hosting.backoff import Backoff
+
+WAITS: Final = Backoff(5.0, cap_s=300.0, jitter=0.8)
+FORGIVEN_S: Final = 2 * WAITS.cap_s
 """A life that lasted so long had no rival. Longer than any wait, so that of two rivals at most one forgets the other."""
 SUSPICIOUS: Final = 2
 """So many takeovers in a row are more than a hand-over between daemons."""
@@ -26,8 +27,7 @@ class Rivalry:
     def superseded(self, lasted_s: float, now_s: float, chance: float) -> "Rivalry":
         """After a life of `lasted_s` was superseded: 1 to 5 s of waiting, doubled each time up to 5 minutes."""
         count = 1 if lasted_s >= FORGIVEN_S else self.count + 1
-        full_s = min(CAP_S, BASE_S * 2.0 ** min(count - 1, 16))
-        return replace(self, count=count, wait_until_s=now_s + full_s * (1 - 0.8 * chance))
+        return replace(self, count=count, wait_until_s=now_s + WAITS.delay_s(count, chance))
 
     def warning(self, lived_s: float) -> str:
         """A warning for an operator when the present life has lasted for `lived_s`; else empty."""

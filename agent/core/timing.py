@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from hosting.backoff import Backoff
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -57,11 +59,11 @@ class Timing:
         """How long what a wish brought stays once the guest can wait again."""
         if relapses == 0:
             return self.down_window_s
-        return min(self.relapse_cap_s, self.relapse_s * 2.0 ** min(relapses - 1, 16))
+        return Backoff(self.relapse_s, cap_s=self.relapse_cap_s).delay_s(relapses, 0)
 
     def refused_wait_s(self, times: int, chance: float) -> float:
         """The wait after so many refusals in a row; `chance` (0 to 1) takes up to a quarter of it away."""
-        return min(self.refused_cap_s, self.refused_base_s * 2.0 ** min(times - 1, 16)) * (1 - 0.25 * chance)
+        return Backoff(self.refused_base_s, cap_s=self.refused_cap_s, jitter=0.25).delay_s(times, chance)
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """Back-off after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""
@@ -72,5 +74,4 @@ class Timing:
         return self._backoff_s(min(self.retry_cap_s, self.leader_retry_cap_s), failures, chance)
 
     def _backoff_s(self, cap_s: float, failures: int, chance: float) -> float:
-        full = min(cap_s, self.retry_base_s * 2.0 ** min(failures - 1, 16))
-        return float(full * (1 - 0.5 * chance))
+        return Backoff(min(self.retry_base_s, cap_s), cap_s=cap_s).delay_s(failures, chance)

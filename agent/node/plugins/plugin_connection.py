@@ -21,6 +21,7 @@ from agent.node.plugins.core.plugin_info import RegistrationError
 from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
 from agent.node.plugins.types.answers import AnswerCheck
+from hosting.backoff import Backoff
 
 MAX_PATH_BYTES: Final = 107
 """How many bytes the path of a socket may have on Linux."""
@@ -73,8 +74,7 @@ MAX_VERSION: Final = 64
 """Characters of one version."""
 MAX_ENDPOINT_BYTES: Final = 4096
 """The longest path of a file on Linux. That of a socket is shorter, but may be longer as the agent sees it."""
-_KNOCK_S: Final = 0.05
-_KNOCK_S_MAX: Final = 1.0
+_KNOCKING: Final = Backoff(0.05, cap_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +131,12 @@ class PluginConnection:
     async def listened(path: str, *, is_patient: bool = True) -> None:
         """Return as soon as somebody listens at the socket. Costs a system call each second at most, and no channel: a folder may be
         full of sockets whose servers have died. Without patience, raises `TimeoutError` where nobody listens now."""
-        wait_s = _KNOCK_S
+        knocks = 0
         while not _is_listened(path):
             if not is_patient:
                 raise TimeoutError
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _KNOCK_S_MAX)
+            knocks += 1
+            await asyncio.sleep(_KNOCKING.delay_s(knocks, 0))
 
     @classmethod
     async def dial(cls, path: str, within_s: float) -> "PluginConnection":

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from hosting.backoff import Backoff
 from scheduler.placing.core.enqueue import RegisteredEvents, hint_of, is_waited_for
 from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.status import Status, is_success
@@ -33,6 +34,7 @@ MIN_STALE: Final = 64
 """Places in a heap that pods have left are dropped when there are more of them than this, and than pods."""
 INITIAL_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 10.0
+_BACKOFF: Final = Backoff(INITIAL_BACKOFF_S, cap_s=MAX_BACKOFF_S)
 MAX_UNSCHEDULABLE_S: Final = 5 * 60.0
 """So long a pod stays in the unschedulable pool at most."""
 
@@ -109,7 +111,7 @@ class _Alike:
 
 def backoff_s(attempts: int) -> float:
     """How long a pod waits after so many failures."""
-    return min(INITIAL_BACKOFF_S * 2.0 ** min(attempts - 1, 10), MAX_BACKOFF_S) if attempts > 0 else 0.0
+    return _BACKOFF.delay_s(attempts, 0) if attempts > 0 else 0.0
 
 
 def by_priority(first: QueuedPod, second: QueuedPod) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.condition import Health, condition
-from agent.core.rivalry import CAP_S, FORGIVEN_S, Rivalry
+from agent.core.rivalry import FORGIVEN_S, WAITS, Rivalry
 from agent.core.state import RunnerState
 from tests.support.amounts import cu
 from tests.unit.agent.driver import LIFE, TIMING, VM, steady
@@ -35,7 +35,7 @@ def test_two_rivals_end_with_a_life_in_minutes_and_never_both_forgive() -> None:
         now_s = max(now_s + 0.5, rivals[other].wait_until_s)
         rivals[owner] = rivals[owner].superseded(now_s - began_s, now_s, (lives * 0.37) % 1)
         owner, began_s, lives = other, now_s, lives + 1
-    assert lives < 6 * 3600 / (0.2 * CAP_S) + 20
+    assert lives < 6 * 3600 / (0.2 * WAITS.cap_s) + 20
     assert min(each.count for each in rivals) > 8
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from hosting.backoff import Backoff
+
 
 @dataclass(frozen=True, slots=True)
 class GuestRules:
@@ -36,11 +38,11 @@ class GuestRules:
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """The wait after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""
-        return min(self.retry_cap_s, self.retry_base_s * 2.0 ** min(failures - 1, 16)) * (1 - 0.5 * chance)
+        return Backoff(self.retry_base_s, cap_s=self.retry_cap_s).delay_s(failures, chance)
 
     def nudge_after_s(self, times: int, chance: float) -> float:
         """The wait after something was asked for so many times in vain."""
-        return min(self.nudge_cap_s, self.nudge_base_s * 2.0 ** min(times - 1, 16)) * (1 - 0.25 * chance)
+        return Backoff(self.nudge_base_s, cap_s=self.nudge_cap_s, jitter=0.25).delay_s(times, chance)
 
     def eject_again_s(self, times: int, chance: float) -> float:
         """When an eject is asked for again that was asked for so many times: after its deadline, and the back-off."""

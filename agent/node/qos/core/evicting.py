@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from agent.core.eviction import refusal_wait_s
 from agent.node.qos.core.actions import EvictResult
 from agent.node.qos.core.states import PodState, QosClass
+from hosting.backoff import Backoff
 
 FAILURES_OF_A_POD: Final = 5
 """After so many failures in a row the pod waits as after a refusal, so that others get their turn."""
@@ -338,5 +339,5 @@ class EvictionEngine:
             self._refuse(uid, now_s, chance)
             self._failures = 0
         base_s = max(1.0, self._limits.cooldown_s)
-        wait_s = min(max(base_s, MAX_PAUSE_S), base_s * 2.0 ** max(0, self._failures - 1))
+        wait_s = Backoff(base_s, cap_s=max(base_s, MAX_PAUSE_S)).delay_s(max(1, self._failures), 0)
         self._cooled_s = now_s + wait_s * (1 + 0.5 * chance)

@@ -8,6 +8,8 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
 
+from hosting.backoff import Backoff
+
 
 class StrategyState(enum.StrEnum):
     """The state of a strategy that people see."""
@@ -51,8 +53,7 @@ class LifecycleTiming:
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """The wait after so many failures in a row; `chance` is from 0 to 1."""
-        full = min(self.retry_cap_s, self.retry_base_s * 2.0 ** min(failures - 1, 16))
-        return float(full * (1 - 0.5 * chance))
+        return Backoff(self.retry_base_s, cap_s=self.retry_cap_s).delay_s(failures, chance)
 
 
 @dataclass(frozen=True, slots=True)
