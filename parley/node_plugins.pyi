@@ -64,6 +64,6 @@ from agent.node.qos.ports import MetricCache as MetricCache
 from agent.node.qos.ports import NodeClient as NodeClient
 from agent.node.qos.ports import StatesInformer as StatesInformer
 from agent.node.qos.ports import StopSignal as StopSignal
+from agent.node.qos.ports import StrategyArgs as StrategyArgs
 from hosting.registry import RegistryError as RegistryError
-from hosting.settings import Settings as Settings
 from protocol.values import Resources as Resources

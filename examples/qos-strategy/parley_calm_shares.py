@@ -13,9 +13,9 @@ from parley.node_plugins import (
     MetricCache,
     MetricError,
     NodeClient,
-    Settings,
     StatesInformer,
     StopSignal,
+    StrategyArgs,
     StrategyDecision,
 )
 
@@ -24,7 +24,7 @@ LEAST, USUAL = 2, 1024
 WAITING = {"psi_resource": "cpu", "psi_precision": "avg10", "psi_degree": "some"}
 
 
-class CalmSharesArgs(Settings):
+class CalmSharesArgs(StrategyArgs):
     """The settings of `qos.args.CalmShares`."""
 
     interval: float = 1.0

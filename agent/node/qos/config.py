@@ -7,9 +7,9 @@ from typing import Final
 
 from agent.node.qos.core import gates
 from agent.node.qos.core.gates import NAME_RULE, FeatureGates, FeatureSpec, is_name
-from agent.node.qos.ports import ExtensionPlugin
+from agent.node.qos.ports import ExtensionPlugin, StrategyArgs
 from hosting.registry import FactoryRegistry, RegistryError, at_once, error_text
-from hosting.settings import FaultsError, Settings, check
+from hosting.settings import FaultsError, check
 
 QOS_PLUGIN_GROUP: Final = "parley.qos_plugins"
 METHODS: Final = ("init_flags", "setup", "run", "stop")
@@ -26,10 +26,10 @@ class RegisteredExtension:
     spec: FeatureSpec
     plugin: ExtensionPlugin | None
     error: str = ""
-    args: Settings | None = None
+    args: StrategyArgs | None = None
 
 
-class NoStrategyArgs(Settings):
+class NoStrategyArgs(StrategyArgs):
     """Of a strategy that declares none."""
 
 
@@ -190,8 +190,8 @@ def _initialised(extension: RegisteredExtension, given: object) -> RegisteredExt
     if plugin is None:
         return extension
     model = getattr(plugin, "args_model", NoStrategyArgs)
-    if not (isinstance(model, type) and issubclass(model, Settings)):
-        return replace(extension, plugin=None, error=f"args_model is no Settings but {model!r}")
+    if not (isinstance(model, type) and issubclass(model, StrategyArgs)):
+        return replace(extension, plugin=None, error=f"args_model is no StrategyArgs but {model!r}")
     args = check(given, model)
     try:
         at_once(plugin.init_flags, args)

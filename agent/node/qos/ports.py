@@ -4,6 +4,8 @@ here is plain, may block as long as its docstring says, and may come from any th
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from pydantic import ConfigDict
+
 from agent.node.qos.core.actions import (
     CgroupResource,
     CgroupUpdate,
@@ -14,6 +16,7 @@ from agent.node.qos.core.actions import (
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricKind, MetricSample
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
 from hosting.cgroups.tree import CgroupTree
+from hosting.settings import Settings
 
 
 class StopSignal(Protocol):
@@ -103,6 +106,12 @@ class NodeClient(Protocol):
 
     def decided(self, decision: StrategyDecision) -> None:
         """Note a decision and its reason: for `/v1/qos`, metrics and the log. Never blocks."""
+
+
+class StrategyArgs(Settings):
+    """The args of a strategy. The docstring below a field is its help; a duration is a number of seconds."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class ExtensionPlugin(Protocol):

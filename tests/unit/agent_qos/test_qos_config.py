@@ -7,11 +7,12 @@ from pydantic import Field
 
 from agent.node.qos.config import ExtensionRegistry, QOSExtensionConfig, configured, standard
 from agent.node.qos.core.gates import FeatureSpec
-from hosting.settings import FaultsError, Settings
+from agent.node.qos.ports import StrategyArgs
+from hosting.settings import FaultsError
 from tests.unit.agent_qos.strategies import Strategy, raising
 
 
-class LimitArgs(Settings):
+class LimitArgs(StrategyArgs):
     """A limit, and a window."""
 
     limit: Annotated[int, Field(ge=1)] = 1
@@ -96,7 +97,8 @@ class Misdeclared(Limited):
 
 
 @pytest.mark.parametrize(
-    ("plugin", "why"), [(Raising(), "init_flags failed: no"), (Misdeclared(), "args_model is no Settings")]
+    ("plugin", "why"),
+    [(Raising(), "init_flags failed: no"), (Misdeclared(), "args_model is no StrategyArgs")],
 )
 def test_a_plugin_that_fails_on_its_args_cannot_be_enabled(plugin: Strategy, why: str) -> None:
     plugins = registry(A=Limited(), B=plugin)

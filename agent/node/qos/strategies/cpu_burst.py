@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from agent.node.qos.core.actions import (
     UNLIMITED,
@@ -51,10 +51,9 @@ from agent.node.qos.core.metrics import (
     milli,
 )
 from agent.node.qos.core.states import ContainerState, PodState
-from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
 from hosting.cgroups.tree import PodGroup
 from hosting.kubernetes import names
-from hosting.settings import Settings
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 BURST: Final = CgroupResource.CPU_BURST_US
@@ -64,10 +63,8 @@ _TOLD: Final = 5
 _OFF: Final = BurstRule(BurstPolicy.NONE)
 
 
-class CPUBurstArgs(Settings):
+class CPUBurstArgs(StrategyArgs):
     """Durations are seconds; percentages are of a container's limit."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     interval: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
     """The time between two rounds."""

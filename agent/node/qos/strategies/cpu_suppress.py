@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from agent.node.qos.core.actions import (
     UNLIMITED,
@@ -35,9 +35,8 @@ from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregation, MetricError, milli
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.group_directory import parts_of
-from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
 from agent.node.qos.topology import read_topology
-from hosting.settings import Settings
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 CPUS: Final = CgroupResource.CPUSET_CPUS
@@ -174,10 +173,8 @@ def _around(group: str) -> str:
     return group.rpartition("/")[0]
 
 
-class CPUSuppressArgs(Settings):
+class CPUSuppressArgs(StrategyArgs):
     """Durations are seconds; percentages are of the node's CPUs."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     interval: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
     """The time between two rounds."""

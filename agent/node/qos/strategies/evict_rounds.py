@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from agent.node.qos.core.actions import StrategyDecision
 from agent.node.qos.core.evict_decision import Asked, decision, reason_of
@@ -21,8 +21,7 @@ from agent.node.qos.core.evicting import (
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.eviction_marks import marks_of
-from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
-from hosting.settings import Settings
+from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
 
 HIGHEST_PRIORITY: Final = 1_000_000_000
 """The highest priority that a user's PriorityClass may have; those above are the system's. Source: scheduling.k8s.io/v1."""
@@ -31,10 +30,9 @@ MAX_WINDOW_S: Final = 300
 """The metric cache keeps no more."""
 
 
-class EvictArgs(Settings):
+class EvictArgs(StrategyArgs):
     """The args that strategies that evict share; each has its own defaults. Durations are seconds."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
     TASKS: ClassVar[tuple[str, ...]] = ()
     """The tasks that the strategy has."""
 
