@@ -86,8 +86,8 @@ def try_upscale_received(
     """The guest cannot wait: for a while it should have more of each resource that it names. A resource that it does not name
     is called off; tied, only a call that names none calls anything off. `share` is that of the policy's wishes.
 
-    Growth that a call has brought stays for the down window, and as long as the load stays: the load behind it shows in metrics only
-    later, if at all, and a guest that is shrunk would call again.
+    Growth that a call has brought stays for the down window: the load behind it shows in metrics only later. A guest that calls again
+    soon after it was shrunk keeps it longer (docs/decisions/0047).
     """
     link, more, use = state.informant, event.more_resources, state.in_use()
     if link.registration != event.registration:
@@ -156,7 +156,9 @@ def load_read(link: InformantState, load: Load) -> InformantState:
 
 
 def _with_peak(wish: UrgentGrowth | None, level: int | None) -> UrgentGrowth | None:
-    return wish if wish is None or level is None else replace(wish, peak=max(level, wish.peak or 0))
+    if wish is None or level is None or wish.phase not in (WishPhase.STANDS, WishPhase.KEPT):
+        return wish
+    return replace(wish, peak=max(level, wish.peak or 0))
 
 
 def levels(load: Load | None) -> tuple[int | None, int | None]:
@@ -261,9 +263,9 @@ def _left(
         case WishPhase.STANDS:
             kept = _over(wish, in_use, wish.until_s, timing)
             return _left(kept, in_use, now_s, timing, is_needed=is_needed)
-        case WishPhase.KEPT if is_needed and in_use > wish.before:
-            return replace(wish, until_s=now_s + timing.down_window_s)
-        case WishPhase.KEPT:
+        case WishPhase.KEPT | WishPhase.NEEDED if wish.relapses and is_needed and in_use > wish.before:
+            return replace(wish, until_s=now_s + timing.down_window_s, phase=WishPhase.NEEDED)
+        case WishPhase.KEPT | WishPhase.NEEDED:
             soon_s = timing.relapse_s + timing.kept_s(wish.relapses)
             return replace(wish, amount=in_use, until_s=now_s + soon_s, phase=WishPhase.GIVEN_BACK)
         case WishPhase.GIVEN_BACK:

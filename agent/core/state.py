@@ -139,7 +139,9 @@ class WishPhase(enum.Enum):
 
     STANDS = "stands"
     KEPT = "kept"
-    """The guest can wait again: no more comes, and what came stays."""
+    """The guest can wait again: no more comes, and what came stays for a while."""
+    NEEDED = "needed"
+    """It was given back once and missed: it stays as long as the load does."""
     GIVEN_BACK = "given back"
     """What came may go again. A wish that follows soon says that it was needed."""
 
@@ -149,8 +151,8 @@ class UrgentGrowth:
     """The guest should have `amount` of one resource until `until_s`; `before` was in use at the first of its calls in a row.
 
     If the guest can wait again, no more comes, and the amount in use stays until then, however small it is: the next call would meet
-    the same limits. It stays longer while the load is as it was: `peak` is the highest reading since the first call (millionths of a
-    CPU, bytes; None before one). `relapses` counts how often in a row the gain was given back and soon wished for again.
+    the same limits. A gain that was given back and soon wished for again (`relapses` times in a row) stays longer, and as long as the
+    load is within a tenth of `peak`, its highest reading while the wish stood or its gain was kept (millionths of a CPU, bytes).
     Of a gain that was given back, `amount` is the size before that.
     """
 
@@ -170,14 +172,14 @@ class UrgentGrowth:
         match self.phase:
             case WishPhase.STANDS:
                 return self.amount
-            case WishPhase.KEPT:
+            case WishPhase.KEPT | WishPhase.NEEDED:
                 return min(self.amount, in_use)
             case WishPhase.GIVEN_BACK:
                 return 0
 
     def has_same_load(self, load: int | None) -> bool:
         """Whether the load is still what it was with the wish: at that load less was too little."""
-        return load is not None and self.peak is not None and 0 < self.peak * 9 <= load * 10
+        return load is not None and self.peak is not None and 0 < self.peak * 9 <= load * 10 <= self.peak * 11
 
 
 NO_WISHES: Final[PerResource[UrgentGrowth | None]] = PerResource(None, None)

@@ -1,4 +1,5 @@
-"""A constant load is followed once: a runner and an informant together come to rest, whatever caps the growth."""
+"""A constant load is followed once, and a need that it does not show is learnt in two tries: a runner and an informant together come to
+rest, whatever caps the growth."""
 
 import enum
 import itertools
@@ -23,8 +24,8 @@ from tests.support.amounts import UNIT
 from tests.unit.agent.driver import FULL, VM, Driver, grant
 
 LOOK_S = 0.5
-LOOKS = 240
-"""Two minutes: many times what a wish, its hold in the guest, the down window and a repetition of the wish take."""
+LOOKS = 500
+"""Four minutes: many times what a wish, its hold in the guest, the down window and a repetition of the wish take."""
 QUIET = Timing(tick_s=30.0, hold_s=60.0)
 
 
@@ -159,17 +160,22 @@ def _changes(sizes: list[int]) -> list[int]:
     return [after - before for before, after in itertools.pairwise(sizes) if after != before]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_cases())
-def test_a_constant_load_resizes_a_resource_twice_at_most(case: Case) -> None:
+def test_a_constant_load_comes_to_rest(case: Case) -> None:
+    """A load that shows the need resizes a resource twice at most. One that does not is tried with less once: what the guest misses
+    then stays."""
     driver = CappedDriver(case)
     guest, sizes = ShortGuest(case.need, driver), [driver.size]
     for _ in range(LOOKS):
         guest.look()
         driver.wait(LOOK_S)
         sizes.append(driver.size)
+    more = 2 if case.need.exceeds(case.goal) else 0
     for each in zip(*map(amounts, sizes), strict=True):
         changes = _changes(list(each))
         turns = [1 for before, after in itertools.pairwise(changes) if (before > 0) != (after > 0)]
-        assert len(turns) <= 1, (changes, case)
-        assert case.cap is Cap.PIECEMEAL or len(changes) <= 2, (changes, case)
+        assert len(turns) <= 1 + more, (changes, case)
+        assert case.cap is Cap.PIECEMEAL or len(changes) <= 2 + more, (changes, case)
+    for each in zip(*map(amounts, sizes[-LOOKS // 3 :]), strict=True):
+        assert _changes(list(each)) == [], case

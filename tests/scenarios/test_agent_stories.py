@@ -272,8 +272,8 @@ def test_a_migration() -> None:
 def test_try_upscale() -> None:
     """At once and without any metrics; it stands for a while, and what is not needed after it is given back.
 
-    When it expires, or the guest says that it can wait again, what came stays until metrics could show what it is needed for, and as
-    long as they show no less than before. What is wished for again soon after it was given back stays longer.
+    When it expires, or the guest says that it can wait again, what came stays until metrics could show what it is needed for. What is
+    wished for again soon after it was given back stays longer.
     """
     story = at_rest()
     story.guest_cannot_wait(cpu=True)

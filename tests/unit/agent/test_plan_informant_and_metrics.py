@@ -161,10 +161,13 @@ def test_what_a_try_upscale_brought_stays_for_the_down_window_when_nothing_is_wa
     assert driver.size == cu(2)
 
 
-def test_what_a_try_upscale_brought_stays_as_long_as_the_load_is_what_it_was() -> None:
-    driver = steady().try_upscale(cpu=True, memory=True).try_upscale()
+def test_what_was_given_back_and_missed_stays_as_long_as_the_load_is_what_it_was() -> None:
+    driver = steady().try_upscale(cpu=True).try_upscale().wait(6)
+    assert driver.size == cu(2)
+    driver.try_upscale(cpu=True).try_upscale()
     assert driver.wait(600).size == cu(3)
     assert driver.plan().reason.cpu == "the guest could not wait before"
+    assert driver.load(1.75).wait(11).size == cu(2)
 
 
 def test_what_is_wished_for_again_soon_after_it_was_given_back_stays_longer_each_time() -> None:
