@@ -184,6 +184,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_starts(tmp_
 def test_of_a_full_disk_it_says_so_and_not_that_nobody_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hosting.logs.configure", lambda *_: None)  # of the whole process
     monkeypatch.setattr("parley.demo.START_S", 0.1)
     monkeypatch.setattr(Children, "write_fault", lambda _: "/d/logs: No space left on device")
     arguments = ("demo", "--vms", "1", "--seconds", "1", "--quiet", "--directory", str(tmp_path / "d"))

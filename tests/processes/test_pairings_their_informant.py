@@ -106,7 +106,8 @@ async def test_from_register_to_unregister_with_every_order_of_resume(tmp_path: 
 
 
 async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None:
-    """v1.1: one unit more, although the wish is for memory alone, told by `/upscale`; it ends by itself, also at the maximum or where it was denied."""
+    """v1.1: one unit more, although the wish is for memory alone, told by `/upscale`; it ends by itself, also at the maximum or where it was
+    denied. What is wished for again soon after it was given back stays."""
     theirs = {name: PublishedInformant(knobs()) for name in ("met", "most", "denied")}
     scheduler = OurScheduler(tmp_path / "scheduler", 12, vms=("met", "most"))
     scheduler.cluster.add("denied", high=UNIT)
@@ -127,7 +128,8 @@ async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None
                 await agent.shows("the wish", "met", lambda vm: vm["size"] == quantities(units(2)))
                 await until(lambda: not met.wants_upscale)
                 assert len(called(met.journal, "/try-upscale")) == turn
-                await agent.reaches(UNIT, "met")
+                if turn == 1:
+                    await agent.reaches(UNIT, "met")
             assert {x.status for i in theirs.values() for x in called(i.journal, "/try-upscale")} == {200}
             set_load(0.1, theirs["most"])
             await agent.reaches(UNIT, "most", "denied")
