@@ -231,7 +231,7 @@ class SimulationMutant:
 
 MUTANTS: Final = (
     SimulationMutant(row_falls_too_early_at_silence, 3),
-    SimulationMutant(claim_ignored, 197),
+    SimulationMutant(claim_ignored, 742),
     SimulationMutant(hand_over_floor_dropped, 14),
     SimulationMutant(new_right_after_a_restart),
     SimulationMutant(of_the_ledger.handover_dies_with_the_scheduler),
