@@ -23,6 +23,12 @@ from tests.support.waiting import shown_blocking
 VMS = 4
 
 
+@pytest.fixture(autouse=True)
+def _log_of_this_process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo that runs within a test configures the log of its process, and later tests look at that."""
+    monkeypatch.setattr("hosting.logs.configure", lambda *_: None)
+
+
 def test_it_ends_by_itself_and_its_last_line_is_one_json_object(tmp_path: Path) -> None:
     """`--seconds` with `--output json`: lines of changes for people go to stderr, the summary to stdout."""
     place = ("--directory", str(tmp_path / "d"))
@@ -184,7 +190,6 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_starts(tmp_
 def test_of_a_full_disk_it_says_so_and_not_that_nobody_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hosting.logs.configure", lambda *_: None)  # of the whole process
     monkeypatch.setattr("parley.demo.START_S", 0.1)
     monkeypatch.setattr(Children, "write_fault", lambda _: "/d/logs: No space left on device")
     arguments = ("demo", "--vms", "1", "--seconds", "1", "--quiet", "--directory", str(tmp_path / "d"))
