@@ -169,8 +169,12 @@ class Vm:
     # ------------------------------------------------------------ what a VM does
 
     def edit(self, target: Resources) -> None:
+        """Somebody else writes a target. Commands on their way that saw another one will be refused: they count no more."""
         self.trace.add(self.clock.now_s, self.name, "by hand: target", target)
         self._set_target(target)
+        for command in self.commands:
+            if self.is_overtaken(command):
+                self.observer.ended(self.account, command.ident)
 
     def _accept(self, command: Command) -> None:
         later = [each for each in self.commands if each.ident <= command.ident]
