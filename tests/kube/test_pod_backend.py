@@ -18,7 +18,7 @@ from hosting.kubernetes import objects as found
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
-from labs.clusters.hollow_nodes import HollowNodes, NodeSize
+from labs.clusters.hollow_nodes import HollowFaults, HollowNodes, NodeSize
 from protocol.values import Bounds, ComputeUnit, Observation, Resources
 from protocol.wire import PodName
 from tests.support.amounts import GIB, MIB
@@ -185,6 +185,20 @@ def test_a_memory_limit_below_use_keeps_the_size_and_is_told(
     assert "below current usage" in str(seen.refusal)
     tested.resize(SIZE)
     tested.rests(SIZE)
+
+
+def test_what_is_late_or_fails_is_not_done_until_it_is(
+    objects: Objects, nodes: HollowNodes, tested: PodUnderTest
+) -> None:
+    (node,) = nodes.names
+    tested.adopt(objects.create_pod(pod("p", node=node)))
+    nodes.set_faults(node, HollowFaults(update_error="no such luck"))
+    tested.resize(TWICE)
+    seen = tested.shows("the error", lambda seen: seen.refusal)
+    assert (seen.size, seen.target) == (SIZE, TWICE)
+    assert "no such luck" in str(seen.refusal)
+    nodes.set_faults(node, HollowFaults(update_delay_ms=1500))
+    tested.rests(TWICE)
 
 
 def test_a_node_without_its_kubelet_has_done_nothing(
