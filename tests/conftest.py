@@ -16,7 +16,10 @@ from hypothesis import HealthCheck, settings
 from tests.support.short_paths import short_directory
 
 # No test asserts how long something takes, and the machine may be busy; else it is as Hypothesis, or its profile "ci", has it.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Half as many examples as usual: each run on a developer's machine draws new ones. Laws that need more say so.
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
+)
 settings.load_profile("default")
 
 SETS: Final = {

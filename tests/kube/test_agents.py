@@ -80,18 +80,3 @@ def test_an_agent_follows_another_on_its_node_and_nothing_is_lost(
     assert pods.size(scene.now()).vcpu_milli >= size  # a growth may be under way
     scene.load(2.2)
     shown_blocking("the pod grows on", lambda: scene.size() >= 2250)
-
-
-def test_two_agents_of_one_node_never_both_decide(
-    parley: ParleyPrograms, hollow_nodes: MakeHollowNodes, objects: Objects
-) -> None:
-    """The state directory was lost, so no lock keeps them apart: the pod's mark and the scheduler do."""
-    scene = Scene(parley, hollow_nodes, objects)
-    before = scene.life()
-    scene.agent(stateDirectory=str(parley.directory / "another"))
-    shown_blocking("the second agent has a permit", lambda: scene.vm()["permit"])
-    first = parley.running["first"]
-    shown_blocking("the first agent steps back", lambda: "superseded by another agent" in first.text())
-    scene.load(2.2)
-    shown_blocking("the pod grows on", lambda: scene.size() >= 2250)
-    assert scene.life() > before

@@ -1,7 +1,7 @@
 """Parley's scheduler as the extender of the real kube-scheduler: what it is asked, what it refuses, and what happens without it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
@@ -11,7 +11,7 @@ from hosting.kubernetes.resources import POOLS, Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from tests.support.kube.asking import Holdings, PodAgent
-from tests.support.kube.extender import ExtenderProxy, extender_proxy
+from tests.support.kube.extender import extender_proxy
 from tests.support.kube.objects import MERGE, Objects, pod
 from tests.support.kube.parley import ParleyPrograms
 from tests.support.kube.placing import PlacingScene, ours, started_kubeless_plane
@@ -151,10 +151,7 @@ def _high(manifest: Manifest) -> Manifest:
 # ---------------------------------------------------------------- pools
 
 
-@pytest.mark.parametrize("scaled", [{names.ENABLED: "true"}, {}], ids=["enabled", "not enabled"])
-def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(
-    scaled: Mapping[str, str], scene: PlacingScene
-) -> None:
+def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(scene: PlacingScene) -> None:
     """A pod that is not scaled counts in its pool as well."""
     scene.add_nodes(2, 8000)
     pool = scene.objects.namespace
@@ -168,7 +165,7 @@ def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(
     )
     scene.start_kube_scheduler(scene.start_parley())
     for name in ("first", "second", "third"):
-        scene.create(ours(name, 1000, labels={**scaled, names.POOL: pool}))
+        scene.create(ours(name, 1000, labels={names.POOL: pool}))
         if name != "third":
             scene.placed(name)
     scene.refused("third", pool)
@@ -179,47 +176,27 @@ def test_a_pod_of_a_full_pool_waits_until_the_pool_is_raised(
 # ---------------------------------------------------------------- an extender that is away
 
 
-Trouble = Callable[[PlacingScene, ExtenderProxy], AbstractContextManager[None]]
-
-
 @contextmanager
-def _killed(scene: PlacingScene, _: ExtenderProxy) -> Iterator[None]:
+def _killed(scene: PlacingScene) -> Iterator[None]:
     scene.parley.kill("a")
     yield
     scene.parley.again("a")
 
 
-@contextmanager
-def _stopped(scene: PlacingScene, _: ExtenderProxy) -> Iterator[None]:
-    scene.parley.pause("a")
-    yield
-    scene.parley.resume("a")
-
-
-@contextmanager
-def _failing(_: PlacingScene, proxy: ExtenderProxy) -> Iterator[None]:
-    proxy.fault = (500, b"no such luck")
-    yield
-    proxy.fault = None
-
-
-@pytest.mark.parametrize("trouble", [_killed, _stopped, _failing], ids=["killed", "stopped", "failing"])
-def test_without_the_extender_placement_stops_unless_it_may_be_ignored(
-    trouble: Trouble, scene: PlacingScene
-) -> None:
+def test_without_the_extender_placement_stops_unless_it_may_be_ignored(scene: PlacingScene) -> None:
     scene.add_nodes(2, 4000)
     with extender_proxy(scene.start_parley()) as proxy:
         scene.start_kube_scheduler(proxy.port)
         scene.create(ours("before", 500))
         scene.placed("before")
-        with trouble(scene, proxy):
+        with _killed(scene):
             scene.create(ours("waits", 500))
             scene.refused("waits")
         scene.placed("waits")
         scene.await_right_ledger()
 
         scene.start_kube_scheduler(proxy.port, ignorable=True)
-        with trouble(scene, proxy):
+        with _killed(scene):
             scene.create(ours("goes-on", 500))
             scene.placed("goes-on")
         scene.await_right_ledger()

@@ -3,7 +3,7 @@
 import itertools
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pytest
@@ -97,30 +97,21 @@ def test_pods_are_placed_while_others_grow(scene: PlacingScene) -> None:
     assert scene.audit() == []
 
 
-@pytest.mark.parametrize(
-    ("trouble", "mend"),
-    [(ParleyPrograms.kill, ParleyPrograms.again), (ParleyPrograms.pause, ParleyPrograms.resume)],
-    ids=["killed", "stopped"],
-)
-def test_the_extender_goes_away_while_it_binds(
-    trouble: Callable[[ParleyPrograms, str], None],
-    mend: Callable[[ParleyPrograms, str], object],
-    scene: PlacingScene,
-) -> None:
+def test_the_extender_is_killed_while_it_binds(scene: PlacingScene) -> None:
     scene.add_nodes(FEW_NODES, ROOM_MILLI)
     room = RoomWatch(scene.plane, scene.objects.namespace, ROOM_MILLI)
     binds = itertools.count()
 
     def go_away(verb: str, _: object) -> None:
         if verb == "bind" and next(binds) == FEW_PODS // 4:
-            trouble(scene.parley, "a")
+            scene.parley.kill("a")
 
     with extender_proxy(scene.start_parley()) as proxy:
         proxy.before = go_away
         scene.start_kube_scheduler(proxy.port)
         created = scene.create(*(ours(f"pod-{number}", EACH_MILLI) for number in range(FEW_PODS)))
         shown_blocking("kube-scheduler has noticed", scene.refusals)
-        mend(scene.parley, "a")
+        scene.parley.again("a")
         shown_blocking("all pods are placed", lambda: len(room.bound()) == FEW_PODS)
     scene.await_right_ledger()
     assert room.faults == []

@@ -1,11 +1,9 @@
 """`kubectl parley` on a real API server, with Parley installed from `deploy/` and its real programs behind the proxy: nothing is forwarded."""
 
-import json
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -110,27 +108,6 @@ def test_decisions_are_listed_and_watched(cluster: NodeOfPrograms, typed: Kubect
     assert told["outcome"] in grown
 
 
-def test_options_may_stand_before_the_command(cluster: NodeOfPrograms, typed: Kubectl) -> None:
-    config = ("--kubeconfig", str(typed.kubeconfig), "--context", VIEWER)
-    listed = typed("parley", *config, "-n", "shop", "vms", "--no-headers", kubeconfig=Path("/none"))
-    assert listed.code == 0, listed
-    assert [line.split()[:2] for line in listed.printed.splitlines()] == [["busy", cluster.nodes.names[1]]]
-    for command in ("nodes", "pools"):
-        for words in (("-A",), ("-n", "shop")):
-            done = typed("parley", command, *words)
-            assert done.code == 0, done
-
-
-def test_the_namespace_of_the_context_counts(cluster: NodeOfPrograms, typed: Kubectl, tmp_path: Path) -> None:
-    config = json.loads(typed.kubeconfig.read_text())
-    config["contexts"][0]["context"]["namespace"] = "shop"
-    (tmp_path / "config").write_text(json.dumps(config))
-    listed = typed("parley", "vms", "--no-headers", kubeconfig=tmp_path / "config")
-    assert [line.split()[:2] for line in listed.printed.splitlines()] == [["busy", cluster.nodes.names[1]]], (
-        listed
-    )
-
-
 def test_explain_and_status_have_the_agents_words_once_there_is_the_secret(
     secret: None, cluster: NodeOfPrograms, typed: Kubectl
 ) -> None:
@@ -201,27 +178,6 @@ def test_credentials_that_have_expired_are_told(typed: Kubectl) -> None:
     assert "context expired: the API server does not accept the credentials (401)" in done.faults
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--context=nobody",), "nobody"),
-        (("--kubeconfig=/none",), "there is no file /none"),
-    ],
-)
-def test_a_command_line_that_leads_nowhere_is_told(typed: Kubectl, words: tuple[str, ...], said: str) -> None:
-    done = typed("parley", "nodes", *words)
-    assert done.code == 2
-    assert said in done.faults
-    assert "Traceback" not in done.faults
-
-
-def test_another_namespace_of_parley_is_looked_into(typed: Kubectl, cluster: NodeOfPrograms) -> None:
-    admin = cluster.plane.kubeconfig
-    done = typed("parley", "nodes", "--parley-namespace=shop", kubeconfig=admin)
-    assert done.code == 1
-    assert "there is no scheduler in the namespace shop" in done.faults
-
-
 def test_kubectl_completes_the_plugins_words(typed: Kubectl) -> None:
     done = typed("__complete", "parley", "ex")
     assert done.printed.splitlines()[0].startswith("explain\t"), done
@@ -267,11 +223,3 @@ def test_a_viewer_reads_and_cannot_ask_for_growth(secret: None, cluster: NodeOfP
     shown_blocking("the token", lambda: status("GET", agent, "/v1/vms", Parley_Token=TOKEN) == 200)
     assert status("GET", agent, "/v1/vms") == 401
     assert status("GET", agent, "/v1/vms", Parley_Token=f"{TOKEN}s") == 401
-
-
-def test_the_next_leader_is_found(cluster: NodeOfPrograms, typed: Kubectl) -> None:
-    before = cluster.leader()
-    assert typed("parley", "nodes").code == 0
-    cluster.plane.kubectl("delete", f"--namespace={SYSTEM}", "--wait=false", before)
-    shown_blocking("another one leads", lambda: cluster.leader().replace(before, ""))
-    shown_blocking("it answers", lambda: typed("parley", "nodes").code == 0)

@@ -6,7 +6,6 @@ started again.
 
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -41,22 +40,8 @@ def _nothing_is_wrong(scene: UnderLoad) -> None:
     assert scene.audit() == []
 
 
-def _killed(plane: ControlPlane) -> None:
-    for away_s in (1, 6):
-        plane.kill_api_server()
-        time.sleep(away_s)
-        plane.start_api_server()
-
-
-@pytest.mark.parametrize(
-    "trouble", [_killed, ControlPlane.forget_history], ids=["killed", "forgets its history"]
-)
 def test_the_api_server_is_started_again_under_load(
-    trouble: Callable[[ControlPlane], None],
-    parley: ParleyPrograms,
-    hollow_nodes: MakeHollowNodes,
-    objects: Objects,
-    seed: int,
+    parley: ParleyPrograms, hollow_nodes: MakeHollowNodes, objects: Objects, seed: int
 ) -> None:
     scene = UnderLoad(parley, hollow_nodes, objects, seed)
     with watched(scene):
@@ -64,7 +49,10 @@ def test_the_api_server_is_started_again_under_load(
             scene.agent(node)
         scene.goes_on()
         pids = scene.pids()
-        trouble(parley.plane)
+        for away_s in (1, 6):
+            parley.plane.kill_api_server()
+            time.sleep(away_s)
+            parley.plane.start_api_server()
         scene.goes_on()
         assert scene.pids() == pids
         _nothing_is_wrong(scene)

@@ -2,8 +2,6 @@
 
 import asyncio
 import math
-import random
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -16,22 +14,18 @@ from agent.backends.change_log import ChangeLog
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.neonvm import NeonVmBackend
 from agent.core.model import Vm, VmKind
-from agent.core.ports import BackendError, FencedOffError, Fencing
+from agent.core.ports import BackendError, FencedOffError
 from hosting.kubernetes import objects as kube
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
-from hosting.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.resources import PODS, VIRTUAL_MACHINES, Manifest
 from hosting.kubernetes.virtual_machines import VirtualMachine
-from hosting.logs import logger
-from hosting.supervisor import Supervisor
 from labs.clusters.control_plane import ControlPlane
 from protocol.values import ComputeUnit, Observation, Resources
 from protocol.wire import PodName
-from scheduler.clusters.migrator import KubernetesMigrator
-from scheduler.permits.core import events
 from tests.support.amounts import GIB, cu
 from tests.support.kube.neonvm import NeonVm, install, machine
 from tests.support.kube.objects import Objects
-from tests.support.waiting import shown, until
+from tests.support.waiting import shown
 
 OpenHouse = Callable[[], AbstractAsyncContextManager["House"]]
 NODES: Final = ("node-a", "node-b")
@@ -187,39 +181,3 @@ async def test_a_command_that_a_paused_api_server_takes_later_does_not_count_aft
         seen = await shown("the VM again", look, (BackendError,))
         await backend.resize(vm, cu(3), fencing, seen=seen.target, not_after_s=math.inf)
         await house.rest(backend, vm, cu(3))
-
-
-async def test_a_vm_moves_and_its_new_agent_takes_it_over(open_house: OpenHouse) -> None:
-    told: list[events.MigrationStarted | events.MigrationEnded] = []
-    rng, log = random.Random(1), logger("test")
-    async with open_house() as house:
-        vm = await house.start("vm-a", OLD)
-        source, target = house.backend(), house.backend()
-        fencing = await source.fence(vm)
-        migrator = KubernetesMigrator(
-            house.api, told.append, {vm.pod: vm.pod_uid}.get, clock=time.monotonic, rng=rng, log=log
-        )
-        supervisor = Supervisor(log, rng)
-        for name, child in migrator.children().items():
-            supervisor.start(name, child)
-        await migrator.start(events.MigrationWanted(vm.pod, vm.pod_uid, NODES[0]))
-        await until(lambda: not house.neonvm.moves.is_set())
-        with pytest.raises(BackendError, match="is being migrated"):
-            await source.resize(vm, cu(4), fencing, seen=cu(2), not_after_s=math.inf)
-
-        house.neonvm.moves.set()
-        moved = await shown("the VM on the other node", lambda: house.vm("vm-a", node=NODES[1]))
-        assert moved.pod != vm.pod
-        with pytest.raises(BackendError, match="is in pod"):
-            await source.resize(vm, cu(4), fencing, seen=cu(2), not_after_s=math.inf)
-        now: Fencing = await target.fence(moved)
-        assert now.generation > fencing.generation
-        await target.resize(moved, cu(4), now, seen=cu(2), not_after_s=math.inf)
-        await house.rest(target, moved, cu(4))
-
-        async def cleaned_up() -> bool:
-            return not (await house.api.list(MIGRATIONS, house.namespace))["items"]
-
-        await shown("the migration is cleaned up", cleaned_up)
-        assert told == [], "it has begun, which who asked for it knows, and nothing was given up"
-        await supervisor.stop()

@@ -1,4 +1,4 @@
-"""List and watch, the Lease, Events and credentials on a real API server, which is killed and forgets. Rules and edge cases: tests/unit."""
+"""List and watch, and credentials on a real API server, which is killed and forgets. Rules and edge cases: tests/unit."""
 
 import asyncio
 import random
@@ -12,11 +12,9 @@ import pytest
 from kubernetes_asyncio.config import incluster_config
 
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi, RefusedError
-from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.patches import MERGE_PATCH
-from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.reflector import Reflector
-from hosting.kubernetes.resources import CONFIG_MAPS, EVENTS, Manifest
+from hosting.kubernetes.resources import CONFIG_MAPS, Manifest
 from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.objects import Objects
 from tests.support.servers import QUIET
@@ -97,69 +95,6 @@ async def test_what_is_known_survives_a_server_that_is_killed_and_forgets(
         await own_api.patch(CONFIG_MAPS, NAMESPACE, "a", {"data": {"x": "3"}})
         await reflector.list_one(NAMESPACE, "a")
         assert seen() == {"a": {"x": "3"}}
-
-
-async def test_one_of_two_leads_and_none_while_the_server_is_away(
-    own_control_plane: ControlPlane, own_api: KubernetesApi
-) -> None:
-    def elector(identity: str) -> LeaseElector:
-        return LeaseElector(
-            own_api,
-            NAMESPACE,
-            "leader",
-            identity=identity,
-            address=f"http://{identity}",
-            times=LeaseTimes.of(3),
-            clock=time.monotonic,
-            rng=random.Random(),
-            log=QUIET,
-        )
-
-    electors = {name: elector(name) for name in ("a", "b")}
-    waiting = {asyncio.create_task(each.acquire(), name=name): name for name, each in electors.items()}
-    led: list[Leadership] = []
-    try:
-        (first,), others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        led.append(await first)
-        await until(lambda: all(each.leader == f"http://{waiting[first]}" for each in electors.values()))
-        assert led[0].is_valid(time.monotonic())
-        own_control_plane.kill_api_server()
-        await led[0].lost.wait()
-        assert not led[0].is_valid(time.monotonic())
-        own_control_plane.start_api_server()
-        (second,) = others
-        led.append(await second)
-        assert led[1].epoch > led[0].epoch
-    finally:
-        for each in led:
-            await each.release()
-        for task in waiting:
-            task.cancel()
-
-
-async def test_an_event_is_shown_and_counted(api: KubernetesApi, objects: Objects) -> None:
-    about = await api.create(CONFIG_MAPS, objects.namespace, config_map("a"))
-    now_s = 0.0
-    recorder = EventRecorder(api, "parley.dev/test", clock=lambda: now_s, rng=random.Random(), log=QUIET)
-
-    async def events() -> list[Manifest]:
-        selector = {"fieldSelector": "reportingController=parley.dev/test"}
-        listed = await api.list(EVENTS, objects.namespace, query=selector)
-        return list(listed["items"])
-
-    async with running(recorder.run):
-        recorder.record(about, "Warning", "Denied", "Scaling", "no room on its node")
-        now_s = 60.0
-        recorder.record(about, "Warning", "Denied", "Scaling", "no room on its node")
-        await until(recorder._waiting.empty)
-        found: list[Manifest] = []
-        while not found or "series" not in found[0]:
-            found = await events()
-    assert (len(found), found[0]["series"]["count"]) == (1, 2)
-    assert "no room on its node" in await asyncio.to_thread(
-        objects.plane.kubectl, "-n", objects.namespace, "get", "events"
-    )
-    assert recorder.dropped_total == {}
 
 
 @contextmanager

@@ -147,29 +147,6 @@ def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_node
     shown_blocking("and counts no more", lambda: name not in fetch(port, "/v1/pools").decode())
 
 
-def test_a_typo_in_the_bounds_of_a_pod_is_no_way_to_more(
-    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
-) -> None:
-    """Its last valid bounds count on."""
-    cap = {names.BOUNDS: '{"max": {"cpu": 1, "memory": "2Gi"}}'}
-    manifest = pod("p", node=bare_nodes[0], labels={names.ENABLED: "true"}, annotations=cap)
-    created = create_pod(objects, manifest)
-    ports = [start_scheduler(parley, objects, "a")]
-    agent = PodAgent(created, ports, Holdings(4000), 500)
-
-    def reason(want: int) -> str:
-        answer = agent.ask(want)
-        found = answer["reasons"] if answer is not None else []
-        return str(found[0]["message"]) if found else ""
-
-    shown_blocking("it is capped", lambda: "maximum is 1 CPU" in reason(2000))
-    typo = {"metadata": {"annotations": {names.BOUNDS: '{"max": {"cpu": 1, "memory": "lots"}}'}}}
-    objects.plane.call("PATCH", f"/api/v1/namespaces/{objects.namespace}/pods/p", typo, MERGE)
-    shown_blocking("the fault is seen", lambda: "parley.dev/bounds: max.memory" in parley.text("a"))
-    assert "maximum is 1 CPU" in reason(2000)
-    assert agent.held <= 1000
-
-
 def test_a_reservation_keeps_room_from_a_pod_that_grows(
     parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
 ) -> None:

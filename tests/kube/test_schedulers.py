@@ -81,23 +81,6 @@ def test_the_same_room_is_never_given_twice(
     assert holdings.faults == []
 
 
-def test_a_scheduler_that_cannot_reach_the_api_server_stops_deciding_and_goes_on(
-    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str], control_plane: ControlPlane
-) -> None:
-    created = create_pod(objects, pod("p", node=bare_nodes[0], labels={names.ENABLED: "true"}))
-    port = start_scheduler(parley, objects, "a")
-    agent = PodAgent(created, [port], Holdings(4000), 500)
-    shown_blocking("it decides", lambda: agent.ask(500))
-    epoch = agent.epoch
-
-    control_plane.kill_api_server()
-    shown_blocking("it stops", lambda: agent.ask(500) is None)
-    control_plane.start_api_server()
-    shown_blocking("it decides again", lambda: agent.ask(500))
-    assert agent.epoch > epoch
-    assert parley.running["a"].process.poll() is None, "without a restart"
-
-
 def test_an_epoch_that_others_have_seen_is_exceeded(
     parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
 ) -> None:

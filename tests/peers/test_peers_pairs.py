@@ -1,9 +1,8 @@
-"""Published agent, informant and scheduler with each other: whole flows, restarts and deaths."""
+"""Published agent, informant and scheduler with each other: what neither shows alone."""
 
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from tests.support.waiting import until
 
 POD = ("ns", "a")
 LOW, HIGH = Resources(1, 1), Resources(4, 4)
-ROOT = Path(__file__).parents[2]
 
 
 class PeerHouse:
@@ -62,43 +60,6 @@ async def house(total: int = 10, **changes: Any) -> AsyncIterator[PeerHouse]:
             made.agent.set_scheduler(made.scheduler.address)
             await until(lambda: made.agent.mode == "running" and made.agent.metrics and made.agent.unit)
             yield made
-
-
-async def test_growth() -> None:
-    """Section 1.6, upscale: AgentRequest, permit, patch, then `/upscale` with the new amounts."""
-    async with house() as it:
-        it.load(4.0)
-        await until(lambda: it.informant.journal.received("PUT /upscale"))
-        assert it.vm.patches == [Resources(4, 4)]
-        assert it.amounts("PUT /upscale") == [{"cpu": "4", "memory": "4Gi"}]
-        sent = it.informant.journal.received("PUT /upscale")[0]
-        assert sent.header("Content-Type") == "application/json"
-        asked = [
-            Resources.read(json.loads(x.body)["resources"]) for x in it.scheduler.journal.received("POST /")
-        ]
-        assert asked[0] == (2, 2)
-        assert (4, 4) in asked
-
-
-async def test_shrinking() -> None:
-    """Section 1.6, downscale: `/downscale`, patch, and the scheduler hears of it with the next AgentRequest."""
-    async with house() as it:
-        it.load(0.1)
-        await until(lambda: it.scheduler.state.pods[POD].reserved == (1, 1))
-        assert it.amounts("PUT /downscale") == [{"cpu": "1", "memory": "1Gi"}]
-        assert it.vm.patches == [Resources(1, 1)]
-        assert it.informant.journal.received("PUT /upscale") == []
-
-
-async def test_shrinking_that_is_refused() -> None:
-    """Section 3.5: nothing shrinks, and the scheduler is asked for a target without decreases."""
-    async with house(refuse_downscale=True) as it:
-        it.load(0.1)
-        await until(lambda: len(it.informant.journal.received("PUT /downscale")) >= 2)
-        await it.asked()
-        assert it.vm.patches == []
-        last = json.loads(it.scheduler.journal.exchanges[-1].body)
-        assert last["resources"] == {"vCPUs": 2, "mem": 2}
 
 
 async def test_a_refusal_above_the_last_permit_kills_the_runner() -> None:
@@ -187,16 +148,6 @@ async def test_a_wish_outlives_the_informant_that_had_it() -> None:
         await until(lambda: it.agent.use == LOW)
 
 
-async def test_a_pure_increase_does_not_ask_the_informant_first() -> None:
-    """Section 3.5: the VM grows even where the informant cannot be told."""
-    async with house() as it:
-        it.informant.faults.append(Fault("PUT /upscale", drop=True, times=-1))
-        it.load(4.0)
-        await until(lambda: it.vm.patches == [Resources(4, 4)])
-        await until(lambda: it.agent.journal.noted("informant unusable"))
-        assert it.agent.panicked is None
-
-
 async def test_a_failed_patch_kills_the_runner() -> None:
     """Sections 1.7 and 3.5."""
     async with house() as it:
@@ -204,19 +155,6 @@ async def test_a_failed_patch_kills_the_runner() -> None:
         it.load(4.0)
         await until(lambda: it.agent.panicked)
         await until(lambda: it.agent.mode == "exited")
-
-
-async def test_a_wish_is_met() -> None:
-    """Sections 1.6 and 3.4: one unit more, told by `/upscale`, which ends the wish on both sides."""
-    async with house() as it:
-        it.load(1.5)  # right for 2 CPUs and for 3
-        await it.asked()
-        await it.informant.request_upscale()
-        await until(lambda: it.vm.patches == [Resources(3, 3)])
-        await until(lambda: not it.informant.wants_upscale)
-        await it.asked()
-        assert it.vm.patches == [Resources(3, 3)]
-        assert it.agent.wish == (False, False)
 
 
 async def test_a_wish_that_the_scheduler_denies_is_stuck() -> None:
@@ -241,36 +179,6 @@ async def test_a_wish_at_the_maximum_forbids_to_shrink() -> None:
         await it.asked(3)
         assert it.agent.use == HIGH
         assert it.informant.journal.received("PUT /downscale") == []
-
-
-async def test_a_second_agent_takes_over() -> None:
-    """Sections 1.6 and 4.1: the newest is resumed, the old one suspended: it reads no metrics and asks nothing."""
-    async with house() as it:
-        second = PublishedAgent(VM(LOW, HIGH, Resources(2, 2), *POD), it.informant.address, agent_knobs())
-        async with running(second):
-            await until(lambda: second.mode == "running" and it.agent.mode == "suspended")
-            assert it.agent.server is not None
-            assert next(iter(it.informant.by_id)) == it.agent.server.id
-            await until(lambda: len(second.journal.sent("GET /metrics")) >= 3)
-            pages = len(it.agent.journal.sent("GET /metrics"))
-            more = len(second.journal.sent("GET /metrics"))
-            await until(lambda: len(second.journal.sent("GET /metrics")) >= more + 3)
-            assert len(it.agent.journal.sent("GET /metrics")) == pages
-
-
-async def test_an_agent_restarts() -> None:
-    """Section 1.8: a new ID; the old one is dropped when its suspension fails; the last permit is lost."""
-    async with house() as it:
-        assert it.agent.server is not None
-        old = it.agent.server.id
-        await it.agent.restart()
-        assert it.agent.last_approved is None
-        await until(lambda: it.agent.mode == "running" and old not in it.informant.by_id)
-        it.load(4.0)
-        await it.asked()
-        assert it.vm.patches == []  # no scheduler answered this life yet
-        it.agent.set_scheduler(it.scheduler.address)
-        await until(lambda: it.vm.patches == [HIGH])
 
 
 async def test_an_informant_restarts_and_the_agent_does_not_notice() -> None:
@@ -316,15 +224,3 @@ async def test_without_a_scheduler_an_agent_moves_up_to_its_last_permit() -> Non
         await until(lambda: len(it.scheduler.journal.exchanges) > asked)
         first = json.loads(it.scheduler.journal.exchanges[asked].body)
         assert first["resources"] == {"vCPUs": 4, "mem": 4}
-
-
-async def test_versions_that_do_not_fit() -> None:
-    """Sections 1.7 and 5.2: an agent of v1.0 and an informant of v1.1: 400, a new ID, 400, …"""
-    peer = PublishedInformant(informant_knobs())
-    async with running(peer):
-        old = PublishedAgent(VM(LOW, HIGH, LOW), peer.address, agent_knobs(informant_versions=(1, 1)))
-        async with running(old):
-            await until(lambda: len(old.journal.sent("POST /register")) >= 3)
-    sent = old.journal.sent("POST /register")
-    assert {x.status for x in sent} == {400}
-    assert len({x.body for x in sent}) == len(sent)

@@ -153,10 +153,7 @@ def entry(
 
 @dataclass
 class ClusterFile:
-    """What our scheduler reads: one node, and VMs with the sizes that they really have (or without).
-
-    While it `lags`, it goes on showing what it showed; `uses` is always the truth.
-    """
+    """What our scheduler reads: one node, and VMs with the sizes that they really have (or without)."""
 
     path: Path
     room: Resources
@@ -164,14 +161,9 @@ class ClusterFile:
     vms: dict[str, Entry] = field(default_factory=dict)
     uses: dict[str, Resources] = field(default_factory=dict)
     largest: Resources = NOTHING
-    lags: bool = False
 
     def add(
-        self,
-        *names: str,
-        low: Resources = UNIT,
-        high: Resources = MOST,
-        size: Resources | None = None,
+        self, *names: str, low: Resources = UNIT, high: Resources = MOST, size: Resources | None = None
     ) -> None:
         for name in names:
             self.vms[name] = {
@@ -187,40 +179,21 @@ class ClusterFile:
                 self.use(name, size)
         self.write()
 
-    def published(self, name: str, size: Resources = UNIT, high: Resources = MOST) -> VM:
+    def published(self, name: str, size: Resources = UNIT) -> VM:
         """A VM object for a published agent; the file shows what it patches."""
-        self.add(name, high=high, size=size)
-        made = VM(UNIT, high, size, NAMESPACE, name)
+        self.add(name, size=size)
+        made = VM(UNIT, MOST, size, NAMESPACE, name)
 
         def patched(use: Resources) -> None:
             self.use(name, use)
-            if not self.lags:
-                self.write()
+            self.write()
 
         made.on_patch = patched
         return made
 
-    def show(self, name: str, size: Resources) -> None:
-        self.vms[name] |= {"size": quantities(size), "target": quantities(size)}
-
-    def fall_behind(self, **sizes: Resources) -> None:
-        """From now on these sizes are shown, which are not those that the VMs have."""
-        self.lags = True
-        for name, size in sizes.items():
-            self.show(name, size)
-        self.write()
-
-    def catch_up(self) -> None:
-        """Show the truth again."""
-        self.lags = False
-        for name, size in self.uses.items():
-            self.show(name, size)
-        self.write()
-
     def use(self, name: str, size: Resources) -> None:
         """What a VM really has."""
-        if not self.lags:
-            self.show(name, size)
+        self.vms[name] |= {"size": quantities(size), "target": quantities(size)}
         self.uses[name] = size
         total = Resources(
             sum(use.cpu for use in self.uses.values()), sum(use.mem for use in self.uses.values())
@@ -309,10 +282,9 @@ def bodies(exchanges: Iterable[Exchange]) -> list[dict[str, Any]]:
     return [json.loads(exchange.body) for exchange in exchanges]
 
 
-def asked(journal: Journal, vm: str | None = None) -> list[dict[str, Any]]:
-    """The AgentRequests that a published scheduler received, of one VM or of all."""
-    found = bodies(x for x in journal.exchanges if x.side == "received" and x.method == "POST")
-    return [body for body in found if vm is None or body["pod"]["name"] == vm]
+def asked(journal: Journal) -> list[dict[str, Any]]:
+    """The AgentRequests that a published scheduler received."""
+    return bodies(x for x in journal.exchanges if x.side == "received" and x.method == "POST")
 
 
 def called(journal: Journal, end: str) -> list[Exchange]:

@@ -83,21 +83,6 @@ def test_explain_names_the_limit_its_holder_and_who_does_not_answer(house: House
     assert "did you mean d/b" in unknown.stderr
 
 
-def test_lists_come_from_the_pages_of_the_scheduler(house: House) -> None:
-    AskingAgent(house.scheduler, "b").settle().ask(4)
-    assert [line.split()[:3] for line in house.call("vms", "-n", "d").stdout.splitlines()] == [
-        ["NAME", "NODE", "SIZE"],
-        ["a", "n1", "<none>"],
-        ["b", "n1", "<none>"],
-    ]
-    (denied,) = json.loads(house.call("vms", "-A", "--outcome", "partial", "-o", "json").stdout)["vms"]
-    assert (denied["vm"], denied["limit"]["code"]) == ("d/b", "node-headroom")
-    assert house.call("nodes", "--no-headers").stdout.split()[0] == "n1"
-    assert house.call("pools").stderr == "the scheduler knows no pools\n"
-    history = house.call("history", "d/b", "--outcome", "partial", "--no-headers")
-    assert history.stdout.split()[1:3] == ["scheduler", "partial"]
-
-
 def test_a_watch_survives_a_restart_of_the_scheduler_and_ends_with_ctrl_c(house: House) -> None:
     AskingAgent(house.scheduler, "b").settle().ask(2)
     arguments = house.command("watch", "-A", "-o", "json", "--since-start", "b")[3:]

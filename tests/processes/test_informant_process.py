@@ -4,10 +4,8 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from tests.processes.pairings import (
 )
 from tests.support.our_programs import Ours, together
 from tests.support.processes import write_json
-from tests.support.waiting import shown, until
+from tests.support.waiting import until
 from tests.unit.informant.cgroup_tree import Tree
 
 DEAF = {"waitingShare": None, "left": 0, "leftShare": 0}
@@ -154,20 +152,6 @@ async def test_a_published_agent_hears_of_a_memory_event_and_of_its_end(tmp_path
         assert theirs.mode == "running"
 
 
-async def test_a_published_agent_of_the_first_version_is_never_asked_for_more(tmp_path: Path) -> None:
-    async with beside_published(tmp_path, (1, 1)) as (guest, theirs, _):
-
-        async def noticed() -> bool:
-            guest.hit()
-            return b'parley_informant_wish{resource="memory"} 1' in await guest.page("/metrics")
-
-        await shown("the wish", noticed)
-        before = len(theirs.journal.received("GET /id"))
-        await until(lambda: len(theirs.journal.received("GET /id")) > before + 2)
-        assert theirs.journal.received("POST /try-upscale") == []
-        assert theirs.mode == "running"
-
-
 async def test_a_memory_event_grows_a_vm_with_our_agent_and_scheduler(tmp_path: Path) -> None:
     """Up by a unit of memory with an event, at once; back down when nothing is wanted any more.
 
@@ -211,129 +195,3 @@ async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approv
         await until(lambda: guest.says("memory.high") == str(8 << 30))
         assert guest.says("cpu.max") == "150000 100000"
         assert b"parley_informant_found_frozen_total 1" in await guest.page("/metrics")
-
-
-async def test_an_informant_that_is_ended_leaves_nothing_frozen_or_throttled(tmp_path: Path) -> None:
-    guest = OurGuest(tmp_path, memory={"freeze": 1.0})
-    async with guest:
-        guest.hit()
-        await until(lambda: guest.says("cgroup.freeze") == "1")
-        assert await guest.end() == 0
-        assert (guest.says("cgroup.freeze"), guest.says("memory.high")) == ("0", "max")
-        assert guest.says("memory.max").isdecimal()
-
-
-async def answers(guest: OurGuest) -> None:
-    """It is well."""
-    assert await guest.page("/healthz") == b"ok\n"
-    assert b"host_load1 " in await guest.page("/metrics?for=agent")
-
-
-def flood(port: int) -> dict[str, int]:
-    """Everything that a peer gone wrong sends; how often it was answered with which status."""
-    found: dict[str, int] = {}
-    huge = b"x" * 1_000_000
-    for path, method in (
-        ("/register", "POST"),
-        ("/unregister", "DELETE"),
-        ("/downscale", "PUT"),
-        ("/upscale", "PUT"),
-    ):
-        for body in (b"", b"[" * 3000, b"\xff\xfe", b'{"memory":"9e999Ei","cpu":"1"}', huge):
-            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-            try:
-                answer = raw(port, head.encode() + body)
-            except ConnectionError:  # it does not read on what it has refused
-                answer = b"HTTP/1.1 413 cut"
-            status = answer.split(b" ", 2)[1].decode() if answer else "cut"
-            found[status] = found.get(status, 0) + 1
-    return found
-
-
-async def test_bodies_floods_and_slow_peers_leave_it_answering(tmp_path: Path) -> None:
-    async with OurGuest(tmp_path) as guest:
-        with ExitStack() as open_:
-            for _ in range(100):  # more than it takes; the oldest go
-                wire = open_.enter_context(socket.create_connection(("127.0.0.1", guest.port), timeout=20))
-                wire.sendall(b"PUT /downscale HTTP/1.1\r\nHost: x\r\nContent-Len")
-            assert set(await asyncio.to_thread(flood, guest.port)) <= {"400", "404", "413"}
-            await answers(guest)
-        deaf = socket.socket()  # an agent that accepts and never answers
-        with deaf:
-            deaf.bind(("127.0.0.1", 0))
-            deaf.listen()
-            desc = {
-                "agentID": "00000000-0000-0000-0000-000000000001",
-                "agentServeAddr": f"127.0.0.1:{deaf.getsockname()[1]}",
-                "minProtoVersion": 1,
-                "maxProtoVersion": 2,
-            }
-            body = json.dumps(desc)
-            asked = f"POST /register HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-            waiting = asyncio.create_task(asyncio.to_thread(raw, guest.port, asked.encode()))
-            await answers(guest)
-            assert b" 400 " in await waiting
-        for _ in range(1000):
-            guest.hit()
-        await answers(guest)
-
-
-@contextmanager
-def every_cpu_busy() -> Iterator[None]:
-    count = 2 * (os.cpu_count() or 1)
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-async def test_it_answers_with_every_vcpu_busy_and_says_so_to_its_agent(tmp_path: Path) -> None:
-    """The wish is for CPU, and for nothing else."""
-    vm = VM(UNIT, MOST, UNIT, NAMESPACE, "a")
-    guest = OurGuest(tmp_path, cpu={"over": 1.0})
-    theirs = PublishedAgent(vm, guest.address, quick(load_prefix="host_"))
-    async with guest, running(theirs):
-        await in_use(theirs)
-        with every_cpu_busy():
-            await until(lambda: {"cpu": True, "memory": False} in wishes(theirs))
-            await answers(guest)
-
-
-async def test_a_cgroup_that_is_made_anew_is_heard_again(tmp_path: Path) -> None:
-    async with OurGuest(tmp_path, events="inotify") as guest:
-        await until(lambda: guest.says("memory.high") != "max")
-        limit = guest.says("memory.high")
-        guest.tree.vanish()
-        await answers(guest)
-        guest.tree = Tree(guest.tree.path)
-        guest.tree.uses(TOTAL // 2)
-        await until(lambda: guest.says("memory.high") == limit)
-        guest.hits = 3
-
-        async def hit() -> bool:
-            guest.hit()
-            return b'parley_informant_wish{resource="memory"} 1' in await guest.page("/metrics")
-
-        await shown("the wish", hit)
-
-
-async def test_the_agents_page_is_small_and_the_whole_page_shows_the_cgroup(tmp_path: Path) -> None:
-    async with OurGuest(tmp_path) as guest:
-        small, whole = await guest.page("/metrics?for=agent"), (await guest.page("/metrics")).decode()
-        assert len(small) < 2048
-        for prefix in ("node_", "host_"):
-            for name in (
-                "load1",
-                "cpu_busy_seconds_total",
-                "memory_MemTotal_bytes",
-                "memory_MemAvailable_bytes",
-                "cgroup_memory_current_bytes",
-                'cgroup_memory_events_total{event="high"}',
-                "cgroup_frozen",
-                "cgroup_pressure_memory_waiting_seconds_total",
-            ):
-                assert f"\n{prefix}{name} " in f"\n{whole}"
-        assert 'parley_informant_event_source{name="inotify",number="0"} 1' in whole

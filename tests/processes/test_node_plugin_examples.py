@@ -1,9 +1,8 @@
 """The examples of node plugins as processes: each registers, answers, and removes its socket when it is told to end."""
 
 import math
-import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -13,13 +12,12 @@ import pytest
 from agent.core.policies.values import Load, Sizing
 from agent.core.ports import FencedOffError, ResizeRefusedError
 from agent.node.plugins.ports import PluginAwayError, PluginError
-from agent.node.plugins.types.calls import PluginLimits
-from agent.node.plugins.types.resizer import ResizerAnewError, ResizerFailedError
+from agent.node.plugins.types.resizer import ResizerAnewError
 from protocol.values import Observation
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.plugin_registry import catalogue, end, register
 from tests.support.processes import Program
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 from tests.unit.agent.driver import VM
 
 EXAMPLES = Path(__file__).parents[2] / "examples/node-plugins"
@@ -113,48 +111,3 @@ async def test_the_resizer_keeps_sizes_and_generations_when_it_is_killed(tmp_pat
             await backend.resize(VM, cu(4), again, seen=cu(3), not_after_s=WHENEVER_S)
             with pytest.raises(FencedOffError):
                 await backend.resize(VM, cu(5), fencing, seen=cu(4), not_after_s=WHENEVER_S)
-
-
-async def test_a_resizer_waits_for_the_end_of_the_one_before(tmp_path: Path) -> None:
-    """They would not know of each other's writes and generations."""
-    state = ("--state", str(tmp_path / "state"))
-    with example("file_resizer.py", tmp_path / "r", *state) as first:
-        await until(lambda: any((tmp_path / "r").glob("*.sock")))
-        (there,) = (tmp_path / "r").glob("*.sock")
-        one = there.lstat().st_ino
-        with example("file_resizer.py", tmp_path / "r", *state) as second:
-            await until(lambda: "another process uses the state directory" in _output(tmp_path))
-            assert there.lstat().st_ino == one
-            first.process.kill()
-            first.process.wait()
-            await until(lambda: there.lstat().st_ino != one)
-            assert second.process.poll() is None
-
-
-def _output(directory: Path) -> str:
-    return (directory / "file_resizer.py.log").read_text()
-
-
-async def test_a_resizer_that_was_stopped_meanwhile_does_not_write_afterwards(tmp_path: Path) -> None:
-    short = PluginLimits(call_deadline_s=0.3, register_deadline_s=PATIENCE_S)
-    async with catalogue(short) as made:
-        backend = made.resizer("file")
-        with example("file_resizer.py", tmp_path / "r", "--state", str(tmp_path / "state")) as program:
-            await register(made, tmp_path / "r/Resizer-file.sock")
-            fencing = await insisted(lambda: backend.fence(VM))
-            program.process.send_signal(signal.SIGSTOP)
-            with pytest.raises(ResizerFailedError, match=r"no answer within 0\.3 s"):
-                await backend.resize(VM, cu(3), fencing, seen=UNIT, not_after_s=WHENEVER_S)
-            program.process.send_signal(signal.SIGCONT)
-            assert (await insisted(lambda: backend.observe(VM))).target == UNIT
-            assert (await insisted(lambda: backend.fence(VM))).generation > fencing.generation
-            assert (await insisted(lambda: backend.observe(VM))).target == UNIT
-
-
-async def insisted(call: Callable[[], Awaitable[T]]) -> T:
-    """The outcome of a call that may be late on a busy machine."""
-    while True:
-        try:
-            return await call()
-        except ResizerFailedError:
-            continue

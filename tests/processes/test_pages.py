@@ -8,13 +8,7 @@ import pytest
 
 from tests.processes.pages import (
     ROOT,
-    Block,
-    Command,
     Reader,
-    agrees,
-    blocks,
-    commands,
-    files,
     is_like,
 )
 
@@ -48,54 +42,6 @@ def test_the_commands_of_a_page_print_what_it_shows(page: str, place: Path) -> N
 
 # ------------------------------------------------------------ the reader
 
-PAGE = """
-```py
-# a.py
-x
-```
-```
-# no
-```
-```console
-$ curl -d '{
-}' u
-{}
-$ python a 1
-out
-  more
-$ one \\
-  two
-```
-<!-- not run: it needs root -->
-```console
-$ rm -r /
-```
-"""
-
-
-def test_the_reader_finds_files_and_commands() -> None:
-    """A command may go over several lines while a quotation is open or a line ends in a backslash."""
-    assert files(PAGE) == {"a.py": "# a.py\nx\n"}
-    assert commands(PAGE) == [
-        Command("curl -d '{\n}' u\n", "{}", 10),
-        Command("python a 1\n", "out\n  more", 13),
-        Command("one \\\n  two\n", "", 16),
-    ]
-    assert blocks(PAGE)[-1] == Block("console", "$ rm -r /\n", 20, "it needs root")
-
-
-@pytest.mark.parametrize(
-    ("shown", "real"),
-    [
-        ({"a": ["…", 1]}, {"a": ["text", 1]}),
-        ({"a": 1, "…": "…"}, {"a": 1, "b": [2]}),
-        ("3 passed in …", "3 passed in 0.1s"),
-        ("a\n…\nb", "a\nx\ny\nb"),
-    ],
-)
-def test_what_is_left_open_may_be_anything(shown: object, real: object) -> None:
-    assert is_like(shown, real)
-
 
 @pytest.mark.parametrize(
     ("shown", "real"),
@@ -114,12 +60,6 @@ def test_everything_else_must_be_the_same(shown: object, real: object) -> None:
     assert not is_like(shown, real)
 
 
-def test_json_may_be_laid_out_otherwise_and_lines_may_end_in_blanks() -> None:
-    assert agrees('{"a": 1,\n  "b": 2}', '{"b":2,"a":1}')
-    assert agrees("one\ntwo", "one  \ntwo\n\n")
-    assert not agrees("one", "one\ntwo")
-
-
 @pytest.mark.parametrize(
     ("session", "said"),
     [
@@ -132,21 +72,6 @@ def test_a_page_that_does_not_tell_the_truth_fails(session: str, said: str, tmp_
     with Reader(tmp_path) as reader, pytest.raises(AssertionError) as failed:
         reader.follow(f"```console\n{session}```\n")
     assert said in str(failed.value)
-
-
-def test_ports_are_others_than_on_the_page_and_told_as_on_the_page(tmp_path: Path) -> None:
-    page = "```console\n$ echo 10299 1102990 x:10300 >ports; cat ports; grep -c 10299 ports\n10299 1102990 x:10300\n0\n```\n"
-    with Reader(tmp_path) as reader:
-        reader.follow(page.replace("grep -c 10299", "grep -cE '(^| )10''299'"))
-        assert "10299 1102990" not in (tmp_path / "ports").read_text()
-
-
-def test_nothing_is_kept_outside_the_readers_directory(tmp_path: Path) -> None:
-    """Two runs at once would meet there, and it would stay behind."""
-    with Reader(tmp_path) as reader:
-        reader.follow("```console\n$ echo /tmp/parley-node-1 | tee told\n/tmp/parley-node-1\n```\n")
-        assert (tmp_path / "told").read_text().startswith(str(tmp_path))
-        assert str(tmp_path) in (tmp_path / "examples/agent.yaml").read_text()
 
 
 # ------------------------------------------------------------ the stand-in for curl

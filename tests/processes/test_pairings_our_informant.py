@@ -12,7 +12,7 @@ import pytest
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
 from tests.peers.recording import Exchange
-from tests.peers.resources import NO_WISH, Resources, Wish
+from tests.peers.resources import Resources
 from tests.peers.support import Client, running
 from tests.processes.pairings import (
     MOST,
@@ -126,70 +126,6 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         await until(lambda: vm.use == UNIT)
         lowered = last([x for x in theirs.journal.sent("PUT /downscale") if x.status == 200])
         assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
-
-
-async def test_a_downscale_that_is_refused(tmp_path: Path) -> None:
-    """Slots so small that memory would run out: `Ok: false`; their agent keeps its size, and what it has stays permitted."""
-    vm = machine(units(4))
-    async with house(tmp_path, 0.1, vm, slot="128Mi") as (_, theirs, scheduler):
-        await until(lambda: len(theirs.journal.sent("PUT /downscale")) > 2)
-        refusals = theirs.journal.sent("PUT /downscale")[:3]
-        assert {json.loads(refusal.answer)["Ok"] for refusal in refusals} == {False}
-        assert bodies(refusals)[0] == {"cpu": "2", "memory": "256Mi"}
-        assert vm.patches == []
-        assert scheduler.state.pods[pod("a")].reserved == units(4)
-
-
-async def test_a_second_agent_suspends_the_first_and_its_death_resumes_it(tmp_path: Path) -> None:
-    """Suspend before resume; a dead agent is dropped after a few health checks, and the one that is left goes on."""
-    vm = machine(units(2))
-    async with house(tmp_path, 1.0, vm) as (informant, first, _):
-        await until(lambda: first.mode == "running")
-        second = agent(informant, machine(units(2)))
-        async with running(second):
-            await until(lambda: second.mode == "running" and first.mode == "suspended")
-            (suspended,), (resumed,) = (
-                first.journal.received("POST /suspend"),
-                second.journal.received("POST /resume"),
-            )
-            assert (suspended.status, resumed.status) == (200, 200)
-            assert suspended.ended <= resumed.started
-        await until(lambda: first.mode == "running")
-        third = agent(informant, machine(units(2)))
-        async with running(third):
-            await until(lambda: third.mode == "running" and first.mode == "suspended")
-            assert third.server is not None
-            third.server.exit("as ordered", retry_should_fix=True)
-            await until(lambda: third.journal.sent("DELETE /unregister"))
-            await until(lambda: third.mode == "running")
-        await until(lambda: first.mode == "running")
-        assert len(first.journal.sent("POST /register")) == 1
-
-
-async def test_our_informant_restarts_and_dies(tmp_path: Path) -> None:
-    """The first news of a size finds that it was forgotten, and brings their agent back at once; while there are no metrics,
-    nothing is asked.
-    """
-    vm = machine()
-    async with house(tmp_path, 0.5, vm, "--approve-all") as (informant, theirs, scheduler):
-        await until(lambda: theirs.mode == "running" and theirs.metrics)
-        theirs.upscale_wanted(Wish(cpu=True))
-        await informant.load(3.5)
-        await until(lambda: vm.use == MOST)
-        await anew(theirs, "/upscale", 2)
-        await knows_one(informant)
-        await until(lambda: theirs.wish == NO_WISH)
-        await informant.kill()
-        await until(lambda: theirs.journal.noted("no metrics"))
-        asked = len(scheduler.journal.exchanges)
-        failures = len(theirs.journal.noted("no metrics"))
-        await until(lambda: len(theirs.journal.noted("no metrics")) > failures + 3)
-        assert len(scheduler.journal.exchanges) <= asked + 1
-        await informant.load(0.1)
-        await anew(theirs, "/downscale", 3)
-        await until(lambda: vm.use == UNIT)
-        await theirs.restart(scheduler.address)
-        await until(lambda: theirs.mode == "running")
 
 
 async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> None:

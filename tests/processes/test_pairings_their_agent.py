@@ -1,15 +1,75 @@
 """A published agent and informant with our scheduler: all theirs but our scheduler, over a cluster file with sizes."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.peers.published_agent import VM, PublishedAgent
+from tests.peers.published_agent import PublishedAgent
+from tests.peers.published_informant import PublishedInformant
+from tests.peers.recording import Exchange
+from tests.peers.resources import Resources
 from tests.peers.support import running
-from tests.processes.pairings import MOST, NAMESPACE, UNIT, quick, units
-from tests.processes.published_house import SERVED, PublishedHouse
+from tests.processes.pairings import MOST, NODE, UNIT, OurScheduler, knobs, quick, units
 from tests.support.waiting import shown, until
+
+WAITS = {"command_deadline_s": 0.5}
+
+
+class PublishedHouse:
+    """Published agents with their informants around our scheduler."""
+
+    def __init__(self, directory: Path, room: int, *, version: int = 2) -> None:
+        self.scheduler = OurScheduler(directory, room, "--published-agents", NODE, waits=WAITS)
+        self.version = version
+        self.agents: dict[str, PublishedAgent] = {}
+        self.informants: dict[str, PublishedInformant] = {}
+
+    def add(self, name: str, size: Resources = UNIT, load: float = 0.5) -> None:
+        vm = self.scheduler.cluster.published(name, size)
+        self.informants[name] = PublishedInformant(knobs(load))
+        self.agents[name] = PublishedAgent(vm, "", quick(plugin_version=self.version, metrics_period=0.1))
+
+    def load(self, load: float, *names: str) -> None:
+        for name in names:
+            self.informants[name].knobs.load = (load, load)
+
+    async def reaches(self, size: Resources, *names: str) -> None:
+        await until(lambda: {self.agents[name].vm.use for name in names} == {size})
+
+    def answers(self, name: str) -> list[Exchange]:
+        return self.agents[name].journal.sent("POST /")
+
+    async def further(self, name: str, count: int = 2) -> None:
+        before = len(self.answers(name))
+        await until(lambda: len(self.answers(name)) >= before + count)
+
+    def flip(self, *names: str) -> None:
+        """The scheduler's pod becomes ready anew, as these agents see it."""
+        for name in names:
+            self.agents[name].set_scheduler(None)
+            self.agents[name].set_scheduler(self.scheduler.address)
+
+    @asynccontextmanager
+    async def without_scheduler(self) -> AsyncIterator["PublishedHouse"]:
+        """Agents and informants at work; who knows of a scheduler is up to the test. No agent is to end."""
+        async with running(*self.informants.values()):
+            for name, agent in self.agents.items():
+                agent.informant = self.informants[name].address
+            async with running(*self.agents.values()):
+                yield self
+                assert {name: agent.panicked for name, agent in self.agents.items() if agent.panicked} == {}
+
+    @asynccontextmanager
+    async def lives(self) -> AsyncIterator["PublishedHouse"]:
+        """Everybody at work, the scheduler first."""
+        async with self.scheduler, self.without_scheduler():
+            self.flip(*self.agents)
+            yield self
+            await self.scheduler.keeps_the_law()
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["v1.0", "v1.1"])
@@ -33,50 +93,6 @@ async def test_growth_decrease_and_the_shape_of_answers(version: int, tmp_path: 
             assert set(answer) == {"permit", "resourceUnit"}
             assert answer["resourceUnit"] == {"vCPUs": 1, "mem": 1}
             assert exchange.answer_header("Content-Type") == "application/json"
-
-
-async def test_a_refused_downscale_is_asked_for_without_decreases(tmp_path: Path) -> None:
-    """Their agent keeps the size and says so; what it keeps stays reserved."""
-    house = PublishedHouse(tmp_path, 8)
-    house.add("a", size=units(2), load=1.0)
-    house.informants["a"].knobs.refuse_downscale = True
-    async with house.lives() as it:
-        await it.further("a")
-        it.load(0.1, "a")
-        await until(lambda: len(it.informants["a"].journal.received("PUT /downscale")) >= 2)
-        await it.further("a")
-        assert it.agents["a"].vm.use == units(2)
-        assert not units(2).any_greater(await it.scheduler.reserved("a"))
-        it.informants["a"].knobs.refuse_downscale = False
-        await it.reaches(UNIT, "a")
-        assert it.agents["a"].panicked is None
-
-
-async def test_a_pod_that_is_unknown_and_a_node_where_they_are_not_served(tmp_path: Path) -> None:
-    """404 only where a fresh look shows no such pod; 403 elsewhere; both end their agent's scaling, and nothing else."""
-    house = PublishedHouse(tmp_path, 8)
-    house.add("a", load=4.0)
-    house.add("late", load=4.0)
-    del house.scheduler.cluster.vms["late"]
-    house.scheduler.cluster.uses.pop("late")
-    house.scheduler.cluster.write()
-    async with house.lives() as it:
-        await it.reaches(MOST, "a")
-        late = it.agents["late"]
-        await until(lambda: late.journal.noted("scheduler fatal"))
-        assert it.answers("late")[-1].status == 404
-        vm = it.scheduler.cluster.published(
-            "late"
-        )  # the pod is in the file now: a restarted agent is served at once
-        late.vm = vm
-        await late.restart(it.scheduler.address)
-        await it.reaches(MOST, "late")
-    other = PublishedHouse(tmp_path / "other", 8, "--published-agents", "elsewhere*")
-    other.add("a", load=4.0)
-    async with other.lives() as it:
-        await until(lambda: it.agents["a"].journal.noted("scheduler fatal"))
-        assert [x.status for x in it.answers("a")] == [403]
-        assert b"--published-agents" in it.answers("a")[-1].answer
 
 
 async def test_our_scheduler_restarts_at_any_moment(tmp_path: Path) -> None:
@@ -103,66 +119,30 @@ async def test_our_scheduler_restarts_at_any_moment(tmp_path: Path) -> None:
         assert [agent.panicked for agent in it.agents.values()] == [None, None]
 
 
-async def test_their_agent_restarts_or_dies(tmp_path: Path) -> None:
-    """A new life asks for its use first and goes on; a dead one's VM keeps its room."""
-    house = PublishedHouse(tmp_path, 7)
-    house.add("a", load=4.0)
-    house.add("b", load=0.5)
-    async with house.lives() as it:
-        await it.reaches(MOST, "a")
-        it.load(3.0, "a")
-        await it.agents["a"].restart(it.scheduler.address)
-        await it.further("a")
-        assert it.agents["a"].vm.use == MOST
-        await it.agents["a"].die()
-        it.load(4.0, "b")
-        await it.reaches(units(3), "b")
-        assert await it.scheduler.reserved("a") == MOST
+async def test_an_agent_that_asks_in_the_first_second_is_served_by_its_first_request(tmp_path: Path) -> None:
+    """As soon as anybody listens: two VMs whose maxima together exceed the node, and who use more than half of it."""
+    house = PublishedHouse(tmp_path, 6)
+    house.add("a", size=units(3), load=2.0)
+    house.add("b", size=units(2), load=1.5)
+    async with house.without_scheduler() as it:
+        starting = asyncio.create_task(it.scheduler.start())
 
+        async def open_port() -> bool:
+            _, writer = await asyncio.open_connection("127.0.0.1", it.scheduler.port)
+            writer.close()
+            return True
 
-async def test_two_published_agents_of_one_vm(tmp_path: Path) -> None:
-    """Both are served; what either was told stays reserved, so that the third finds no room that one of them may use."""
-    house = PublishedHouse(tmp_path, 8)
-    vm = house.add("a", load=3.0)
-    house.add("b", load=0.5)
-    async with house.lives() as it:
-        await it.further("a")
-        twin_vm = VM(UNIT, MOST, vm.use, NAMESPACE, "a")
-        twin_vm.on_patch = vm.on_patch
-        twin = PublishedAgent(twin_vm, it.informants["a"].address, quick(metrics_period=0.1))
-        async with running(twin):
-            twin.set_scheduler(it.scheduler.address)
-            await until(lambda: twin.mode == "running" and it.agents["a"].mode == "suspended")
-            await until(lambda: twin.vm.use == MOST)
-            it.load(4.0, "b")
-            await it.reaches(MOST, "b")
-            assert {x.status for x in twin.journal.sent("POST /")} <= {0, 200}
-            assert (twin.panicked, twin.deadlocked) == (None, False)
-        assert it.agents["b"].panicked is None
-
-
-async def test_without_sizes_their_word_is_taken_where_that_is_allowed(tmp_path: Path) -> None:
-    """`--trust-published`: served; without it the connection is closed with a line that says why, and nothing fatal is said.
-
-    An agent that never had an answer asks nothing more of this scheduler; it is served once it knows another.
-    """
-    trusted = PublishedHouse(tmp_path / "trusted", 8, *SERVED, "--trust-published")
-    strict = PublishedHouse(tmp_path / "strict", 8)
-    for each in (trusted, strict):
-        vm = each.add("a", load=4.0)
-        vm.on_patch = None
-        del each.scheduler.cluster.vms["a"]["size"], each.scheduler.cluster.vms["a"]["target"]
-        each.scheduler.cluster.write()
-    async with trusted.lives() as it:
-        await it.reaches(MOST, "a")
-    async with strict.lives() as it:
-        await until(lambda: it.answers("a"))
-        await until(lambda: len(it.agents["a"].journal.sent("GET /metrics")) > 3)
-        assert {x.status for x in it.answers("a")} == {0}
-        assert not it.agents["a"].journal.noted("scheduler fatal")
-        (line,) = it.scheduler.lines("decision")
-        assert line["reason"] == "connection-closed"
-        assert "--trust-published" in line["message"]
-        it.agents["a"].vm.on_patch = it.scheduler.cluster.published("a").on_patch  # the file shows sizes now
-        it.agents["a"].set_scheduler(it.scheduler.address)
-        await it.reaches(MOST, "a")
+        try:
+            await shown("an open port", open_port)
+            it.flip("a", "b")
+            for name in it.agents:
+                await it.further(name, 3)
+            await starting
+            assert {x.status for name in it.agents for x in it.answers(name)} == {200}
+            it.scheduler.cluster.write()  # as whoever keeps the file does now and then
+            it.load(4.0, "a", "b")
+            await until(lambda: sum(agent.vm.use.cpu for agent in it.agents.values()) == 6)
+            await it.scheduler.keeps_the_law()
+        finally:
+            await starting
+            await it.scheduler.end()

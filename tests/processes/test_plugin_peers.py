@@ -95,14 +95,6 @@ async def test_who_speaks_no_grpc_is_not_registered(peer: Streams, tmp_path: Pat
         assert not made.is_registered("MetricsSource", "p")
 
 
-async def test_where_nobody_serves_nothing_is_registered(tmp_path: Path) -> None:
-    async with catalogue(SHORT) as made:
-        for path in (tmp_path / "none.sock", tmp_path / "file"):
-            (tmp_path / "file").touch()
-            with pytest.raises(PluginError, match=r"no answer within 0\.2 s"):
-                await made.handlers()["Policy"].register_plugin("p", str(path), ["v1"], 0.2)
-
-
 # ---------------------------------------------------------------- gRPC, with bad answers
 
 
@@ -179,29 +171,6 @@ async def test_an_answer_that_is_none_is_an_error_of_the_plugin(
         figures = made.figures("MetricsSource", "p")
         assert (figures.calls, figures.failures, figures.in_flight) == (2, 1, 0)
         assert len(figures.last_error) < 1200
-
-
-async def test_a_plugin_that_hangs_costs_its_own_callers_their_deadline(tmp_path: Path) -> None:
-    async def hang() -> bytes:
-        await asyncio.sleep(3600)
-        return b""
-
-    limits = PluginLimits(call_deadline_s=0.3, max_calls=3, register_deadline_s=PATIENCE_S)
-    async with catalogue(limits) as made, serving(tmp_path / "p.sock", hang):
-        await registered(made, tmp_path / "p.sock")
-        source = made.metrics_source("p")
-        found = await asyncio.gather(*(source.read(VM) for _ in range(8)), return_exceptions=True)
-        told = [str(each) for each in found]
-        assert told.count("MetricsSource p: no answer within 0.3 s") == 3
-        assert told.count("MetricsSource p has 3 calls under way, and no more are made at once") == 5
-        figures = made.figures("MetricsSource", "p")
-        assert (figures.calls, figures.timeouts, figures.turned_away) == (3, 3, 5)
-
-
-async def test_who_answers_under_another_name_is_not_registered(tmp_path: Path) -> None:
-    async with catalogue(LONG) as made, serving(tmp_path / "p.sock", always(GOOD), "q"):
-        with pytest.raises(PluginError, match=r"identity\.name: must repeat 'p', not 'q'"):
-            await registered(made, tmp_path / "p.sock")
 
 
 async def test_a_new_registration_takes_over_and_loses_no_call(tmp_path: Path) -> None:

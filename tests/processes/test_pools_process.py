@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.processes.schedulers import AskingAgent, figure, lines, put, refused, rows, scheduler
+from tests.processes.schedulers import AskingAgent, figure, lines, put, refused, scheduler
 from tests.support.processes import Program, amount, fetch, write_json
 from tests.support.waiting import shown_blocking
 
 PLUGIN = '''
 """A plugin from another distribution. What it does stands in a file, which is read at every call."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -37,22 +35,11 @@ class Door(BasePlugin):
         says = json.loads(self.path.read_text()).get(new_pool.name, {})
         if ctx.purpose != "probe":
             return Admission()
-        if says.get("hang"):
-            return asyncio.sleep(1000)
-        if says.get("deaf"):
-            return self.deaf()
         if says.get("wrong"):
             raise new_invalid_spec(says["wrong"])
         if new_pool.replicas > says.get("most", 1000):
             raise new_insufficient_resources(f"no room for {new_pool.replicas}")
         return Admission()
-
-    async def deaf(self):
-        while True:
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                pass
 
 
 def factory(handle, providers, args):
@@ -234,53 +221,3 @@ def test_kills_and_restarts_keep_spec_generation_and_parking(site: Path) -> None
         assert pool(port)["generation"] == 2
         assert send(port, "POST", "", {"name": "x", "computeUnit": amount(1)})[0] == 201
         assert program.end() == 0
-
-
-def test_what_cannot_be_started_is_told_in_full(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
-    path = config(site, "quote", "door")
-    content = json.loads(path.read_text())
-    content["pools"]["plugins"][1]["args"] = {}
-    put(path, content)
-    (site / "state").mkdir()
-    (site / "state" / "pools.json").write_text("{half")
-    files = ("--cluster", str(site / "cluster.yaml"), "--config", str(path), "--state", str(site / "state"))
-    code, text = refused(site, *files)
-    assert code == 2
-    assert "pools.plugins[0].name: pool plugin 'quote' is not registered (there are: " in text
-    assert "door" in text
-    assert "pools.plugins[1].args: file: is required" in text
-    assert "pools.json" in text
-
-
-def test_a_plugin_that_hangs_holds_up_its_growth_alone_and_not_the_end(site: Path) -> None:
-    """Its arguments are odd, which is no fault of the process; in the end it cannot even be cancelled."""
-    names = {f"h{number}": "hung" for number in range(20)} | {"a": "bank"}
-    cluster(site, names, {"bank": {}, "hung": {}})
-    file = site / "says.json"
-    (site / "config.yaml").write_text(
-        f"pools: {{plugins: [{{name: door, args: {{1: x, file: {file}, 2026-01-01: y}}}}]}}\n"
-    )
-    with pooling(site) as (program, port):
-        agents = {name: AskingAgent(port, name).settle() for name in names}
-        assert agents["h0"].ask(4) == (4, [])
-        put(file, {"hung": {"hang": True}})
-        hung = [agents[f"h{number}"] for number in range(1, 20)]
-        got: dict[str, tuple[int, list[str]]] = {}
-        threads = [threading.Thread(target=lambda a=a: got.update({a.name: a.ask(3)})) for a in hung]
-        for thread in threads:
-            thread.start()
-        assert agents["h0"].ask(2) == (2, []), "a decrease"
-        assert agents["a"].ask(5) == (5, [])
-        for thread in threads:
-            thread.join(60)
-        assert {units for units, _ in got.values()} == {1}
-        assert {codes[0] for _, codes in got.values()} <= {"pool-failed", "probe-deadline"}
-        put(file, {})
-        assert hung[0].ask(3) == (3, [])
-        kept = rows(port)
-        assert (kept["d/h2"], kept["d/h0"]) == (1, 2)
-        put(file, {"bank": {"deaf": True}})
-        assert agents["a"].ask(6) == (5, ["pool-failed"])
-        program.process.send_signal(signal.SIGTERM)
-        assert program.process.wait(20) == 0

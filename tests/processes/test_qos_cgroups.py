@@ -1,28 +1,19 @@
 """CPU strategies over the kernel's own control groups: what a busy process gets, and what the kernel refuses."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from agent.node.qos.core.actions import UNLIMITED, CgroupResource, CgroupUpdate, WriteResult
-from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE
+from agent.node.qos.core.actions import CgroupResource, CgroupUpdate, WriteResult
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.strategies.cpu_suppress import CPUSuppress
-from tests.support.waiting import shown_blocking
-from tests.unit.agent_qos.strategy_worlds import DirectClient, SetMetrics, SetStates, node, pod, ready
 
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
 HAS_V1 = all(os.access(ROOT / name / "cgroup.procs", os.W_OK) for name in CONTROLLERS)
-ALL_CPUS = frozenset(os.sched_getaffinity(0))
-PERIODS = 20
 QUOTA, BURST, CPUS = (
     CgroupResource.CPU_QUOTA_US,
     CgroupResource.CPU_BURST_US,
@@ -73,58 +64,6 @@ def tree() -> Iterator[BestEffortTree]:
     finally:
         for path in reversed(paths):
             path.rmdir()
-
-
-@contextmanager
-def spinning(tree: BestEffortTree) -> Iterator[int]:
-    """A process in the container that computes without end; its ID."""
-    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as process:
-        try:
-            for controller in CONTROLLERS:
-                (ROOT / controller / tree.container / "cgroup.procs").write_text(str(process.pid))
-            yield process.pid
-        finally:
-            process.kill()
-
-
-def test_a_busy_process_is_held_to_the_share_and_set_free_again(tree: BestEffortTree) -> None:
-    """The share is a fifth of a CPU: what the others use leaves no more of the threshold."""
-    plugin, client, metrics = CPUSuppress(), DirectClient(ResourceExecutor()), SetMetrics()
-    states = SetStates(node(2000), (pod(tree.uid), pod("others", "Burstable")))
-    metrics.values = {NODE_CPU_USAGE: {(): 2.0}, POD_CPU_USAGE: {("others",): 1.1, (tree.uid,): 0.9}}
-    ready(plugin, client, metrics, states, group=tree.group)
-    with spinning(tree):
-        plugin.round()
-        assert client.read(tree.group, QUOTA) == 20_000, client.last
-        stat = ROOT / "cpu" / tree.group / "cpu.stat"
-
-        def counters() -> tuple[int, int, int]:
-            periods, throttled, *_ = (int(line.split()[1]) for line in stat.read_text().splitlines())
-            return periods, throttled, tree.number("cpuacct", "cpuacct.usage")
-
-        before = counters()
-        shown_blocking("periods", lambda: counters()[0] >= before[0] + PERIODS)
-        after = counters()
-        used_us = (after[2] - before[2]) // 1000
-        assert after[1] > before[1], "throttled"
-        assert used_us <= (after[0] - before[0] + 2) * 20_000 * 5 // 4
-
-        plugin.stop()
-        assert client.read(tree.group, QUOTA) == UNLIMITED
-        freed = counters()
-        shown_blocking("half a second of work", lambda: counters()[2] >= freed[2] + 500_000_000)
-        assert counters()[1] <= freed[1] + 1
-
-
-@pytest.mark.skipif(len(ALL_CPUS) < 2, reason="needs two CPUs")
-def test_a_busy_process_runs_on_the_cpus_of_its_group(tree: BestEffortTree) -> None:
-    executor, groups = ResourceExecutor(), tree.groups()[2:]
-    first, last = min(ALL_CPUS), max(ALL_CPUS)
-    with spinning(tree) as process:
-        for text, cpus in ((str(first), {first}), (str(last), {last}), ("", ALL_CPUS)):
-            outcomes = executor.write([CgroupUpdate(group, CPUS, text, "test") for group in groups])
-            assert {each.result for each in outcomes} == {WriteResult.WRITTEN}, outcomes
-            assert os.sched_getaffinity(process) == cpus
 
 
 def test_the_kernel_takes_nested_values_in_our_order_and_what_it_refuses_is_told(

@@ -1,16 +1,14 @@
 """The scheduler's process: files that change, hostile peers, a crowd, kills and restarts, files that fail."""
 
-import http.client
 import json
 import os
 import signal
 import socket
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from parley.replay import INCOMPLETE, SAME
 from tests.processes.schedulers import (
-    PUBLISHED,
     AskingAgent,
     Crowd,
     figure,
@@ -21,15 +19,10 @@ from tests.processes.schedulers import (
     rows,
     scheduler,
 )
-from tests.support.processes import Program, amount, cluster_file, fetch, free_port, post, running, write_json
+from tests.support.processes import Program, cluster_file, fetch, free_port, post, running, write_json
 from tests.support.waiting import shown_blocking
 
 GROWTH_STOPPED = {"growth": {"stop": True}}
-HALVES = (
-    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le",
-    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{",
-)
-
 # ---------------------------------------------------------------- starts that fail
 
 
@@ -86,74 +79,7 @@ def test_the_configuration_is_taken_up_as_it_changes(tmp_path: Path) -> None:
         assert "Traceback" not in program.text()
 
 
-def test_the_cluster_is_taken_up_as_it_changes(tmp_path: Path) -> None:
-    """Terminal phases free their room, a pod without requests holds its limits, and faults leave everything as it was."""
-    path = tmp_path / "cluster.yaml"
-    with scheduler(tmp_path) as (program, port):
-        agent = AskingAgent(port).settle()
-        assert rows(port) == {"d/a": 1, "d/b": 4}, "the other one may still use its maximum"
-        good = json.loads(path.read_text())
-        web = {"namespace": "d", "name": "web", "uid": "uid-web", "node": "n1", "limits": amount(2)}
-
-        put(path, {**good, "pods": [web]})
-        shown_blocking("the pod", lambda: rows(port) == {"d/a": 1, "d/b": 4, "d/web": 2})
-        assert agent.ask(4) == (2, ["node-headroom"])
-        put(path, {**good, "pods": [{**web, "phase": "Succeeded"}]})
-        shown_blocking("its end", lambda: agent.ask(4) == (4, []))
-
-        put(path, {**good, "pods": [{**web, "node": "n2", "colour": "red"}]})
-        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
-        assert agent.ask(4) == (4, [])
-
-        ended = [good["vms"][0], {**good["vms"][1], "phase": "Failed"}]
-        put(path, {**good, "vms": ended})
-        shown_blocking("the other VM's end", lambda: rows(port) == {"d/a": 4})
-        status, answer = post(port, AskingAgent(port, "b").body(1))
-        assert (status, json.loads(answer)["code"]) == (404, "unknown-pod")
-        assert figure(port, "parley_scheduler_cluster_stale") == 0
-        (fault,) = lines(program, "cluster not readable, what was read before stays in force")
-        assert "2 faults" in fault["error"]
-        assert get(port, "/v1/audit") == {"faults": []}
-
-
 # ---------------------------------------------------------------- peers
-
-
-def test_hostile_peers_get_a_plain_word_and_everybody_else_an_answer(tmp_path: Path) -> None:
-    """No extension; half requests, which are cut off, 1,000 idle connections and 10 MB."""
-    with scheduler(tmp_path) as (program, port), ExitStack() as opened:
-        status, text = post(port, PUBLISHED)
-        assert (status, b"--published-agents" in text) == (403, True)
-
-        halves = [opened.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in HALVES]
-        for half, content in zip(halves, HALVES, strict=True):
-            half.sendall(content)
-        for _ in range(1000):
-            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-        agent = AskingAgent(port).settle()
-        with closing(socket.create_connection(("127.0.0.1", port))) as huge:
-            huge.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")
-            with suppress(OSError):  # it need not read what it refuses
-                for _ in range(100):
-                    huge.sendall(b"x" * 100_000)
-        assert agent.ask(3) == (3, [])
-        for half in halves:
-            with suppress(ConnectionResetError):  # an abort may arrive as a reset
-                assert half.recv(1000) == b""
-        assert b'event="aborted"}' in fetch(port, "/metrics")
-        assert program.end(signal.SIGTERM) == 0
-        assert "Traceback" not in program.text()
-
-
-def test_a_batch_is_offered_and_answered(tmp_path: Path) -> None:
-    with scheduler(tmp_path) as (_, port), closing(http.client.HTTPConnection("127.0.0.1", port)) as wire:
-        first, second = AskingAgent(port), AskingAgent(port, "b").settle()
-        wire.request("POST", "/", first.body(1))
-        answer = wire.getresponse()
-        assert (answer.status, answer.headers["Parley-Batch"]) == (200, "128")
-        status, content = post(port, b"[" + second.body(2) + b",{}]", "/batch")
-        assert (status, [item["status"] for item in json.loads(content)]) == (200, [200, 400])
-        assert post(port, b"[" + b" " * 140_000 + b"]", "/batch")[0] == 413
 
 
 def test_a_crowd_is_served_while_the_scheduler_is_killed_started_again_and_ended(tmp_path: Path) -> None:

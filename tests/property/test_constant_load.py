@@ -160,7 +160,7 @@ def _changes(sizes: list[int]) -> list[int]:
     return [after - before for before, after in itertools.pairwise(sizes) if after != before]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_cases())
 def test_a_constant_load_comes_to_rest(case: Case) -> None:
     """A load that shows the need resizes a resource twice at most. One that does not is tried with less once: what the guest misses

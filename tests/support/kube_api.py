@@ -174,10 +174,6 @@ class FakeApiServer:
         self.is_down = self.lags = False
         self.wake()
 
-    @property
-    def watches_open(self) -> int:
-        return len(self._watches)
-
     def wake(self) -> None:
         """Let the watches show what there is to show."""
         for watch in self._watches:

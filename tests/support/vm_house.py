@@ -37,8 +37,6 @@ SLOT_BYTES: Final = 128 * MIB
 UNIT: Final = Resources(1000, SLOT_BYTES)
 LEAST: Final = Resources(1000, 512 * MIB)
 MOST: Final = Resources(4000, 512 * MIB + 8 * SLOT_BYTES)
-TEAM: Final = "team"
-"""The tenant of every pool of the house."""
 MACHINE: Final = MachineSpec()
 """One vCPU and 512 MiB at its boot, and room for four and 1.5 GiB."""
 WORDS: Final = GuestWords(workload=True, shell=True, quick=True)
@@ -57,7 +55,7 @@ T = TypeVar("T")
 class HouseVm:
     """A VM of the house: its guest, and the description that agent and scheduler are told.
 
-    `uid` is the pod's, `uid-NAME` unless said otherwise. A VM of a `pool` needs the team's quota to grow.
+    `uid` is the pod's, `uid-NAME` unless said otherwise.
     """
 
     name: str
@@ -65,7 +63,6 @@ class HouseVm:
     uid: str = ""
     min: Resources = LEAST
     max: Resources = MOST
-    pool: str = ""
 
     def entry(self) -> Document:
         """The shared part of the files of agent and scheduler."""
@@ -89,8 +86,6 @@ class HouseRules:
 
     room: Resources
     """The amount that all VMs may use together."""
-    quota: Resources | None = None
-    """The amount that the VMs of all pools may use together; None stands for as much as the node has."""
     metrics_s: float = 0.5
     tick_s: float = 2.0
     down_window_s: float = 1.0
@@ -146,7 +141,7 @@ class VmHouse:
         self._tail = Tail(self.state / "changes.jsonl")
         self._to_guests = HttpClient(max_connections=16)
         self._running = AsyncExitStack()
-        self._cluster, self._config = directory / "cluster.yaml", directory / "scheduler.yaml"
+        self._cluster = directory / "cluster.yaml"
         self._settings = directory / "agent.yaml"
         self.scheduler = Ours("scheduler", directory, *self._scheduler_arguments(), "--first-start")
         waits = dict(rules.agent_waits) or None
@@ -194,7 +189,6 @@ class VmHouse:
 
     def _write(self) -> None:
         for path, content in (
-            (self._config, self._rules_file()),
             (self._cluster, self._cluster_file()),
             (self._settings, self._agent_file()),
         ):
@@ -202,36 +196,15 @@ class VmHouse:
 
     def _scheduler_arguments(self) -> tuple[str, ...]:
         handover = ("--handover", f"{self.rules.handover_s:g}")
-        return ("--cluster", str(self._cluster), "--config", str(self._config), *handover)
-
-    def _rules_file(self) -> Document:
-        limits = (self.rules.quota or self.rules.room).written()
-        quota = {
-            "computeUnit": UNIT.written(),
-            "tenants": [{"name": TEAM, "limits": limits}],
-            "retryAfter": 1,
-        }
-        return {"pools": {"cooldown": 1, "plugins": [{"name": "quota", "args": quota}]}}
+        return ("--cluster", str(self._cluster), *handover)
 
     def _cluster_file(self) -> Document:
-        pools = sorted({vm.pool for vm in self.vms.values() if vm.pool})
         return {
             "nodes": [
                 {"name": NODE, "allocatable": self.rules.room.written(), "computeUnit": UNIT.written()}
             ],
-            "vms": [
-                {
-                    **vm.entry(),
-                    "node": NODE,
-                    "labels": {"parley.dev/pool": vm.pool} if vm.pool else {},
-                }
-                for vm in self.vms.values()
-            ],
+            "vms": [{**vm.entry(), "node": NODE} for vm in self.vms.values()],
             "pods": [] if self._pod is None else [{**_POD, "requests": self._pod.written()}],
-            "pools": [
-                {"name": name, "computeUnit": UNIT.written(), "labels": {"parley.dev/tenant": TEAM}}
-                for name in pools
-            ],
         }
 
     def _agent_file(self) -> Document:

@@ -94,9 +94,6 @@ class Guests:
         self._running.append(guest)
         return guest
 
-    async def several(self, count: int, words: GuestWords = TEST_WORDS) -> list[RunningGuest]:
-        return list(await asyncio.gather(*(self(words) for _ in range(count))))
-
     async def end(self) -> None:
         for guest in self._running:
             await guest.stop()

@@ -39,13 +39,11 @@ class ExtenderCall:
 class ExtenderProxy:
     """A server on loopback, in a thread of its own, that passes calls on to the extender at the port `target`.
 
-    `before` is called with the verb and the request before a call is passed on, in a thread; the call waits for it. `fault` is the
-    status and body of every answer while it is set. If the extender does not answer, the connection is cut.
+    `before` is called with the verb and the request before a call is passed on, in a thread; the call waits for it. If the extender does not answer, the connection is cut.
     """
 
     target: int
     before: Callable[[str, dict[str, Any]], None] | None = None
-    fault: tuple[int, bytes] | None = None
     calls: list[ExtenderCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -84,7 +82,7 @@ class ExtenderProxy:
         if self.before is not None:
             await asyncio.to_thread(self.before, verb, asked)
         try:
-            status, content = self.fault or await self._pass(verb, body)
+            status, content = await self._pass(verb, body)
         except (OSError, aiohttp.ClientError):
             if request.transport is not None:
                 request.transport.abort()

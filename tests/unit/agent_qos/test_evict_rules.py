@@ -63,6 +63,7 @@ def taken(
         ),
         pytest.param(1000, None, True, 0, False, id="no metric: what was decided stays"),
         pytest.param(1000, None, False, 0, True, id="no metric: nothing begins"),
+        pytest.param(1, 1, False, 1, False, id="the smallest capacity"),
         pytest.param(0, 5, False, 0, True, id="no capacity"),
     ],
 )

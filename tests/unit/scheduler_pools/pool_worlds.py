@@ -123,11 +123,6 @@ async def _deaf(until_s: float) -> Admission:
     return ADMITTED
 
 
-def swallows(for_s: float) -> Says:
-    """Go on for so long whoever wants it to end."""
-    return lambda *_: _deaf(now_s() + for_s)
-
-
 @dataclass
 class MemoryStore:
     """A store in memory. `fault` is raised, and while `gate` is closed a save waits."""

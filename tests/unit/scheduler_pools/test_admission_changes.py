@@ -174,7 +174,7 @@ MOVE = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(MOVE, min_size=1, max_size=40), st.integers(5, 25), st.sampled_from([0.0, 0.15, 0.4, 0.6]))
 def test_whatever_happens_the_limit_holds_and_everybody_is_answered_in_time(
     moves: list[tuple[str, int, int]], most: int, delay_s: float

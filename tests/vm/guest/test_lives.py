@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.support.waiting import until
 from tests.vm.guest.inside import GROUP
 from tests.vm.guest.lab import BOOT, UNIT, Lab
 
@@ -78,22 +77,3 @@ async def test_a_clock_that_jumps_by_years_changes_nothing(lab: Lab) -> None:
         await lab.shrinks(1000, BOOT)
     assert await lab.figure('parley_informant_agents{phase="active"}') == 1
     assert (await lab.get("/healthz")).status == 200
-
-
-async def test_an_agent_that_was_stopped_hears_of_the_wish_when_it_goes_on(lab: Lab) -> None:
-    await lab.inside.hog()
-    lab.agent.is_stopped = True
-    await lab.inside.want(AT_LIMIT_MIB)
-    await until(lambda: any(line["event"] == "wish not delivered" for line in lab.log()))
-    await lab.inside.held(AT_LIMIT_MIB)  # by relief alone
-    assert lab.agent.wished_since(0, "memory") == 0
-    lab.agent.is_stopped = False
-    await lab.agent.hears_a_wish("memory")
-    await lab.grow()
-    await lab.agent.upscale(1000, BOOT + UNIT)
-    await lab.inside.want(AT_LIMIT_MIB + 30)
-    await lab.inside.held(AT_LIMIT_MIB + 30)
-    assert await lab.figure('parley_informant_agents{phase="active"}') == 1
-    assert lab.agent.server is not None
-    assert lab.agent.server.mode == "running", "and it did not have to register again"
-    assert await lab.inside.kills() == []
