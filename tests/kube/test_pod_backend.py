@@ -13,10 +13,11 @@ from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.model import Vm, VmKind
-from agent.core.ports import Fencing, ResizeRefusedError
+from agent.core.ports import BackendError, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects as found
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.scaling import Share
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.hollow_nodes import HollowFaults, HollowNodes, NodeSize
 from protocol.values import Bounds, ComputeUnit, Observation, Resources
@@ -121,6 +122,10 @@ def nodes(hollow_nodes: MakeHollowNodes) -> HollowNodes:
     return hollow_nodes(size=SMALL)
 
 
+def _amounts(manifest: Manifest) -> dict[str, Any]:
+    return {each["name"]: each["resources"] for each in manifest["spec"]["containers"]}
+
+
 def test_a_pod_grows_and_shrinks_with_one_write_each(
     objects: Objects, nodes: HollowNodes, tested: PodUnderTest
 ) -> None:
@@ -137,6 +142,36 @@ def test_a_pod_grows_and_shrinks_with_one_write_each(
         0,
         {"cpu": "250m", "memory": "128Mi"},
     )
+
+
+def test_containers_get_their_shares_and_limits_keep_their_ratio(
+    objects: Objects, nodes: HollowNodes, tested: PodUnderTest
+) -> None:
+    (node,) = nodes.names
+    manifest = pod(
+        "p",
+        node=node,
+        requests={"cpu": "200m", "memory": "128Mi"},
+        limits={"cpu": "300m", "memory": "256Mi"},
+    )
+    (first,) = manifest["spec"]["containers"]
+    helper = {**first, "name": "helper", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
+    fixed = {**first, "name": "fixed", "resources": {"limits": {"cpu": "50m", "memory": "64Mi"}}}
+    manifest["spec"]["containers"] += [helper, fixed]
+    tested.rules = DivisionRules({"main": Share(3, 1), "helper": Share(1, 1)})
+    running = objects.create_pod(manifest)
+    assert tested.adopt(running).size == Resources(350, 256 * MIB)
+    target = Resources(450, 320 * MIB)
+    tested.resize(target)
+    tested.rests(target)
+    assert _amounts(objects.get("pods", "p")) == {
+        "main": {
+            "requests": {"cpu": "300m", "memory": "128Mi"},
+            "limits": {"cpu": "450m", "memory": "256Mi"},
+        },
+        "helper": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "fixed": _amounts(running)["fixed"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -214,6 +249,25 @@ def test_a_node_without_its_kubelet_has_done_nothing(
     assert (seen.is_at_rest, seen.refusal) == (False, None)
 
 
+def test_no_command_of_an_earlier_life_takes_effect_after_a_fence(
+    objects: Objects, nodes: HollowNodes, tested: PodUnderTest
+) -> None:
+    (node,) = nodes.names
+    tested.adopt(objects.create_pod(pod("p", node=node)))
+    old, vm, first = tested.backend, tested.vm, tested.fencing
+    assert vm is not None
+    assert first is not None
+    stale = objects.get("pods", "p")
+    tested.backend = tested.life()
+    tested.adopt(stale)
+    assert tested.fencing is not None
+    assert tested.fencing.generation > first.generation
+    with pytest.raises(FencedOffError):
+        tested._run(old.resize(vm, TWICE, first, seen=SIZE, not_after_s=math.inf))
+    assert tested.look().target == SIZE
+    assert objects.get("pods", "p")["metadata"]["generation"] == 1
+
+
 def test_what_the_api_server_forbids_is_a_refusal_with_its_words(
     objects: Objects, nodes: HollowNodes, tested: PodUnderTest
 ) -> None:
@@ -230,3 +284,30 @@ def test_what_the_api_server_forbids_is_a_refusal_with_its_words(
     with pytest.raises(ResizeRefusedError, match="exceeded quota: tight"):
         tested.resize(TWICE)
     assert tested.look().target == SIZE
+
+
+def test_a_container_that_would_restart_is_resized_only_if_that_is_allowed(
+    objects: Objects, nodes: HollowNodes, tested: PodUnderTest
+) -> None:
+    (node,) = nodes.names
+    manifest = pod("p", node=node)
+    manifest["spec"]["containers"][0]["resizePolicy"] = [
+        {"resourceName": "memory", "restartPolicy": "RestartContainer"}
+    ]
+    tested.adopt(objects.create_pod(manifest))
+    with pytest.raises(ResizeRefusedError, match="resizePolicy restarts it"):
+        tested.resize(TWICE)
+    tested.resize(Resources(1000, 256 * MIB))
+    tested.rests(Resources(1000, 256 * MIB))
+    tested.rules = DivisionRules(may_restart=True)
+    tested.resize(TWICE)
+    tested.rests(TWICE)
+    assert objects.get("pods", "p")["status"]["containerStatuses"][0]["restartCount"] == 1
+
+
+def test_a_pod_that_is_gone_is_an_error(objects: Objects, nodes: HollowNodes, tested: PodUnderTest) -> None:
+    (node,) = nodes.names
+    tested.adopt(objects.create_pod(pod("p", node=node)))
+    objects.delete("pods", "p")
+    with pytest.raises(BackendError, match="no pod"):
+        tested.look()
