@@ -27,7 +27,7 @@ LINGER_S: Final = 0.5
 """How long the rest of a refused body is read: a peer that still sends would not see the answer."""
 
 
-class Connection(web.RequestHandler):
+class ServedConnection(web.RequestHandler):
     """A connection, with the moment since which it is busy with a request.
 
     `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
@@ -128,12 +128,12 @@ class ConnectionServer(web.Server):
         self._owner = owner
 
     def __call__(self) -> web.RequestHandler:
-        return Connection(self._owner, self)
+        return ServedConnection(self._owner, self)
 
 
-def connection_of(request: web.BaseRequest) -> Connection:
+def connection_of(request: web.BaseRequest) -> ServedConnection:
     connection = request.protocol
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, ServedConnection)
     return connection
 
 
@@ -144,7 +144,7 @@ class OneWrite:
     __slots__ = ("_bytes", "_connection")
     keep_alive = True
 
-    def __init__(self, connection: Connection, head_and_body: bytes) -> None:
+    def __init__(self, connection: ServedConnection, head_and_body: bytes) -> None:
         self._connection = connection
         self._bytes = head_and_body
 

@@ -28,7 +28,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from hosting import problems
-from hosting.aiohttp_private import Connection, ConnectionServer, OneWrite, connection_of
+from hosting.aiohttp_private import ServedConnection, ConnectionServer, OneWrite, connection_of
 from hosting.logs import Logger
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode
@@ -167,7 +167,7 @@ class Server:
         self._log = log
         self._router = _Router(routes, fallback)
         self._limits = limits
-        self._open: dict[Connection, None] = {}  # the longest-idle first
+        self._open: dict[ServedConnection, None] = {}  # the longest-idle first
         self._runner: web.ServerRunner | None = None
         self._listening: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -210,7 +210,7 @@ class Server:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
 
-    def admit(self, connection: Connection) -> None:
+    def admit(self, connection: ServedConnection) -> None:
         """Count a new connection; at the cap the longest-idle one is closed for it."""
         if len(self._open) >= self._limits.connections:
             idle = (each for each in self._open if each.busy_since is None)
@@ -220,13 +220,13 @@ class Server:
             oldest.cut()
         self._open[connection] = None
 
-    def rested(self, connection: Connection) -> None:
+    def rested(self, connection: ServedConnection) -> None:
         """A request is done: its connection has now been idle for the shortest time."""
         if connection in self._open:  # else it was cut meanwhile
             del self._open[connection]
             self._open[connection] = None
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServedConnection) -> None:
         self._open.pop(connection, None)
 
     def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:

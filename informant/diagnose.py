@@ -11,7 +11,7 @@ from typing import Final
 from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
 from informant.guest.cgroup import Cgroup
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from protocol.texts import counted
 
 LOOK_S: Final = 0.25

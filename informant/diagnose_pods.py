@@ -12,7 +12,7 @@ from typing import Final
 
 from hosting.cgroups.tree import CgroupTree, PodGroup
 from informant.core.report import Reading
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from informant.guest.pod import PodSource, node_bytes
 from protocol.texts import counted
 

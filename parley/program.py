@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hosting.client_options import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
-from hosting.options import FiniteRange
+from hosting.options import DEFAULT_AGENT, Address, FiniteRange, ca_option, token_option, warn_of_plain_tokens
 from labs.vms.command import vm
 from parley.cluster_commands import OptionsFirstGroup, status_command, top_command
 from parley.completion import completion_command

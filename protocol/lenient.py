@@ -20,8 +20,17 @@ import msgspec
 
 from protocol import quantities, values, wire
 from protocol.errors import Fault, RemoteProtocolError
-from protocol.fields import UINT32_MAX
-from protocol.schema import Converted, Field, Kind, Listed, Nested, Parameter, Scalar, own_and_embedded
+from protocol.fields import (
+    UINT32_MAX,
+    Converted,
+    Field,
+    Kind,
+    Listed,
+    Nested,
+    Parameter,
+    Scalar,
+    own_and_embedded,
+)
 
 M = TypeVar("M", bound=wire.Message)
 

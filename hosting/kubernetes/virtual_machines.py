@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from hosting.kubernetes import annotations, names, objects
-from hosting.kubernetes.misspelt import misspelt
+from hosting.kubernetes.annotations import Check, Checks, Valid, misspelt, settle
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
-from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol import quantities
 from protocol.fields import UINT16_MAX
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Bounds, Resources

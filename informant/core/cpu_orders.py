@@ -7,7 +7,7 @@ else, needs another order.
 
 from dataclasses import dataclass, replace
 
-from protocol.machine import MachineOrder
+from protocol.informant_pages import MachineOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from informant.core.cpu_orders import CpuSwitch, GuestCpus
 from informant.core.report import Reading
 from informant.core.workload import Workload
 from informant.guest.cgroup import Cgroup
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from protocol.texts import counted
 from protocol.values import Resources
 

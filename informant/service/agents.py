@@ -25,8 +25,9 @@ from informant.core.sessions import (
     SessionPhase,
     Sessions,
     Suspend,
+    TryUpscale,
+    Wishes,
 )
-from informant.core.wishes import TryUpscale, Wishes
 from informant.settings import CallSettings, HealthSettings
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError

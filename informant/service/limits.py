@@ -15,15 +15,14 @@ from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from hosting.threads import in_own_thread
 from informant.core import events
-from informant.core.apply import apply
 from informant.core.events import AdoptSize, AnswerRequest, GuestAction, GuestEvent, ReadGuest, ReportShortage
 from informant.core.limits import Control, Write
-from informant.core.plan import plan
+from informant.core.plan import apply, plan
 from informant.core.report import Reading
 from informant.core.state import GuestState
 from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
-from informant.guest.findings import reason_of
+from informant.guest.kernel import reason_of
 from informant.guest.machine import GuestSource, MachineFiles
 from informant.guest.watching import EventSource
 from protocol import codec, wire

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from hosting.client_options import (
+from hosting.options import (
     agents_option,
     ca_option,
     scheduler_option,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hosting.client_options import (
+from hosting.options import (
     agents_option,
     ca_option,
     scheduler_option,

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import StreamReader, http_exceptions, web
 
 from hosting import logs
-from hosting.aiohttp_private import Connection, ConnectionServer
+from hosting.aiohttp_private import ServedConnection, ConnectionServer
 from hosting.server import Server
 
 _NEW = f"aiohttp {aiohttp.__version__} has this in another shape: see hosting/aiohttp_private.py"
@@ -55,7 +55,7 @@ async def test_a_connection_queues_heads_with_their_bodies() -> None:
         raise AssertionError("no request is carried out here")
 
     server = Server(logs.logger("test"), ())
-    connection = Connection(server, ConnectionServer(server, handle))
+    connection = ServedConnection(server, ConnectionServer(server, handle))
     queue: Any = connection._messages
     assert isinstance(queue, deque), _NEW
     connection.data_received(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok")

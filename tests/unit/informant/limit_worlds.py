@@ -10,11 +10,10 @@ from typing import Any, assert_never
 
 from hosting.server import Reply, Request
 from informant.core import events
-from informant.core.apply import apply
 from informant.core.events import AdoptSize, AnswerRequest, GuestAction, GuestEvent
 from informant.core.guard import Guard, GuardSettings
 from informant.core.limits import Control, Write
-from informant.core.plan import plan
+from informant.core.plan import apply, plan
 from informant.core.report import CgroupReading, Reading
 from informant.core.sessions import NOTHING
 from informant.core.state import GuestState

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hosting import client_options
+from hosting import options
 from parley.top import command
 
 
@@ -29,7 +29,7 @@ def call(*arguments: str) -> Result:
     ],
 )
 def test_an_address_is_a_url_or_host_and_port(given: str, url: str) -> None:
-    assert client_options.Address().convert(given, None, None) == url
+    assert options.Address().convert(given, None, None) == url
 
 
 @pytest.mark.parametrize(
