@@ -28,7 +28,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from hosting import problems
-from hosting.aiohttp_private import ServedConnection, ConnectionServer, OneWrite, connection_of
+from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.logs import Logger
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode

@@ -104,8 +104,17 @@ def _writing() -> Iterator[None]:
         raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
+_BURN: Final = """
+import sys, time
+until_s = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until_s:
+    sum(range(10_000))
+"""
+"""Keeps one core busy."""
+
+
 async def _burn() -> list[asyncio.subprocess.Process]:
-    command = (sys.executable, "-P", "-m", "parley.burn", str(BURN_S))
+    command = (sys.executable, "-c", _BURN, str(BURN_S))
     return [await asyncio.create_subprocess_exec(*command) for _ in range(os.cpu_count() or 1)]
 
 

@@ -5,17 +5,16 @@ from typing import Any
 
 import click
 
-from parley.listing.namespaces import full_name
-from parley.reach.paths import path_of
+from parley.agent_commands import TEXT_OR_JSON
 from parley.reach.ports import Way
-from parley.reach.vm_names import complete_vms
+from parley.reach.ways import complete, full_name, path_of
 
 
 def explain_command(way: Way) -> click.Command:
     """`explain`, which reaches the programs by `way`."""
 
     @click.command("explain")
-    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete_vms(way))
+    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete(way, "vms"))
     @click.option("--namespace", "-n", help="The namespace of a VM that is named without one.")
     @click.option(
         "--decisions",
@@ -24,14 +23,7 @@ def explain_command(way: Way) -> click.Command:
         show_default=True,
         help="List so many of the last decisions, too, the newest first.",
     )
-    @click.option(
-        "--output",
-        "-o",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="For people or scripts.",
-    )
+    @TEXT_OR_JSON
     @way.options
     def explain(vm: str, namespace: str | None, decisions: int, output: str, **options: Any) -> None:
         """Say why a VM has the size that it has. The cause is told in two lines, then the facts behind it, in at most 12.

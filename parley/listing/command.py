@@ -6,10 +6,8 @@ from typing import Any, Final
 
 import click
 
-from parley.listing.namespaces import chosen_namespace, full_name, namespace_options
-from parley.reach.paths import path_of
 from parley.reach.ports import Command, Way
-from parley.reach.vm_names import complete_nodes, complete_pools, complete_vms
+from parley.reach.ways import chosen_namespace, complete, full_name, namespace_options, path_of
 
 _NODE_SORTS: Final = ("node", "reservable", "reserved", "free", "buffer", "pressure", "over-full")
 _POOL_SORTS: Final = ("name", "units", "max", "vms", "waiting", "state")
@@ -78,7 +76,7 @@ def _nodes_option(way: Way) -> Callable[[Command], Command]:
         "--node",
         "nodes",
         multiple=True,
-        shell_complete=complete_nodes(way),
+        shell_complete=complete(way, "nodes"),
         help="On nodes whose names match this glob; may be given again.",
     )
 
@@ -95,7 +93,7 @@ def _outcomes_option(command: Command) -> Command:
 
 def _nodes(way: Way) -> click.Command:
     @click.command("nodes", epilog=f"Exit codes: {_CODES}")
-    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_nodes(way))
+    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete(way, "nodes"))
     @click.option("--over-full", is_flag=True, help="Nodes with more reserved than may be.")
     @click.option(
         "--pressure", is_flag=True, help="Nodes with pressure: growth was denied there for want of room."
@@ -111,7 +109,7 @@ def _nodes(way: Way) -> click.Command:
         The filters together must all hold.
         """
         from parley.listing import program  # noqa: PLC0415 - `--version` should not load the client
-        from parley.listing.core.filters import NodeFilter  # noqa: PLC0415 - as above
+        from parley.listing.core.tables import NodeFilter  # noqa: PLC0415 - as above
 
         style = program.Style(output, sort, has_heads=not no_headers)
         wanted = NodeFilter(names, options.pop("over_full"), options.pop("pressure"))
@@ -122,7 +120,7 @@ def _nodes(way: Way) -> click.Command:
 
 def _pools(way: Way) -> click.Command:
     @click.command("pools", epilog=f"Exit codes: {_CODES}")
-    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_pools(way))
+    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete(way, "pools"))
     @click.option(
         "--state",
         "states",
@@ -140,7 +138,7 @@ def _pools(way: Way) -> click.Command:
         The filters together must all hold.
         """
         from parley.listing import program  # noqa: PLC0415 - `--version` should not load the client
-        from parley.listing.core.filters import PoolFilter  # noqa: PLC0415 - as above
+        from parley.listing.core.tables import PoolFilter  # noqa: PLC0415 - as above
 
         style = program.Style(output, sort, has_heads=not no_headers)
         wanted = PoolFilter(names, options.pop("states"))
@@ -151,14 +149,14 @@ def _pools(way: Way) -> click.Command:
 
 def _vms(way: Way) -> click.Command:
     @click.command("vms", epilog=f"Exit codes: {_CODES}")
-    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete_vms(way))
+    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete(way, "vms"))
     @namespace_options
     @_nodes_option(way)
     @click.option(
         "--pool",
         "pools",
         multiple=True,
-        shell_complete=complete_pools(way),
+        shell_complete=complete(way, "pools"),
         help="In pools whose names match this glob; may be given again.",
     )
     @_outcomes_option
@@ -182,7 +180,7 @@ def _vms(way: Way) -> click.Command:
 
 def _history(way: Way) -> click.Command:
     @click.command("history", epilog=f"Exit codes: {_CODES}")
-    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete_vms(way))
+    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete(way, "vms"))
     @click.option("--namespace", "-n", help="The namespace of a VM that is named without one.")
     @_outcomes_option
     @click.option("--no-headers", is_flag=True, help="Leave the heads of the columns out.")
@@ -214,7 +212,7 @@ def _history(way: Way) -> click.Command:
 
 def _watch(way: Way) -> click.Command:
     @click.command("watch", epilog=f"Exit codes: {_WATCH_CODES}")
-    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete_vms(way))
+    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete(way, "vms"))
     @namespace_options
     @_nodes_option(way)
     @_outcomes_option

@@ -10,12 +10,21 @@ import click
 import msgspec
 
 from hosting.lifecycle import Stop
-from parley.listing import documents
 from parley.listing import output as outputs
-from parley.listing.core.columns import NODE_COLUMNS, POOL_COLUMNS, VM_COLUMNS
 from parley.listing.core.decisions import is_named
-from parley.listing.core.filters import NodeFilter, PoolFilter
-from parley.listing.core.tables import TableColumn, matches, ordered, shown, table
+from parley.listing.core.tables import (
+    NODE_COLUMNS,
+    POOL_COLUMNS,
+    VM_COLUMNS,
+    NodeFilter,
+    PoolFilter,
+    TableColumn,
+    matches,
+    ordered,
+    shown,
+    table,
+)
+from parley.reach import answers
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import DecisionOutcome, Nodes, VmShown
@@ -73,7 +82,7 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
     """List nodes; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await documents.document(asked, "/v1/nodes", Nodes)
+        found = await answers.document(asked, "/v1/nodes", Nodes)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = [each for each in found.nodes if wanted.passes(each)]
@@ -98,7 +107,7 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
     """List pools; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await documents.document(asked, "/v1/pools", PoolsShown)
+        found = await answers.document(asked, "/v1/pools", PoolsShown)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = [each for each in found.pools if wanted.passes(each)]
@@ -114,7 +123,7 @@ def vms(reach: ReachManager, wanted: VmFilter, style: Style) -> int:
     """List VMs; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await documents.state(asked)
+        found = await answers.state(asked)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = ordered(VM_COLUMNS, filter(wanted.passes, found.vms), style.sort, lambda each: each.vm)

@@ -1,14 +1,17 @@
-"""The meaning of an HTTP answer of a program: its document, or a fault for people. Pure; for every way to the programs."""
+"""The meaning of an HTTP answer of a program: its document, or a fault for people; for every way to the programs. Pages are followed, with a bound."""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
-from parley.reach.ports import Answered, Got, NoAnswer
-from parley.top.texts import clean, document
-from protocol.explaining import Document
+from parley.reach.ports import Answered, Got, NoAnswer, Reach
+from parley.top.texts import clean
+from protocol.explaining import Document, NodeShown, PodShown, StatePage, VmShown
+from protocol.pages import PoolsShown
 from protocol.reasons import ErrorCode
 
 D = TypeVar("D", bound=Document)
@@ -21,7 +24,7 @@ _MAX_FAULT: Final = 400
 def read(peer: str, status: int, body: bytes, *, token_hint: str) -> Answered:
     """The answer of `peer` (a name for people). `token_hint` says how a token is shown, as a part of a sentence."""
     if status == 200:
-        found = document(body)
+        found = _object(body)
         if found is None:
             return NoAnswer(f"{peer}: this is no program of Parley: its answer is no JSON object")
         return Got(found, peer)
@@ -57,9 +60,18 @@ def leads(answer: Answered) -> bool:
     return isinstance(answer, Got) or (answer.status is not None and answer.code != NOT_LEADER)
 
 
+def _object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object that an answer holds, or None."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):  # not JSON or not UTF-8; or nested without end
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _problem(body: bytes) -> tuple[str, str]:
     """The text for people and the code of an error's body: problem details, an error of the protocol, or plain text."""
-    found: dict[str, Any] | None = document(body)
+    found = _object(body)
     if found is None:
         try:
             json.loads(body)
@@ -78,3 +90,59 @@ def _problem(body: bytes) -> tuple[str, str]:
         f"(the leader is {leader})" if leader and leader not in said else "",
     )
     return " ".join(word for word in words if word), clean(found.get("code"))
+
+
+PAGE: Final = 500
+MAX_PAGES: Final = 100
+"""Of `/v1/state`: 50,000 nodes, VMs and others."""
+MAX_CONTINUE: Final = 1024
+
+
+async def document(reach: Reach, path: str, kind: type[D]) -> D | NoAnswer:
+    answer = await reach.scheduler(path)
+    return decoded(answer, kind) if isinstance(answer, Got) else answer
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that the pages told. `is_cut` says that there is more; `instance` is the process that told it."""
+
+    instance: str = ""
+    at: str = ""
+    nodes: list[NodeShown] = field(default_factory=list)
+    vms: list[VmShown] = field(default_factory=list)
+    others: list[PodShown] = field(default_factory=list)
+    is_cut: bool = False
+
+
+async def state(reach: Reach, *, max_pages: int = MAX_PAGES) -> State | NoAnswer:
+    """Follow the pages of `/v1/state`, at most `max_pages`, as far as VMs go: the entries after them are not asked for."""
+    found, path = State(), f"/v1/state?limit={PAGE}"
+    for _ in range(max_pages):
+        page = await document(reach, path, StatePage)
+        if isinstance(page, NoAnswer):
+            return page
+        if found.instance and page.instance != found.instance:
+            return NoAnswer("the scheduler was restarted while it was asked; ask again")
+        found.instance, found.at = page.instance, page.at
+        found.nodes += page.nodes
+        found.vms += page.vms
+        found.others += page.others
+        if page.continue_ is None or page.others:
+            return found
+        if len(page.continue_) > MAX_CONTINUE:
+            return NoAnswer("the scheduler's page cannot be continued: its word for that is too long")
+        path = f"/v1/state?limit={PAGE}&continue={quote(page.continue_, safe='')}"
+    found.is_cut = True
+    return found
+
+
+async def names(reach: Reach, kind: str) -> list[str]:
+    """The names of `kind` (vms, nodes, pools) that the scheduler knows; none if it does not answer."""
+    if kind == "pools":
+        found = await document(reach, "/v1/pools", PoolsShown)
+        return [] if isinstance(found, NoAnswer) else [each.name for each in found.pools]
+    known = await state(reach, max_pages=4)
+    if isinstance(known, NoAnswer):
+        return []
+    return [each.vm for each in known.vms] if kind == "vms" else [each.node for each in known.nodes]

@@ -9,7 +9,7 @@ from typing import Any
 from agent.daemon import vm_pages
 from hosting.server import Reply, Request
 from parley.explain.core.lines import answer
-from parley.explain.gathering import gather
+from parley.explain.program import gather
 from parley.reach.answers import read
 from parley.reach.ports import Answered, NoAnswer
 from tests.explain.agent_side import AgentSide

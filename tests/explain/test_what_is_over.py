@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from hosting.server import Request
-from parley.explain.gathering import gather
+from parley.explain.program import gather
 from protocol.explaining import Explanation
 from protocol.extension import AGENT_HEADER
 from scheduler.permits.core import events

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from parley.explain.core.evidence import CAUSE_ADVICE, CPU_REFUSED, CauseCode, Evidence, SizeCause, advice_of
-from parley.explain.core.facts import containers_of, named, pending_of
-from parley.explain.core.room import limit_cause, seconds, told, written
+from parley.explain.core.words import containers_of, limit_cause, named, pending_of, seconds, told, written
 from parley.reach.ports import NoAnswer
 from parley.top.texts import goal_reasons
 from protocol.agent_pages import ResizePhase, VmInFull, exceeds

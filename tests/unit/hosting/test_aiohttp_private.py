@@ -13,7 +13,7 @@ import pytest
 from aiohttp import StreamReader, http_exceptions, web
 
 from hosting import logs
-from hosting.aiohttp_private import ServedConnection, ConnectionServer
+from hosting.aiohttp_private import ConnectionServer, ServedConnection
 from hosting.server import Server
 
 _NEW = f"aiohttp {aiohttp.__version__} has this in another shape: see hosting/aiohttp_private.py"

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
 from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, Evidence
-from parley.explain.core.facts import restarts_of
 from parley.explain.core.lines import MAX_LINES, answer
+from parley.explain.core.words import restarts_of
 from parley.reach.answers import decoded
 from parley.reach.ports import Got, NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE

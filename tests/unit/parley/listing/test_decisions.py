@@ -11,9 +11,8 @@ import pytest
 
 from hosting.lifecycle import Stop
 from parley.listing import watching
-from parley.listing.core.decisions import DecisionFilter, is_named, line, of_events, wide_line
-from parley.listing.core.follow import Follow
-from parley.listing.moments import ago, instant
+from parley.listing.core.decisions import DecisionFilter, Follow, is_named, line, of_events, wide_line
+from parley.listing.history import ago, instant
 from parley.reach.ports import NoAnswer
 from protocol.agent_pages import JournalEvent
 from protocol.explaining import (
