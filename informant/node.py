@@ -22,7 +22,7 @@ from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits, text
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Child, Supervisor
-from informant import diagnose_pods
+from informant import diagnose
 from informant.core import report
 from informant.guest import protection
 from informant.guest.pod import PodSource, node_bytes
@@ -330,8 +330,8 @@ async def serve(
 
 async def show(settings: NodeSettings, output: str) -> int:
     """Print the informant's view of the node's pods; the exit code."""
-    seen = await diagnose_pods.look(CgroupTree(settings.cgroup_root))
-    click.echo(diagnose_pods.as_json(seen) if output == "json" else "\n".join(diagnose_pods.as_text(seen)))
+    seen = await diagnose.look_at_pods(CgroupTree(settings.cgroup_root))
+    click.echo(diagnose.pods_as_json(seen) if output == "json" else "\n".join(diagnose.pods_as_text(seen)))
     return 0
 
 

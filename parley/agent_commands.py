@@ -17,21 +17,13 @@ from hosting.options import (
     warn_of_plain_tokens,
 )
 from parley.reach.ports import Way
-from parley.reach.ways import chosen_namespace, complete, namespace_options
+from parley.reach.ways import TEXT_OR_JSON, chosen_namespace, complete, namespace_options
 
 if TYPE_CHECKING:
     from hosting.tls import Tls
 
 MAX_TOP_AGENTS: Final = 64
 PERIOD_S: Final = 1.0
-TEXT_OR_JSON: Final = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people or scripts.",
-)
 
 
 @click.command()

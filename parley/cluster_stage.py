@@ -25,8 +25,16 @@ from labs.clusters.node.load_file import LoadFile
 from labs.clusters.node.real_node import Allocatable, RealNode
 from labs.clusters.programs import ClusterError, Programs, await_answer
 from parley.children import ProgramSpec
-from parley.scene import SHAPES, free_ports, quick_policies
-from parley.stage import Say, Stage, StageError, live_page_arguments, nothing
+from parley.scene import (
+    SHAPES,
+    Say,
+    Stage,
+    StageError,
+    free_ports,
+    live_page_arguments,
+    nothing,
+    quick_policies,
+)
 from protocol.values import Resources
 
 NAMESPACE: Final = "demo"

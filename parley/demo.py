@@ -32,8 +32,7 @@ from parley.burner import Burner, Maximum
 from parley.children import Children
 from parley.observer import Comparison, Observer, SizeChange, Tail, moves
 from parley.recent import Recent
-from parley.scene import NODE, Scene
-from parley.stage import NO_LIVE_PAGE, Stage, StageError
+from parley.scene import NO_LIVE_PAGE, NODE, Scene, Stage, StageError
 from parley.top import drawing
 from parley.vm_choice import QemuGuests
 from protocol.agent_pages import AgentVms, CountsShown, VmInShort, read

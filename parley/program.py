@@ -9,11 +9,10 @@ from click.core import ParameterSource
 
 from hosting.options import FiniteRange
 from labs.vms.command import vm
-from parley.agent_commands import TEXT_OR_JSON, status, status_command, top, top_command
+from parley.agent_commands import status, status_command, top, top_command
+from parley.commands import commands, explain_command
 from parley.completion import completion_command
-from parley.explain.command import explain_command
-from parley.listing.command import commands
-from parley.reach.ways import ByAddress, ByCluster
+from parley.reach.ways import TEXT_OR_JSON, ByAddress, ByCluster
 from parley.vm_choice import QemuGuests, VmsOption
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -30,8 +30,16 @@ from labs.vms.load.plan import MIB, GuestLoad
 from labs.vms.machine import WORKLOAD_PORT, GuestWords, MachineSpec
 from labs.vms.running import GuestError, GuestSetup, RunningGuest
 from parley.children import ProgramSpec
-from parley.scene import NAMESPACE, NODE, free_ports, quick_policies
-from parley.stage import Say, Stage, StageError, live_page_arguments
+from parley.scene import (
+    NAMESPACE,
+    NODE,
+    Say,
+    Stage,
+    StageError,
+    free_ports,
+    live_page_arguments,
+    quick_policies,
+)
 from protocol.values import Resources
 
 SPEC: Final = MachineSpec()

@@ -12,11 +12,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from informant.core import events
-from informant.core.events import AdoptSize, AnswerRequest, GuestAction, GuestEvent, ReadGuest, ReportShortage
 from informant.core.limits import Control, GroupLimits
 from informant.core.report import Reading
-from informant.core.state import GuestState, GuestStats, RequestInProgress, RequestPhase
+from informant.core.state import (
+    AdoptSize,
+    AnswerRequest,
+    Done,
+    GroupFound,
+    GuestAction,
+    GuestEvent,
+    GuestRead,
+    GuestSampled,
+    GuestState,
+    GuestStats,
+    ProgramEnding,
+    ReadGuest,
+    ReportShortage,
+    RequestInProgress,
+    RequestPhase,
+    RequestWithdrawn,
+    SizeAdopted,
+    SizeRequested,
+    TimePassed,
+    WriteBegun,
+    WriteEnded,
+)
 from protocol.wire import DownscaleResult, MoreResources
 
 
@@ -86,33 +106,33 @@ def lapse(state: GuestState, now_s: float) -> GuestState:
 
 def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
     match event:
-        case events.GroupFound():
+        case GroupFound():
             return _found(state, event)
-        case events.GuestSampled():
+        case GuestSampled():
             return _sampled(replace(state, refused={}), event, now_s)
-        case events.SizeRequested():
+        case SizeRequested():
             state = replace(state, waiting=(*state.waiting, event))
             return state if state.pending is not None else _next(state)
-        case events.RequestWithdrawn(number):
+        case RequestWithdrawn(number):
             return _withdrawn(state, number)
-        case events.TimePassed():
+        case TimePassed():
             return replace(state, refused={})
-        case events.ProgramEnding():
+        case ProgramEnding():
             return replace(state, guard=state.guard.ended(), refused={})
-        case events.Done(action):
+        case Done(action):
             return (
                 replace(state, shortage=None)
                 if isinstance(action, ReportShortage)
                 else _answered(state, action)
             )
-        case events.WriteBegun(write):
+        case WriteBegun(write):
             under_way = {**state.under_way, write.falls: state.written.high_bytes}
             return replace(state, written=state.written.after(write), under_way=under_way)
-        case events.WriteEnded():
+        case WriteEnded():
             return _write_ended(state, event)
-        case events.GuestRead(reading, error):
+        case GuestRead(reading, error):
             return _read(state, reading, error, now_s)
-        case events.SizeAdopted(met):
+        case SizeAdopted(met):
             assert state.pending is not None
             pending = replace(state.pending, phase=RequestPhase.DECIDED)
             return replace(state, guard=state.guard.met(met, now_s), pending=pending)
@@ -123,7 +143,7 @@ def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
 # ---------------------------------------------------------------- looks at the guest
 
 
-def _found(state: GuestState, event: events.GroupFound) -> GuestState:
+def _found(state: GuestState, event: GroupFound) -> GuestState:
     """An earlier life's approval holds, and a workload that it left frozen thaws."""
     found, guard = event.reading, state.guard
     if Control.FREEZE not in event.controls:
@@ -139,7 +159,7 @@ def _found(state: GuestState, event: events.GroupFound) -> GuestState:
     )
 
 
-def _sampled(state: GuestState, event: events.GuestSampled, now_s: float) -> GuestState:
+def _sampled(state: GuestState, event: GuestSampled, now_s: float) -> GuestState:
     """The shortages of the moment. A limit that is being lowered is hit without anybody being short."""
     reading, hits_before = event.reading, state.detector.hits
     guard = state.guard.seen(reading, now_s)
@@ -200,7 +220,7 @@ def _withdrawn(state: GuestState, number: int) -> GuestState:
     return replace(state, waiting=tuple(each for each in state.waiting if each.number != number))
 
 
-def _answered(state: GuestState, answer: events.AnswerRequest) -> GuestState:
+def _answered(state: GuestState, answer: AnswerRequest) -> GuestState:
     if not answer.request.is_upscale and not answer.error:
         stats, is_ok = state.stats, answer.result.ok
         stats = replace(stats, approved=stats.approved + is_ok, refused=stats.refused + (not is_ok))
@@ -288,7 +308,7 @@ def _taken_back(
     return replace(state, guard=guard, pending=pending, refused={})
 
 
-def _write_ended(state: GuestState, event: events.WriteEnded) -> GuestState:
+def _write_ended(state: GuestState, event: WriteEnded) -> GuestState:
     """A write that failed is tried again with the next event from outside. The downscale that waited for this write goes on.
 
     Nothing was taken from a group that is gone.

@@ -26,6 +26,15 @@ from hosting.options import (
 )
 from parley.reach.ports import Command, Reach, Way
 
+TEXT_OR_JSON: Final = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people or scripts.",
+)
+
 
 class ByAddress:
     """The way by `--scheduler` and `--agent`."""

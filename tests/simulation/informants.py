@@ -12,19 +12,6 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.model import Sample
-from informant.core.events import (
-    AdoptSize,
-    AnswerRequest,
-    Done,
-    GuestAction,
-    GuestEvent,
-    GuestRead,
-    GuestSampled,
-    ReadGuest,
-    ReportShortage,
-    SizeAdopted,
-    SizeRequested,
-)
 from informant.core.guard import Guard
 from informant.core.limits import Write
 from informant.core.plan import apply, plan
@@ -39,7 +26,20 @@ from informant.core.sessions import (
     TryUpscale,
     Wishes,
 )
-from informant.core.state import GuestState
+from informant.core.state import (
+    AdoptSize,
+    AnswerRequest,
+    Done,
+    GuestAction,
+    GuestEvent,
+    GuestRead,
+    GuestSampled,
+    GuestState,
+    ReadGuest,
+    ReportShortage,
+    SizeAdopted,
+    SizeRequested,
+)
 from protocol.sequence import AnswerOrder
 from protocol.values import Resources
 from protocol.versions import InformantProtoVersion

@@ -12,8 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from parley.explain.command import explain_command
-from parley.listing.command import commands
+from parley.commands import commands, explain_command
 from parley.listing.output import NOBODY
 from parley.program import main
 from parley.reach import ways

@@ -7,8 +7,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from parley.explain.command import explain_command
-from parley.listing.command import commands
+from parley.commands import commands, explain_command
 from parley.program import OptionsFirstGroup, kubectl_main
 from tests.unit.parley.fake_reach import FakeWay
 from tests.unit.parley.listing.test_lists import reach

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hosting import server
 from hosting.server import HangUp, Reply, Request
-from parley.explain.command import explain_command
+from parley.commands import explain_command
 from parley.reach import ways
 from parley.reach.answers import read
 from parley.reach.direct import DirectReach
