@@ -173,7 +173,7 @@ async def _serve(
     "--advertise",
     type=Advertise(),
     metavar="ADDRESS",
-    help="Where agents call, where that is not where this listens: an address or a network interface, with :PORT where "
+    help="The address that agents call if it is not the one of --host: an address or a network interface, with :PORT if "
     "a port is forwarded (overrides `advertise` of the settings).",
 )
 @click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")

@@ -268,6 +268,32 @@ def quick_policies(*, counts_memory: bool) -> list[dict[str, Any]]:
     return [{"name": "utilisation", "args": args if counts_memory else args | {"memoryTarget": None}}]
 
 
+def agent_settings(node: str, scheduler_port: int, state: Path) -> dict[str, Any]:
+    """The part of the agent's settings that every stage has, with short times, since the demo is short."""
+    return {
+        "node": node,
+        "scheduler": f"http://127.0.0.1:{scheduler_port}/",
+        "stateDirectory": str(state),
+        "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
+        "policies": quick_policies(counts_memory=True),
+    }
+
+
+def write(file: Path, content: object) -> None:
+    """Write a file of the programs, which read it again when it changes (JSON is YAML, too)."""
+    files.replace(file, json.dumps(content, indent=1).encode(), is_durable=False)
+
+
+def scheduler_of(where: Sequence[str], port: int) -> ProgramSpec:
+    """The scheduler of a stage; `where` names its cluster."""
+    arguments = (*where, "--port", str(port), *live_page_arguments())
+    return ProgramSpec("scheduler", "scheduler", arguments, at_first=("--first-start",))
+
+
+def agent_of(settings: Path, port: int) -> ProgramSpec:
+    return ProgramSpec("agent", "agent", ("--config", str(settings), "--port", str(port)))
+
+
 _MEMORY_DOES_NOT_COUNT: Final = {
     "parley.dev/config": json.dumps({"policies": quick_policies(counts_memory=False)})
 }
@@ -302,11 +328,7 @@ def write_files(scene: Scene) -> None:
         ],
     }
     agent = {
-        "node": NODE,
-        "scheduler": f"http://127.0.0.1:{scene.scheduler_port}/",
-        "stateDirectory": str(scene.state),
-        "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-        "policies": quick_policies(counts_memory=True),
+        **agent_settings(NODE, scene.scheduler_port, scene.state),
         "vms": [
             {
                 **entry,
@@ -327,24 +349,15 @@ def write_files(scene: Scene) -> None:
         "guest.yaml": guest,
     }
     for name, content in contents.items():
-        # The programs read these files again when they change.
-        files.replace(scene.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)
+        write(scene.directory / name, content)
 
 
 def programs(scene: Scene) -> tuple[ProgramSpec, ...]:
     """The programs in the order of their start."""
-    cluster, agent = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
     informants = tuple(
         ProgramSpec(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
         for vm in scene.vms
     )
-    return (
-        ProgramSpec(
-            "scheduler",
-            "scheduler",
-            ("--cluster", str(cluster), "--port", str(scene.scheduler_port), *live_page_arguments()),
-            at_first=("--first-start",),  # true of the first start only
-        ),
-        *informants,
-        ProgramSpec("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
-    )
+    cluster, settings = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
+    scheduler = scheduler_of(("--cluster", str(cluster)), scene.scheduler_port)
+    return (scheduler, *informants, agent_of(settings, scene.agent_port))

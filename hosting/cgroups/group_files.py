@@ -3,9 +3,10 @@
 import contextlib
 import errno
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from hosting.cgroups.tree import PodGroup
 
@@ -97,59 +98,42 @@ class LimitReading:
     kills: int
 
 
-class GroupFiles(Protocol):
-    """The files of one group."""
+class GroupFiles(ABC):
+    """The files of one group, in each hierarchy, which may be the same directory."""
 
     tells_kills: bool
     """Whether `memory.events` of the group counts what happens in the groups inside, too."""
-
-    def busy_s(self) -> float:
-        """The CPU time that the group has used. Raises `OSError` if the group is gone, or does not tell."""
-        ...
-
-    def limits(self) -> LimitReading:
-        """The limits of the group, with its counters. Raises `OSError` if the group is gone."""
-        ...
-
-    def throttling(self) -> tuple[int, int]:
-        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) if there never was a limit."""
-        ...
-
-    def memory(self) -> MemoryUse:
-        """The memory in use. Raises `OSError` if the group is gone."""
-        ...
-
-    def pressure_s(self) -> dict[str, float]:
-        """The time spent waiting in seconds, as `stalls` names it; empty if the kernel does not tell."""
-        ...
-
-    def counters(self) -> tuple[int, int]:
-        """The open files that change when the CPU limit holds tasks back, and when the memory limit is reached.
-
-        Below zero if there is no such file.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
-
-
-class _Files:
-    """The parts that both versions share: the files of each hierarchy, which may be the same directory."""
 
     def __init__(self, group: PodGroup) -> None:
         self._cpu = KeptFiles(group.cpu)
         self._cpuacct = KeptFiles(group.cpuacct)
         self._memory = KeptFiles(group.memory)
 
-    def _amount(self, files: KeptFiles, name: str) -> int:
-        found = number(files.read(name))
-        if found is None:
-            raise files.silent(name)
-        return found
+    @abstractmethod
+    def busy_s(self) -> float:
+        """The CPU time that the group has used. Raises `OSError` if the group is gone, or does not tell."""
+
+    @abstractmethod
+    def limits(self) -> LimitReading:
+        """The limits of the group, with its counters. Raises `OSError` if the group is gone."""
+
+    @abstractmethod
+    def memory(self) -> MemoryUse:
+        """The memory in use. Raises `OSError` if the group is gone."""
+
+    @abstractmethod
+    def pressure_s(self) -> dict[str, float]:
+        """The time spent waiting in seconds, as `stalls` names it; empty if the kernel does not tell."""
+
+    @abstractmethod
+    def counters(self) -> tuple[int, int]:
+        """The open files that change when the CPU limit holds tasks back, and when the memory limit is reached.
+
+        Below zero if there is no such file.
+        """
 
     def throttling(self) -> tuple[int, int]:
+        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) if there never was a limit."""
         stat = self._cpu.read("cpu.stat")
         return value(stat, b"nr_periods "), value(stat, b"nr_throttled ")
 
@@ -157,10 +141,14 @@ class _Files:
         for each in (self._cpu, self._cpuacct, self._memory):
             each.close()
 
+    def _amount(self, files: KeptFiles, name: str) -> int:
+        found = number(files.read(name))
+        if found is None:
+            raise files.silent(name)
+        return found
 
-class FilesV1(_Files):
-    """A group of cgroup v1."""
 
+class FilesV1(GroupFiles):
     tells_kills = False
 
     def busy_s(self) -> float:
@@ -194,9 +182,7 @@ class FilesV1(_Files):
         return self._cpu.descriptor("cpu.stat"), self._memory.descriptor("memory.failcnt")
 
 
-class FilesV2(_Files):
-    """A group of cgroup v2."""
-
+class FilesV2(GroupFiles):
     tells_kills = True
 
     def busy_s(self) -> float:

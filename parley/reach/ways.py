@@ -85,7 +85,7 @@ class ByCluster:
                 default=SYSTEM_NAMESPACE,
                 show_default=True,
                 metavar="NAMESPACE",
-                help="Where Parley itself runs.",
+                help="The namespace of Parley itself.",
             ),
             click.option(
                 "--context", help="The context of the kubeconfig to use, instead of the current one."

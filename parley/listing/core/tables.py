@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from parley.top.texts import age, clean
-from protocol import quantities
 from protocol.explaining import AmountShown, NodeShown, VmShown
 from protocol.pages import ConditionShown, PoolShown
 
@@ -96,22 +96,7 @@ def short(amount: AmountShown | None) -> str | None:
 
 def worth(amount: AmountShown | None) -> tuple[int, int] | None:
     """The sort key of an amount; None if it is not known or no quantity."""
-    if amount is None:
-        return None
-    try:
-        return quantities.parse(amount.cpu).nanos, quantities.parse(amount.memory).nanos
-    except quantities.QuantityError:
-        return None
-
-
-def namespace_of(vm: str) -> str:
-    """`default` of `default/a`."""
-    return vm.partition("/")[0]
-
-
-def name_of(vm: str) -> str:
-    """`a` of `default/a`."""
-    return vm.partition("/")[2]
+    return amount.worth if amount is not None else None
 
 
 def asked_ago(vm: VmShown) -> str | None:
@@ -133,40 +118,37 @@ def state_of(vm: VmShown) -> str | None:
     return vm.outcome.value if vm.outcome is not None else None
 
 
+def _amount(head: str, attribute: str, *, is_wide: bool = False) -> TableColumn[Any]:
+    """A column of amounts, which are sorted by their worth."""
+    read = attrgetter(attribute)
+    return TableColumn(head, lambda row: short(read(row)), lambda row: worth(read(row)), is_wide)
+
+
 NODE_COLUMNS: Final[tuple[TableColumn[NodeShown], ...]] = (
     TableColumn("NODE", lambda node: node.node),
-    TableColumn("RESERVABLE", lambda node: short(node.reservable), lambda node: worth(node.reservable)),
-    TableColumn("RESERVED", lambda node: short(node.reserved), lambda node: worth(node.reserved)),
-    TableColumn("FREE", lambda node: short(node.free), lambda node: worth(node.free)),
-    TableColumn("BUFFER", lambda node: short(node.buffer), lambda node: worth(node.buffer)),
-    TableColumn("PRESSURE", lambda node: short(node.pressure), lambda node: worth(node.pressure)),
+    _amount("RESERVABLE", "reservable"),
+    _amount("RESERVED", "reserved"),
+    _amount("FREE", "free"),
+    _amount("BUFFER", "buffer"),
+    _amount("PRESSURE", "pressure"),
     TableColumn("OVER-FULL", lambda node: ",".join(node.over_full_because_of)),
-    TableColumn(
-        "ACCOUNTED",
-        lambda node: short(node.pressure_accounted_for),
-        lambda node: worth(node.pressure_accounted_for),
-        is_wide=True,
-    ),
-    TableColumn(
-        "WATERMARK", lambda node: short(node.watermark), lambda node: worth(node.watermark), is_wide=True
-    ),
-    TableColumn(
-        "UNIT", lambda node: short(node.compute_unit), lambda node: worth(node.compute_unit), is_wide=True
-    ),
+    _amount("ACCOUNTED", "pressure_accounted_for", is_wide=True),
+    _amount("WATERMARK", "watermark", is_wide=True),
+    _amount("UNIT", "compute_unit", is_wide=True),
 )
 
 VM_COLUMNS: Final[tuple[TableColumn[VmShown], ...]] = (
-    TableColumn("NAMESPACE", lambda vm: namespace_of(vm.vm)),
-    TableColumn("NAME", lambda vm: name_of(vm.vm)),
+    TableColumn("NAMESPACE", lambda vm: vm.vm.partition("/")[0]),
+    TableColumn("NAME", lambda vm: vm.vm.partition("/")[2]),
     TableColumn("NODE", lambda vm: vm.node),
-    TableColumn("SIZE", lambda vm: short(vm.size), lambda vm: worth(vm.size)),
-    TableColumn("PERMIT", lambda vm: short(vm.permit), lambda vm: worth(vm.permit)),
-    TableColumn("WANTED", lambda vm: short(vm.wanted), lambda vm: worth(vm.wanted)),
+    _amount("SIZE", "size"),
+    _amount("PERMIT", "permit"),
+    _amount("WANTED", "wanted"),
     TableColumn("STATE", state_of),
     TableColumn("LIMIT", limit_of),
     TableColumn("POOL", lambda vm: vm.pool, is_wide=True),
-    TableColumn("RESERVED", lambda vm: short(vm.reserved), lambda vm: worth(vm.reserved), is_wide=True),
-    TableColumn("MAXIMUM", lambda vm: short(vm.maximum), lambda vm: worth(vm.maximum), is_wide=True),
+    _amount("RESERVED", "reserved", is_wide=True),
+    _amount("MAXIMUM", "maximum", is_wide=True),
     TableColumn("ASKED", asked_ago, lambda vm: vm.asked_seconds_ago, is_wide=True),
     TableColumn("UID", lambda vm: vm.uid, is_wide=True),
     TableColumn(
