@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.policies_parts.families import Demand
 from benchmarks.policies_parts.score import Tally
 from informant.core.guard import GuardSettings
+from informant.core.limits import SPARE, Thresholds
 from informant.core.sessions import WishTiming
-from informant.core.thresholds import SPARE, Thresholds
 from protocol.values import Resources
 from protocol.wire import MoreResources
 

@@ -16,9 +16,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from informant.core.limits import PERIOD_US, GroupLimits
+from informant.core.limits import PERIOD_US, SPARE, GroupLimits, Spare
 from informant.core.report import PodReading, Reading
-from informant.core.thresholds import SPARE, Spare
 from protocol.values import Resources
 from protocol.wire import DownscaleResult, MoreResources
 

@@ -14,8 +14,8 @@ from agent.core.per_resource import amounts
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
 from informant.core.guard import GuardSettings
+from informant.core.limits import Thresholds
 from informant.core.sessions import NOTHING, Session, TryUpscale, Wishes
-from informant.core.thresholds import Thresholds
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources

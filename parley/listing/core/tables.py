@@ -64,10 +64,15 @@ def ordered(
     if by is None:
         return kept
     column = next(each for each in columns if key(each.head) == by.removeprefix("-"))
-    ranked = [(_rank(column, row), row) for row in kept]
-    present = [(rank, row) for rank, row in ranked if rank is not None]
-    present.sort(key=lambda pair: pair[0], reverse=by.startswith("-"))
-    return [row for _, row in present] + [row for rank, row in ranked if rank is None]
+    return by_rank(kept, lambda row: _rank(column, row), largest_first=by.startswith("-"))
+
+
+def by_rank(rows: Iterable[T], rank: Callable[[T], Any], *, largest_first: bool) -> list[T]:
+    """The rows by their rank, equal ones as they came; those without one come last in both directions."""
+    ranked = [(rank(row), row) for row in rows]
+    present = [(of, row) for of, row in ranked if of is not None]
+    present.sort(key=lambda pair: pair[0], reverse=largest_first)
+    return [row for _, row in present] + [row for of, row in ranked if of is None]
 
 
 def _rank(column: TableColumn[T], row: T) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from hosting.server import Reply, Request
 from informant.core.guard import Guard, GuardSettings
-from informant.core.limits import Control, Write
+from informant.core.limits import Control, Spare, Write
 from informant.core.plan import apply, plan
 from informant.core.report import CgroupReading, Reading
 from informant.core.sessions import NOTHING
@@ -32,7 +32,6 @@ from informant.core.state import (
     WriteBegun,
     WriteEnded,
 )
-from informant.core.thresholds import Spare
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
 from informant.service.limits import Guest, LimitController
