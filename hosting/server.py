@@ -59,8 +59,6 @@ class Request:
 
 
 class Reply(Value, frozen=True):
-    """The reply to a request."""
-
     status: int = 200
     body: bytes = b""
     content_type: str = "application/json"
@@ -112,8 +110,6 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of one server."""
-
     connections: int = 512
     request_deadline_s: float = 5.0
     drain_s: float = 5.0

@@ -95,7 +95,6 @@ def _camel(key: str) -> str:
 
 
 def as_text(seen: Seen) -> Iterator[str]:
-    """All of that as lines of text, for people."""
     now = seen.now
     yield f"{socket.gethostname()}, Linux {platform.release()}"
     yield _row("CPUs", f"{now.cpus:g}, busy {seen.busy_share():.0%} of the last {seen.over_s:.2f} s")
@@ -296,7 +295,6 @@ def _pod_content(pod: SeenPod) -> dict[str, object]:
 
 
 def pods_as_text(seen: SeenNode) -> Iterator[str]:
-    """All of that as lines of text, for people."""
     yield f"{socket.gethostname()}, pods: {len(seen.pods)}"
     for is_had, title in ((True, "can"), (False, "cannot")):
         told = [f"  {each.name:<24} {each.told}" for each in seen.findings if each.is_had is is_had]

@@ -161,7 +161,6 @@ class NodeInformant:
     # ------------------------------------------------------------ watching
 
     def children(self) -> dict[str, Child]:
-        """The tasks beside the server, by name."""
         return {"watch": self.watch}
 
     async def watch(self) -> None:
@@ -329,7 +328,6 @@ async def serve(
 
 
 async def show(settings: NodeSettings, output: str) -> int:
-    """Print the informant's view of the node's pods; the exit code."""
     seen = await diagnose.look_at_pods(CgroupTree(settings.cgroup_root))
     click.echo(diagnose.pods_as_json(seen) if output == "json" else "\n".join(diagnose.pods_as_text(seen)))
     return 0

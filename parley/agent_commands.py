@@ -90,8 +90,6 @@ def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None,
 
 
 def status_command(way: Way) -> click.Command:
-    """`status`, which reaches the agents by `way`."""
-
     @click.command("status")
     @click.argument("nodes", metavar="[NODE]...", nargs=-1, shell_complete=complete(way, "nodes"))
     @namespace_options
@@ -112,8 +110,6 @@ def status_command(way: Way) -> click.Command:
 
 
 def top_command(way: Way) -> click.Command:
-    """`top`, which reaches the agents by `way`."""
-
     @click.command("top")
     @namespace_options
     @click.option(

@@ -11,7 +11,6 @@ from parley.reach.ways import TEXT_OR_JSON, chosen_namespace, complete, full_nam
 
 
 def explain_command(way: Way) -> click.Command:
-    """`explain`, which reaches the programs by `way`."""
 
     @click.command("explain")
     @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete(way, "vms"))
@@ -65,7 +64,6 @@ _WATCH_CODES: Final = _CODES.replace("130 after Ctrl-C; ", "").replace("0;", "0,
 
 
 def commands(way: Way) -> tuple[click.Command, ...]:
-    """All of them, which reach the programs by `way`."""
     return _nodes(way), _pools(way), _vms(way), _history(way), _watch(way)
 
 

@@ -11,7 +11,6 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def completion_command(program: str) -> click.Command:
-    """`completion` for the command `program`, such as `parley`."""
 
     @click.command(
         "completion",

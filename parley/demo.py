@@ -294,7 +294,6 @@ class Demo:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _screen(self, elapsed_s: float) -> Group:
-        """The live view, as it is now."""
         size = self._console.size
         is_ascii = not drawing.can_draw(self._console.encoding)
         return self._view(elapsed_s, size.width, size.height, is_ascii=is_ascii)

@@ -173,7 +173,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def amount(cpus: int, gib: int) -> Resources:
-    """So many CPUs and GiB."""
     return Resources(cpus * 1000, gib * GIB)
 
 

@@ -156,7 +156,9 @@ def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], 
     The former raises `ValueError` for a value that breaks a rule which msgspec does not check.
     """
     parts = _parts([field.name for field in fields])
-    wide = [place for place, field in enumerate(fields) if _is_wide(field)]
+    wide = [
+        place for place, field in enumerate(fields) if isinstance(field.kind, Scalar) and field.kind.is_wide
+    ]
     found = [(place, _reading(field.kind)) for place, field in enumerate(fields)]
     conversions = [(place, read) for place, read in found if read is not None]
     if not wide and not conversions:
@@ -174,10 +176,6 @@ def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], 
         return values
 
     return take, False
-
-
-def _is_wide(field: Field) -> bool:
-    return isinstance(field.kind, Scalar) and field.kind.is_wide
 
 
 def _parts(names: list[str]) -> Callable[[Any], Sequence[Any]]:

@@ -240,7 +240,6 @@ def _mapping(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _milli(parent: Mapping[str, Any], key: str, path: str, wrong: list[str]) -> int:
-    """CPUs in thousandths."""
     quantity = _quantity(parent, key, path, wrong)
     if quantity is None:
         return 0
@@ -259,7 +258,6 @@ def _amount(
     default: str | None = None,
     least: int = 1,
 ) -> int:
-    """An amount of bytes."""
     quantity = _quantity({key: default, **parent}, key, path, wrong)
     if quantity is None:
         return 0
@@ -271,7 +269,6 @@ def _amount(
 
 
 def _count(parent: Mapping[str, Any], key: str, path: str, wrong: list[str]) -> int:
-    """A number of slots."""
     found = parent.get(key)
     if found is None:
         wrong.append(f"{path}.{key}: must be set")

@@ -70,5 +70,4 @@ class CpuOrders:
         return replace(self, tried=self.tried | {switch.number})
 
     def done(self) -> "CpuOrders":
-        """The orders when nothing is left to do."""
         return replace(self, wanted=None, tried=frozenset())

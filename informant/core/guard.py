@@ -93,7 +93,6 @@ class Guard:
     # ------------------------------------------------------------ limits
 
     def limits(self) -> GroupLimits:
-        """The limits that should be written now."""
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
             return GroupLimits(frozen=self.is_frozen)

@@ -86,7 +86,6 @@ _MEMORY = MoreResources(cpu=False, memory=True)
 
 
 def apply(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
-    """The state after `event` at `now_s`."""
     state = _reduce(lapse(state, now_s), event, now_s)
     assert state.pending is not None or not state.waiting, "a request waits behind none"
     return state

@@ -47,8 +47,6 @@ class SessionPhase(enum.Enum):
 
 
 class SessionEvent(enum.Enum):
-    """An event of one agent."""
-
     CHECKED = "checked"
     RESUME_SENT = "resume-sent"
     RESUMED = "resumed"
@@ -143,7 +141,6 @@ class Sessions:
         return next((session for session in self.all if session.serial == serial), None)
 
     def current(self) -> Session | None:
-        """The agent in use."""
         return next((session for session in self.all if session.phase is SessionPhase.ACTIVE), None)
 
     def add(self, session: Session) -> "Sessions":

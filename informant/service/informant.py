@@ -203,7 +203,6 @@ class Informant:
         )
 
     def children(self) -> dict[str, Child]:
-        """The tasks beside the server, by name."""
         found = self.agents.children()
         found["sample"] = partial(self.limits.sample, self._settings.sample)
         if self._guest.machine is not None:

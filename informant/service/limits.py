@@ -128,7 +128,6 @@ class LimitController:
     # ------------------------------------------------------------ looking
 
     def read(self) -> Reading:
-        """The guest now."""
         return self._source.read()
 
     def look(self, controls: frozenset[Control] | None = None) -> Reading:

@@ -74,12 +74,10 @@ class VmFilter:
 
 
 def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
-    """The outcomes of a command line."""
     return frozenset(map(DecisionOutcome, names))
 
 
 def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
-    """List nodes; the exit code."""
 
     async def ask(asked: Reach) -> int:
         found = await answers.document(asked, "/v1/nodes", Nodes)
@@ -104,7 +102,6 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
 
 
 def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
-    """List pools; the exit code."""
 
     async def ask(asked: Reach) -> int:
         found = await answers.document(asked, "/v1/pools", PoolsShown)
@@ -120,7 +117,6 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
 
 
 def vms(reach: ReachManager, wanted: VmFilter, style: Style) -> int:
-    """List VMs; the exit code."""
 
     async def ask(asked: Reach) -> int:
         found = await answers.state(asked)

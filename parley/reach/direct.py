@@ -65,7 +65,6 @@ class DirectReach:
         return self._agents
 
     async def agent(self, agent: str, path: str) -> Answered:
-        """The answer of the agent at an address."""
         return await self._get("the agent", agent, path, tokens.headers(self._token))
 
     async def agent_of(self, _: str) -> str | None:

@@ -133,7 +133,6 @@ class KubernetesReach:
     # ------------------------------------------------------------ agents
 
     async def agents(self) -> tuple[str, ...] | NoAnswer:
-        """The names of the nodes that have an agent."""
         found = await self._listed(AGENT)
         if isinstance(found, NoAnswer):
             return found

@@ -32,7 +32,6 @@ def _of_agent(rule: Callable[[VmInFull], SizeCause | None]) -> Rule:
 
 
 def cause_of(evidence: Evidence) -> SizeCause:
-    """The first cause that holds."""
     for rule in RULES:
         found = rule(evidence)
         if found is not None:

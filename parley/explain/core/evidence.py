@@ -207,7 +207,6 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
 
 
 def advice_of(code: str) -> Advice:
-    """The advice for any code that a program may name."""
     reason, error = ReasonCode(code), ErrorCode(code)
     if reason is not ReasonCode.OTHER:
         return ADVICE[reason]

@@ -51,11 +51,6 @@ def shown(columns: Iterable[TableColumn[T]], *, is_wide: bool) -> list[TableColu
     return sorted(kept, key=lambda column: column.is_text)
 
 
-def key(head: str) -> str:
-    """How a column is named on the command line."""
-    return head.lower()
-
-
 def ordered(
     columns: Sequence[TableColumn[T]], rows: Iterable[T], by: str | None, name: Callable[[T], str]
 ) -> list[T]:
@@ -63,7 +58,7 @@ def ordered(
     kept = sorted(rows, key=lambda row: natural(name(row)))
     if by is None:
         return kept
-    column = next(each for each in columns if key(each.head) == by.removeprefix("-"))
+    column = next(each for each in columns if each.head.lower() == by.removeprefix("-"))
     return by_rank(kept, lambda row: _rank(column, row), largest_first=by.startswith("-"))
 
 
@@ -102,10 +97,6 @@ def short(amount: AmountShown | None) -> str | None:
 def worth(amount: AmountShown | None) -> tuple[int, int] | None:
     """The sort key of an amount; None if it is not known or no quantity."""
     return amount.worth if amount is not None else None
-
-
-def asked_ago(vm: VmShown) -> str | None:
-    return None if vm.asked_seconds_ago is None else age(vm.asked_seconds_ago)
 
 
 def limit_of(vm: VmShown) -> str | None:
@@ -154,7 +145,12 @@ VM_COLUMNS: Final[tuple[TableColumn[VmShown], ...]] = (
     TableColumn("POOL", lambda vm: vm.pool, is_wide=True),
     _amount("RESERVED", "reserved", is_wide=True),
     _amount("MAXIMUM", "maximum", is_wide=True),
-    TableColumn("ASKED", asked_ago, lambda vm: vm.asked_seconds_ago, is_wide=True),
+    TableColumn(
+        "ASKED",
+        lambda vm: None if vm.asked_seconds_ago is None else age(vm.asked_seconds_ago),
+        lambda vm: vm.asked_seconds_ago,
+        is_wide=True,
+    ),
     TableColumn("UID", lambda vm: vm.uid, is_wide=True),
     TableColumn(
         "WHY", lambda vm: vm.limit.message if vm.limit is not None else None, is_wide=True, is_text=True
