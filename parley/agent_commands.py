@@ -83,7 +83,7 @@ def top(agents: tuple[str, ...], schedulers: tuple[str, ...], token: str | None,
         raise click.UsageError(f"at most {MAX_TOP_AGENTS} agents can be shown together")
     app = _loaded_app("parley")
     warn_of_plain_tokens(unique, token)
-    from parley.reach.direct import DirectReach  # noqa: PLC0415 - `--version` should not load the client
+    from parley.reach.asking import DirectReach  # noqa: PLC0415 - `--version` should not load the client
     from parley.top.source import ReachSource  # noqa: PLC0415 - as above
 
     sys.exit(app.run(ReachSource(DirectReach(schedulers, unique, token, tls), period_s=PERIOD_S)))

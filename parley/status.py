@@ -14,7 +14,7 @@ from hosting import lifecycle
 from hosting.tls import Tls
 from parley import layout, view
 from parley.listing import output as outputs
-from parley.reach.direct import DirectReach
+from parley.reach.asking import DirectReach
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.source import NoAgentsError, chosen, vms_of, within
 from parley.top.texts import MAX_LINE, clean

@@ -16,7 +16,7 @@ from parley.explain.core.evidence import CauseCode, Evidence
 from parley.explain.core.lines import SizeExplanation, answer
 from parley.listing import output as outputs
 from parley.listing.core.decisions import line
-from parley.reach.answers import decoded, state
+from parley.reach.asking import decoded, state
 from parley.reach.ports import Answered, Got, NoAnswer, Reach
 from parley.reach.ways import path_of
 from parley.top.texts import clean

@@ -24,7 +24,7 @@ from parley.listing.core.tables import (
     shown,
     table,
 )
-from parley.reach import answers
+from parley.reach import asking
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import DecisionOutcome, Nodes, VmShown
@@ -80,7 +80,7 @@ def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
 def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
 
     async def ask(asked: Reach) -> int:
-        found = await answers.document(asked, "/v1/nodes", Nodes)
+        found = await asking.document(asked, "/v1/nodes", Nodes)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = [each for each in found.nodes if wanted.passes(each)]
@@ -104,7 +104,7 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
 def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
 
     async def ask(asked: Reach) -> int:
-        found = await answers.document(asked, "/v1/pools", PoolsShown)
+        found = await asking.document(asked, "/v1/pools", PoolsShown)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = [each for each in found.pools if wanted.passes(each)]
@@ -119,7 +119,7 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
 def vms(reach: ReachManager, wanted: VmFilter, style: Style) -> int:
 
     async def ask(asked: Reach) -> int:
-        found = await answers.state(asked)
+        found = await asking.state(asked)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = ordered(VM_COLUMNS, filter(wanted.passes, found.vms), style.sort, lambda each: each.vm)

@@ -15,7 +15,7 @@ from hosting.lifecycle import Stop
 from parley.listing import output as outputs
 from parley.listing.core.decisions import DecisionFilter, Follow, line, wide_line
 from parley.listing.program import VmFilter, failed, outcomes_of
-from parley.reach import answers
+from parley.reach import asking
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import Decisions, DecisionShown
@@ -59,7 +59,7 @@ class DecisionWatch:
         self._left = self.options.count
         follow, failures = Follow(is_from_start=self.options.is_from_start), 0
         while True:
-            found = await answers.document(reach, f"/v1/decisions?{follow.query}", Decisions)
+            found = await asking.document(reach, f"/v1/decisions?{follow.query}", Decisions)
             if isinstance(found, NoAnswer):
                 if follow.is_first:
                     return failed(found)
@@ -86,8 +86,8 @@ class DecisionWatch:
     async def _say_if_nobody(self, reach: Reach) -> None:
         """Say that no VM is watched yet, if that is known: decisions may never come then."""
         wanted = self.options.vms()
-        known = await answers.state(reach, max_pages=20) if wanted is not None else None
-        if wanted is None or not isinstance(known, answers.State) or known.is_cut:
+        known = await asking.state(reach, max_pages=20) if wanted is not None else None
+        if wanted is None or not isinstance(known, asking.State) or known.is_cut:
             return
         if not any(map(wanted.passes, known.vms)):
             click.echo(f"nobody to watch yet: {wanted.none_of(known.vms)}", err=True)

@@ -16,7 +16,7 @@ from hosting import tokens
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.errors import CredentialsError, KubernetesError, RefusedError, UnreachableError
 from hosting.kubernetes.resources import PODS, SECRETS, Manifest
-from parley.reach.answers import MAX_ANSWER_BYTES, NOT_LEADER, read
+from parley.reach.asking import MAX_ANSWER_BYTES, NOT_LEADER, read
 from parley.reach.installation import (
     AGENT,
     LIST_PODS,

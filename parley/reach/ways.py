@@ -47,7 +47,7 @@ class ByAddress:
 
     def reach(self, options: Mapping[str, Any]) -> AbstractAsyncContextManager[Reach]:
         """The programs at the addresses. Warns of a token that would travel unprotected."""
-        from parley.reach.direct import DirectReach  # noqa: PLC0415 - `--version` should not load the client
+        from parley.reach.asking import DirectReach  # noqa: PLC0415 - `--version` should not load the client
 
         agents, token = options["agents"], options["token"]
         warn_of_plain_tokens(agents, token)
@@ -217,7 +217,7 @@ def complete(way: Way, kind: Literal["vms", "nodes", "pools"]) -> Complete:
 def items(way: Way, kind: str, options: Mapping[str, Any], incomplete: str) -> list[CompletionItem]:
     """The names of `kind` that begin so. `options` are those of the command line so far. After any fault there is nothing to complete."""
     from hosting import lifecycle  # noqa: PLC0415 - `--version` should not load the client
-    from parley.reach.answers import names  # noqa: PLC0415 - as above
+    from parley.reach.asking import names  # noqa: PLC0415 - as above
     from parley.top.texts import clean  # noqa: PLC0415 - as above
 
     found: list[str] = []

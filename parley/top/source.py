@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 import msgspec
 
 from hosting.backoff import Backoff
-from parley.reach.answers import decoded
+from parley.reach.asking import decoded
 from parley.reach.ports import Got, NoAnswer, Reach
 from parley.reach.ways import path_of
 from protocol.agent_pages import AgentVms, VmInFull, read

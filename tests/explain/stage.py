@@ -10,7 +10,7 @@ from agent.daemon import vm_pages
 from hosting.server import Reply, Request
 from parley.explain.core.lines import answer
 from parley.explain.program import gather
-from parley.reach.answers import read
+from parley.reach.asking import read
 from parley.reach.ports import Answered, NoAnswer
 from tests.explain.agent_side import AgentSide
 from tests.explain.scheduler_side import SchedulerSide

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.reach import answers
+from parley.reach import asking
 from parley.reach.ports import NoAnswer
 from parley.reach.ways import path_of
 from parley.top import details
@@ -200,7 +200,7 @@ def test_the_title_says_what_is_seen() -> None:
     "body", [b"", b"{", b"[]", b"7", b"\xff\xff", b"[" * 100_000, b"1" * 10_000, b'{"a": NaN']
 )
 def test_what_is_no_json_object_is_no_document(body: bytes) -> None:
-    answer = answers.read("it", 200, body, token_hint="")
+    answer = asking.read("it", 200, body, token_hint="")
     assert isinstance(answer, NoAnswer)
     assert "no JSON object" in answer.fault
 

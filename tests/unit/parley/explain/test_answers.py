@@ -14,7 +14,7 @@ from parley.explain.core.causes import cause_of
 from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence
 from parley.explain.core.lines import MAX_LINES, answer
 from parley.explain.core.words import restarts_of
-from parley.reach.answers import decoded
+from parley.reach.asking import decoded
 from parley.reach.ports import Got, NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
 from protocol.agent_pages import VmInFull, read

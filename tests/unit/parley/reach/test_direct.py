@@ -11,8 +11,7 @@ from hosting import server
 from hosting.server import HangUp, Reply, Request
 from parley.commands import explain_command
 from parley.reach import ways
-from parley.reach.answers import read
-from parley.reach.direct import DirectReach
+from parley.reach.asking import DirectReach, read
 from parley.reach.ports import Answered, Got, NoAnswer
 from parley.reach.ways import ByAddress
 from protocol.reasons import ErrorCode
