@@ -202,10 +202,11 @@ def _vms(way: Way) -> click.Command:
         NAME may be a glob, such as 'web-*'; with a slash it names the namespace, too: 'ci-*/web-*'. The filters together must all hold.
         """
         from parley.listing import program  # noqa: PLC0415 - `--version` should not load the client
+        from parley.listing.core.decisions import VmFilter, outcomes_of  # noqa: PLC0415 - as above
 
         chosen = chosen_namespace(way, options)
         nodes, pools, outcomes = (options.pop(name) for name in ("nodes", "pools", "outcomes"))
-        wanted = program.VmFilter(chosen, names, nodes, pools, program.outcomes_of(outcomes))
+        wanted = VmFilter(chosen, names, nodes, pools, outcomes_of(outcomes))
         style = program.Style(output, sort, has_heads=not no_headers)
         sys.exit(program.vms(way.reach(options), wanted, style))
 

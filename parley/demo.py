@@ -28,8 +28,7 @@ from hosting.files import locked
 from hosting.supervisor import Supervisor
 from parley import layout, view
 from parley import scene as scenes
-from parley.burner import Burner, Maximum
-from parley.children import Children
+from parley.children import Burner, Children, Maximum
 from parley.observer import Comparison, Observer, SizeChange, Tail, moves
 from parley.recent import Recent
 from parley.scene import NO_LIVE_PAGE, NODE, Scene, Stage, StageError

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from hosting import files
-from parley.burner import Burner
-from parley.children import ProgramSpec
+from parley.children import Burner, ProgramSpec
 from protocol.values import ComputeUnit, Resources
 
 CHART_CODE: Final = "xstatic.pkg.d3"

@@ -1,7 +1,7 @@
 """`parley nodes`, `parley pools` and `parley vms`: ask, filter, sort, print."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ import msgspec
 
 from hosting.lifecycle import Stop
 from parley.listing import output as outputs
-from parley.listing.core.decisions import is_named
+from parley.listing.core.decisions import VmFilter, none_of
 from parley.listing.core.tables import (
     NODE_COLUMNS,
     POOL_COLUMNS,
@@ -19,7 +19,6 @@ from parley.listing.core.tables import (
     NodeFilter,
     PoolFilter,
     TableColumn,
-    matches,
     ordered,
     shown,
     table,
@@ -27,7 +26,7 @@ from parley.listing.core.tables import (
 from parley.reach import asking
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
-from protocol.explaining import DecisionOutcome, Nodes, VmShown
+from protocol.explaining import Nodes
 from protocol.pages import PoolsShown
 from protocol.texts import counted
 
@@ -42,39 +41,6 @@ class Style:
     output: str = "table"
     sort: str | None = None
     has_heads: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class VmFilter:
-    """Which VMs are listed; all parts must hold. `names`, `nodes` and `pools` are globs, `namespace` None is any."""
-
-    namespace: str | None = None
-    names: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    pools: tuple[str, ...] = ()
-    outcomes: frozenset[DecisionOutcome] = frozenset()
-
-    def passes(self, vm: VmShown) -> bool:
-        return (
-            is_named(vm.vm, self.namespace, self.names)
-            and matches(self.nodes, vm.node)
-            and (not self.pools or (vm.pool is not None and matches(self.pools, vm.pool)))
-            and (not self.outcomes or vm.outcome in self.outcomes)
-        )
-
-    def none_of(self, vms: Sequence[VmShown]) -> str:
-        """Says that none of the VMs passes, and how many are in other namespaces."""
-        if not vms:
-            return _none("VM", 0)
-        inside = sum(each.vm.startswith(f"{self.namespace}/") for each in vms)
-        if self.namespace is None or inside == len(vms):
-            return _none("VM", len(vms))
-        here = f"has {counted(inside, 'VM')}, none of which is asked for" if inside else "has no VMs"
-        return f"namespace {self.namespace} {here}; VMs in other namespaces: {len(vms) - inside} (all: -A)"
-
-
-def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
-    return frozenset(map(DecisionOutcome, names))
 
 
 def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
@@ -95,7 +61,7 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
             click.echo(
                 f"the configuration is not taken up: {clean(found.configuration_fault, 500)}", err=True
             )
-        _nothing(kept, style, _none("node", len(found.nodes)))
+        _nothing(kept, style, none_of("node", len(found.nodes)))
         return 0
 
     return _run(reach, ask)
@@ -110,7 +76,7 @@ def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
         kept = [each for each in found.pools if wanted.passes(each)]
         kept = ordered(POOL_COLUMNS, kept, style.sort, lambda each: each.name)
         _print(kept, POOL_COLUMNS, style, {"pools": kept})
-        _nothing(kept, style, _none("pool", len(found.pools)))
+        _nothing(kept, style, none_of("pool", len(found.pools)))
         return 0
 
     return _run(reach, ask)
@@ -167,7 +133,3 @@ def _nothing(kept: Sequence[T], style: Style, why: str) -> None:
     """Say, beside the output, that a table is empty, and why."""
     if not kept and style.output != "json":
         click.echo(why, err=True)
-
-
-def _none(what: str, known: int) -> str:
-    return f"none of {counted(known, what)} is asked for" if known else f"the scheduler knows no {what}s"

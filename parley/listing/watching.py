@@ -13,8 +13,8 @@ import msgspec
 from hosting.backoff import Backoff
 from hosting.lifecycle import Stop
 from parley.listing import output as outputs
-from parley.listing.core.decisions import DecisionFilter, Follow, line, wide_line
-from parley.listing.program import VmFilter, failed, outcomes_of
+from parley.listing.core.decisions import Follow, VmFilter, line, outcomes_of, wide_line
+from parley.listing.program import failed
 from parley.reach import asking
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
@@ -36,8 +36,8 @@ class WatchOptions:
     is_from_start: bool = False
     count: int | None = None
 
-    def filter(self) -> DecisionFilter:
-        return DecisionFilter(self.namespace, self.names, self.nodes, outcomes_of(self.outcomes))
+    def filter(self) -> VmFilter:
+        return VmFilter(self.namespace, self.names, self.nodes, outcomes=outcomes_of(self.outcomes))
 
     def vms(self) -> VmFilter | None:
         """Whose decisions are shown; None for those of all VMs."""

@@ -2,14 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from parley.listing.core.tables import TableColumn, matches, short
 from protocol.agent_pages import JournalEvent
-from protocol.explaining import DecisionOutcome, Decisions, DecisionShown, ReasonShown
-from protocol.texts import clean
+from protocol.explaining import DecisionOutcome, Decisions, DecisionShown, ReasonShown, VmShown
+from protocol.texts import clean, counted
 
 SCHEDULER: Final = "scheduler"
 AGENT: Final = "agent"
@@ -67,20 +67,45 @@ def _words(decision: DecisionShown, limits: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionFilter:
-    """Which decisions are shown. `names` are globs of `NAMESPACE/NAME` or of names in `namespace` (None: in any)."""
+class VmFilter:
+    """Which VMs, or decisions on them, are shown; all parts must hold. `nodes` and `pools` are globs, and so are `names`: of `NAMESPACE/NAME`, or of
+    names in `namespace` (None: in any). Decisions name no pool."""
 
     namespace: str | None = None
     names: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
     outcomes: frozenset[DecisionOutcome] = frozenset()
 
-    def passes(self, decision: DecisionShown) -> bool:
+    def passes(self, shown: VmShown | DecisionShown) -> bool:
         return (
-            is_named(decision.vm, self.namespace, self.names)
-            and matches(self.nodes, decision.node)
-            and (not self.outcomes or decision.outcome in self.outcomes)
+            is_named(shown.vm, self.namespace, self.names)
+            and matches(self.nodes, shown.node)
+            and (not self.pools or _is_in(shown, self.pools))
+            and (not self.outcomes or shown.outcome in self.outcomes)
         )
+
+    def none_of(self, vms: Sequence[VmShown]) -> str:
+        """Says that none of the VMs passes, and how many are in other namespaces."""
+        if not vms:
+            return none_of("VM", 0)
+        inside = sum(each.vm.startswith(f"{self.namespace}/") for each in vms)
+        if self.namespace is None or inside == len(vms):
+            return none_of("VM", len(vms))
+        here = f"has {counted(inside, 'VM')}, none of which is asked for" if inside else "has no VMs"
+        return f"namespace {self.namespace} {here}; VMs in other namespaces: {len(vms) - inside} (all: -A)"
+
+
+def _is_in(shown: VmShown | DecisionShown, pools: tuple[str, ...]) -> bool:
+    return isinstance(shown, VmShown) and shown.pool is not None and matches(pools, shown.pool)
+
+
+def none_of(what: str, known: int) -> str:
+    return f"none of {counted(known, what)} is asked for" if known else f"the scheduler knows no {what}s"
+
+
+def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
+    return frozenset(map(DecisionOutcome, names))
 
 
 def is_named(vm: str, namespace: str | None, names: tuple[str, ...]) -> bool:
