@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hosting import logs
-from hosting.client_options import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
-from hosting.options import Advertise, daemon
+from hosting.options import (
+    DEFAULT_AGENT,
+    Address,
+    Advertise,
+    ca_option,
+    daemon,
+    token_option,
+    warn_of_plain_tokens,
+)
 from hosting.tokens import RULE
 
 if TYPE_CHECKING:

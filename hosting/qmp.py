@@ -102,7 +102,6 @@ class QmpConnection:
         *,
         deadline_s: float = CALL_DEADLINE_S,
     ) -> Any:
-        """As `QmpMonitor.execute`."""
         if self.is_closed:
             raise QmpClosedError("QEMU has closed the connection")
         try:

@@ -85,11 +85,8 @@ class FactoryRegistry(Generic[F]):
         if not self._is_name(name):
             raise RegistryError(f"{self._sort}: {self._rule}, not {name!r}")
         if name in self._factories:
-            raise RegistryError(self._taken(name))
+            raise RegistryError(f"{self._sort} {name!r} is registered already")
         self._factories[name] = load
-
-    def _taken(self, name: str) -> str:
-        return f"{self._sort} {name!r} is registered already"
 
     def _loaded(self, entry: metadata.EntryPoint) -> F:
         """The factory that an entry point names. Raises `RegistryError` if it cannot be imported, or is no factory."""

@@ -14,28 +14,29 @@ connection without a reply.
 """
 
 import asyncio
+import functools
 import re
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from email.utils import formatdate
+from typing import Final, TypeAlias, cast
 
 import msgspec
-from aiohttp import HttpVersion11, StreamReader, web
-from aiohttp.helpers import rfc822_formatted_time
+from aiohttp import HttpVersion11, web
 
 from hosting import problems
+from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.logs import Logger
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode
 from protocol.values import Value
 
-KEEP_ALIVE_S: Final = 75.0
 SWEEP_S: Final = 0.5
 HANDSHAKE_S: Final = 5.0
-LINGER_S: Final = 0.5
-"""How long the rest of a refused body is read: a peer that still sends would not see the answer."""
+"""How long a TLS handshake may take; until it is done the connection is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,6 @@ class Request:
 
 
 class Reply(Value, frozen=True):
-    """The reply to a request."""
-
     status: int = 200
     body: bytes = b""
     content_type: str = "application/json"
@@ -111,8 +110,6 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of one server."""
-
     connections: int = 512
     request_deadline_s: float = 5.0
     drain_s: float = 5.0
@@ -152,116 +149,6 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(path)))
 
 
-class _Connection(web.RequestHandler):
-    """A connection, with the moment since which it is busy with a request.
-
-    `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
-    """
-
-    __slots__ = ("busy_since", "has_ended", "owner", "request_body", "unanswered", "wire")
-
-    def __init__(self, owner: "Server", server: web.Server, **options: Any) -> None:
-        super().__init__(server, loop=asyncio.get_running_loop(), **options)
-        self.owner = owner
-        self.busy_since: float | None = None
-        self.wire: asyncio.Transport | None = None
-        self.request_body: StreamReader | None = None
-        self.unanswered = 0
-        self.has_ended = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # aiohttp forgets its transport when it closes, while unsent bytes may keep the socket open. (uvloop's transports
-        # are no subclass of asyncio's.)
-        self.wire = cast("asyncio.Transport", transport)
-        self.owner.admit(self)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.owner.forget(self)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        # The rest of a body that was answered already does not make the connection busy.
-        is_late = self.request_body is not None and not self.request_body.is_eof()
-        if data and self.busy_since is None and not is_late:  # aiohttp resumes with no data
-            self.busy_since = self.owner.now()
-        waiting = len(self._messages)
-        super().data_received(data)
-        if len(self._messages) > waiting:
-            self.unanswered += len(self._messages) - waiting
-            self.request_body = self._messages[-1][1]
-
-    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp never keeps the connection
-        """The peer sends nothing more; whether it is still to be answered."""
-        is_whole = self.unanswered > 0 and self.request_body is not None and self.request_body.is_eof()
-        is_tls = self.wire is None or self.wire.get_extra_info("sslcontext") is not None
-        self.has_ended = is_whole and not is_tls
-        return self.has_ended
-
-    async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
-        result = await super().finish_response(*arguments)
-        self.busy_since = None
-        self.unanswered = max(self.unanswered - 1, 0)  # the bytes after a refused upgrade were not counted
-        if self.has_ended and not self.unanswered:
-            self.close()
-        self.owner.rested(self)
-        return result
-
-    def log_exception(self, *args: Any, **kwargs: Any) -> None:
-        """Called if something goes wrong beside a handler; aiohttp closes the connection then."""
-        error = kwargs.get("exc_info")
-        # The rest of a body that cannot be unpacked: its request was answered already, and logged if that mattered.
-        if not isinstance(error, web.RequestPayloadError):
-            self.owner.fail(error, *args)
-
-    def cut(self) -> None:
-        """Close at once, without waiting for a peer that does not read."""
-        self.force_close()
-        if self.wire is not None:
-            self.wire.abort()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - aiohttp passes it; its texts quote the peer
-    ) -> web.StreamResponse:
-        self.keep_alive(False)
-        return self.owner.report(request, status, exc)
-
-
-class _AiohttpServer(web.Server):
-    """Makes our connections instead of aiohttp's."""
-
-    def __init__(self, owner: "Server", handler: Any) -> None:
-        super().__init__(handler, handler_cancellation=True)  # no peer waits for the answer any more
-        self._owner = owner
-
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(
-            self._owner, self, keepalive_timeout=KEEP_ALIVE_S, access_log=None, lingering_time=LINGER_S
-        )
-
-
-class _Site(web.SockSite):
-    """A listening socket that waits for a TLS handshake no longer than for a request: such a connection is not counted yet."""
-
-    async def start(self) -> None:
-        """Listen."""
-        await web.BaseSite.start(self)
-        server = self._runner.server
-        assert server is not None
-        handshake_s = HANDSHAKE_S if self._ssl_context is not None else None
-        self._server = await asyncio.get_running_loop().create_server(
-            server,
-            sock=self._sock,
-            ssl=self._ssl_context,
-            backlog=self._backlog,
-            ssl_handshake_timeout=handshake_s,
-        )
-
-
 class Server:
     """One listening server. `stats` are plain counters for the metrics endpoint."""
 
@@ -276,8 +163,9 @@ class Server:
         self._log = log
         self._router = _Router(routes, fallback)
         self._limits = limits
-        self._open: dict[_Connection, None] = {}  # the longest-idle first
+        self._open: dict[ServedConnection, None] = {}  # the longest-idle first
         self._runner: web.ServerRunner | None = None
+        self._listening: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
 
@@ -287,17 +175,24 @@ class Server:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`."""
-        self._runner = web.ServerRunner(
-            _AiohttpServer(self, self._serve), handle_signals=False, shutdown_timeout=self._limits.drain_s
-        )
+        server = ConnectionServer(self, self._serve)
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._limits.drain_s)
         await self._runner.setup()
         listening = _listen(host, port)
-        await _Site(self._runner, listening, backlog=1024, ssl_context=tls).start()
+        self._listening = await asyncio.get_running_loop().create_server(
+            server,
+            sock=listening,
+            ssl=tls,
+            backlog=1024,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+        )
         self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
         return int(listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop accepting, let requests in progress end within the drain time, close every connection."""
+        if self._listening is not None:
+            self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._sweeper is not None:
@@ -311,7 +206,7 @@ class Server:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
 
-    def admit(self, connection: _Connection) -> None:
+    def admit(self, connection: ServedConnection) -> None:
         """Count a new connection; at the cap the longest-idle one is closed for it."""
         if len(self._open) >= self._limits.connections:
             idle = (each for each in self._open if each.busy_since is None)
@@ -321,13 +216,13 @@ class Server:
             oldest.cut()
         self._open[connection] = None
 
-    def rested(self, connection: _Connection) -> None:
+    def rested(self, connection: ServedConnection) -> None:
         """A request is done: its connection has now been idle for the shortest time."""
         if connection in self._open:  # else it was cut meanwhile
             del self._open[connection]
             self._open[connection] = None
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: ServedConnection) -> None:
         self._open.pop(connection, None)
 
     def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
@@ -348,8 +243,7 @@ class Server:
 
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         self.stats["requests"] += 1
-        connection = request.protocol
-        assert isinstance(connection, _Connection)
+        connection = connection_of(request)
         if connection.busy_since is None:  # a pipelined request, whose bytes came with an earlier request
             connection.busy_since = self.now()
         found = self._router.find(request.method, request.path)
@@ -360,12 +254,12 @@ class Server:
             body = await _read_body(request, route.max_body_bytes, cuts=route.cuts)
         except (web.RequestPayloadError, ConnectionError) as error:
             # The peer left within its body, was cut off, or sent a body that cannot be unpacked: no fault of ours.
-            connection.keep_alive(False)
+            connection.end_with_answer()
             reply = self.report(request, 400, error)
             reply.force_close()
             return reply
         if body is None:
-            connection.keep_alive(False)
+            connection.end_with_answer()
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
             return _response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
         is_cut = len(body) > route.max_body_bytes
@@ -376,14 +270,14 @@ class Server:
         try:
             answer = await route.handler(read)
         except TimeoutError as error:  # aiohttp would hide it behind a 504
-            connection.keep_alive(False)
+            connection.end_with_answer()
             return self.report(request, 500, error)
         if isinstance(answer, HangUp):
-            connection.force_close()
+            connection.hang_up()
             return web.Response()
         is_plain = request.keep_alive and request.version == HttpVersion11 and not is_cut
         if is_plain and request.method in ("GET", "POST"):
-            return cast("web.Response", _Answer(connection, answer))
+            return cast("web.Response", OneWrite(connection, _written(answer)))
         return _response(answer, close=is_cut)
 
     async def _sweep(self) -> None:
@@ -423,44 +317,23 @@ _WITHOUT_BODY: Final = (204, 304)
 """Statuses whose answers end with the head, even if they have a length."""
 
 
-class _Answer:
-    """The reply to an ordinary request, head and body in one write.
-
-    It has the three parts of a response that aiohttp's request loop uses. aiohttp's own response costs a third of an
-    answered request here (benchmarks/permits.py): it can compress, chunk and set cookies, which no program needs.
-    """
-
-    __slots__ = ("_connection", "_reply")
-    keep_alive = True
-
-    def __init__(self, connection: _Connection, reply: Reply) -> None:
-        self._connection = connection
-        self._reply = reply
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Write the reply. Raises `ConnectionResetError` if the peer has gone."""
-        transport = self._connection.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the peer has gone")
-        body = self._reply.body if self._reply.status not in _WITHOUT_BODY else b""
-        transport.write(_head(self._reply) + body)
-        await request.writer.drain()  # a peer that does not read delays only itself
-
-    async def write_eof(self) -> None:
-        """Nothing is left to write."""
-
-
-def _head(reply: Reply) -> bytes:
+def _written(reply: Reply) -> bytes:
+    """Head and body of the reply to an ordinary request."""
     has_body = reply.status not in _WITHOUT_BODY
     kind = f"Content-Type: {reply.content_type}\r\n" if has_body else ""
     length = f"Content-Length: {len(reply.body)}\r\n" if has_body else ""
     head = (
         f"HTTP/1.1 {reply.status} {problems.title_of(reply.status)}\r\n{kind}Server: parley\r\n"
-        f"{length}Date: {rfc822_formatted_time()}\r\n"
+        f"{length}Date: {_date(int(time.time()))}\r\n"
     )
     for name, value in reply.headers.items():
         head += f"{name}: {value}\r\n"
-    return (head + "\r\n").encode()
+    return (head + "\r\n").encode() + (reply.body if has_body else b"")
+
+
+@functools.lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)
 
 
 def _response(reply: Reply, *, close: bool = False) -> web.Response:

@@ -25,11 +25,10 @@ from informant.core.workload import IDLE_BYTES, Shape, Workload
 from informant.guest import cgroup as cgroups
 from informant.guest import machine, protection
 from informant.guest.approvals import Approvals
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from informant.guest.machine import GIB, GuestSource, MachineFiles, ProcSource, WorkloadSource
 from informant.guest.watching import EventSource
-from informant.service import event_sources
-from informant.service.informant import Informant
+from informant.service.informant import NOT_WANTED, Informant, open_sources
 from informant.service.limits import Guest
 from informant.settings import InformantSettings
 from protocol.values import Resources
@@ -87,7 +86,7 @@ def _event_sources(
     group: cgroups.Cgroup | None, settings: InformantSettings, *, is_real: bool
 ) -> Iterator[tuple[tuple[EventSource, ...], tuple[Finding, ...]]]:
     """The guest's sources of events; none for a synthetic load."""
-    sources, findings = event_sources.open_all(group, settings) if is_real else ((), ())
+    sources, findings = open_sources(group, settings) if is_real else ((), ())
     try:
         yield sources, findings
     finally:
@@ -142,11 +141,7 @@ async def _serve(
             informant.agents.metrics_port = told.port or port
             if is_real:
                 for finding in (*_found(group, settings, is_once=False), *heard):
-                    tell = (
-                        log.info
-                        if finding.is_had or finding.told == event_sources.NOT_WANTED
-                        else log.warning
-                    )
+                    tell = log.info if finding.is_had or finding.told == NOT_WANTED else log.warning
                     tell("can" if finding.is_had else "cannot", what=finding.name, told=finding.told)
             informant.limits.begin()
             gc.collect()
@@ -178,7 +173,7 @@ async def _serve(
     "--advertise",
     type=Advertise(),
     metavar="ADDRESS",
-    help="Where agents call, where that is not where this listens: an address or a network interface, with :PORT where "
+    help="The address that agents call if it is not the one of --host: an address or a network interface, with :PORT if "
     "a port is forwarded (overrides `advertise` of the settings).",
 )
 @click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")

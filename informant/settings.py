@@ -10,9 +10,8 @@ from hosting.amounts import Memory
 from hosting.cgroups.tree import ROOT
 from hosting.settings import AdvertiseSetting, Settings
 from informant.core.guard import MIB, GuardSettings
-from informant.core.sessions import HEALTH_TOLERANCE
-from informant.core.thresholds import SPARE, Spare, Thresholds
-from informant.core.wishes import WishTiming
+from informant.core.limits import SPARE, Spare, Thresholds
+from informant.core.sessions import HEALTH_TOLERANCE, WishTiming
 from informant.guest.watching import SOURCES, SourceName
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]

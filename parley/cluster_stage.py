@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hosting import files
 from hosting.kubernetes import names
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.hollow_nodes import HollowNodes, NodeSize
@@ -25,8 +24,18 @@ from labs.clusters.node.load_file import LoadFile
 from labs.clusters.node.real_node import Allocatable, RealNode
 from labs.clusters.programs import ClusterError, Programs, await_answer
 from parley.children import ProgramSpec
-from parley.scene import SHAPES, free_ports, quick_policies
-from parley.stage import Say, Stage, StageError, live_page_arguments, nothing
+from parley.scene import (
+    SHAPES,
+    Say,
+    Stage,
+    StageError,
+    agent_of,
+    agent_settings,
+    free_ports,
+    nothing,
+    scheduler_of,
+    write,
+)
 from protocol.values import Resources
 
 NAMESPACE: Final = "demo"
@@ -156,7 +165,7 @@ def _hollow(
     addresses = [each["status"]["podIP"] for each in _running(plane, pods).values()]
     guest = directory / "guest.yaml"
     # The growth by a wish is soon given back, so that there is something to see.
-    _write(guest, {"protect": False, "wish": {"hold": 2, "calm": 2}})
+    write(guest, {"protect": False, "wish": {"hold": 2, "calm": 2}})
     common = ("--config", str(guest), "--approve-all", "--high", "2.6", "--memory", "256Mi", "2Gi")
     informants = tuple(
         ProgramSpec(
@@ -217,39 +226,29 @@ def _real(
 def _stage(plane: ControlPlane, directory: Path, node: NodeWithPods) -> Stage:
     """The stage of one node, with the scheduler before the informants, and the agent after them."""
     scheduler_port, agent_port = free_ports(2)
-    settings: dict[str, Any] = {
-        "node": node.name,
+    settings = agent_settings(node.name, scheduler_port, directory / "state") | {
         "source": "kubernetes",
         "backend": "kubernetes",
         "kubernetes": {"kubeconfig": str(plane.kubeconfig)},
-        "scheduler": f"http://127.0.0.1:{scheduler_port}/",
-        "stateDirectory": str(directory / "state"),
-        "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-        "policies": quick_policies(counts_memory=True),
     }
     if node.informant_port is not None:
         settings["kubernetes"]["informant"] = f"http://127.0.0.1:{node.informant_port}"
-    _write(directory / "agent.yaml", settings)
+    write(directory / "agent.yaml", settings)
     (directory / "state").mkdir()
     # Short times, since the demo is: how long a leader that is killed stays missed, and what it permitted stays reserved.
     times = ("--lease-duration", "4", "--handover", "10")
-    where = ("--kubernetes", "--kubeconfig", str(plane.kubeconfig), "--port", str(scheduler_port))
-    scheduler = ProgramSpec(
-        "scheduler",
-        "scheduler",
-        (*where, "--lease", LEASE, *times, *live_page_arguments()),
-        at_first=("--first-start",),  # true of the first start only
-    )
-    agent = ProgramSpec(
-        "agent", "agent", ("--config", str(directory / "agent.yaml"), "--port", str(agent_port))
-    )
+    where = ("--kubernetes", "--kubeconfig", str(plane.kubeconfig), "--lease", LEASE, *times)
     return Stage(
         directory=directory,
         node=node.name,
         reservable=node.reservable,
         agent_port=agent_port,
         scheduler_port=scheduler_port,
-        programs=(scheduler, *node.informants, agent),
+        programs=(
+            scheduler_of(where, scheduler_port),
+            *node.informants,
+            agent_of(directory / "agent.yaml", agent_port),
+        ),
         steps={f"{NAMESPACE}/{name}": node.shape.step for name in node.pods},
         beside=node.beside,
     )
@@ -275,7 +274,3 @@ def _running(plane: ControlPlane, pods: Mapping[str, Any]) -> dict[str, Any]:
         return {name: found[name] for name in pods} if is_done else None
 
     return await_answer("the pods' start", look)
-
-
-def _write(file: Path, content: object) -> None:
-    files.replace(file, json.dumps(content, indent=1).encode(), is_durable=False)

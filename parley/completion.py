@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
-from click.shell_completion import ShellComplete
+from click.shell_completion import ShellComplete, get_completion_class
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
 def completion_command(program: str) -> click.Command:
-    """`completion` for the command `program`, such as `parley`."""
 
     @click.command(
         "completion",
@@ -24,8 +23,6 @@ def completion_command(program: str) -> click.Command:
 
         Names come from the scheduler, if it answers within a second; else there are none.
         """
-        from click.shell_completion import get_completion_class  # noqa: PLC0415 - needed here only
-
         from parley.listing import output as outputs  # noqa: PLC0415 - `--version` should not load the client
 
         kind = get_completion_class(shell)

@@ -28,12 +28,10 @@ from hosting.files import locked
 from hosting.supervisor import Supervisor
 from parley import layout, view
 from parley import scene as scenes
-from parley.burner import Burner, Maximum
-from parley.children import Children
+from parley.children import Burner, Children, Maximum
 from parley.observer import Comparison, Observer, SizeChange, Tail, moves
 from parley.recent import Recent
-from parley.scene import NODE, Scene
-from parley.stage import NO_LIVE_PAGE, Stage, StageError
+from parley.scene import NO_LIVE_PAGE, NODE, Scene, Stage, StageError
 from parley.top import drawing
 from parley.vm_choice import QemuGuests
 from protocol.agent_pages import AgentVms, CountsShown, VmInShort, read
@@ -104,8 +102,17 @@ def _writing() -> Iterator[None]:
         raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
+_BURN: Final = """
+import sys, time
+until_s = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until_s:
+    sum(range(10_000))
+"""
+"""Keeps one core busy."""
+
+
 async def _burn() -> list[asyncio.subprocess.Process]:
-    command = (sys.executable, "-P", "-m", "parley.burn", str(BURN_S))
+    command = (sys.executable, "-c", _BURN, str(BURN_S))
     return [await asyncio.create_subprocess_exec(*command) for _ in range(os.cpu_count() or 1)]
 
 
@@ -286,7 +293,6 @@ class Demo:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _screen(self, elapsed_s: float) -> Group:
-        """The live view, as it is now."""
         size = self._console.size
         is_ascii = not drawing.can_draw(self._console.encoding)
         return self._view(elapsed_s, size.width, size.height, is_ascii=is_ascii)

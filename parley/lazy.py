@@ -6,31 +6,29 @@ read here for the origin of each name. So no name is written down twice.
 
 import ast
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-class LazyNames:
-    """The names of the module `module`, whose file is `file`."""
+def lazy_names(
+    module: str, file: str, names: dict[str, Any]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of such a module, whose globals are `names`. An object is kept there once it is loaded."""
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    home_of = {
+        name.asname or name.name: (line.module, name.name)
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom) and line.module is not None
+        for name in line.names
+    }
 
-    def __init__(self, module: str, file: str) -> None:
-        self._module = module
-        stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-        self._home_of = {
-            name.asname or name.name: (line.module, name.name)
-            for line in stub.body
-            if isinstance(line, ast.ImportFrom) and line.module is not None
-            for name in line.names
-        }
-
-    def all(self) -> list[str]:
-        return sorted(self._home_of)
-
-    def load(self, name: str, into: dict[str, Any]) -> Any:
-        """The object with this name; kept in `into`, the module's globals. Raises `AttributeError` for another name."""
-        home = self._home_of.get(name)
+    def load(name: str) -> Any:
+        home = home_of.get(name)
         if home is None:
-            raise AttributeError(f"module {self._module!r} has no attribute {name!r}")
-        module, attribute = home
-        found = into[name] = getattr(importlib.import_module(module), attribute)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        found = names[name] = getattr(importlib.import_module(home[0]), home[1])
         return found
+
+    known = sorted(home_of)
+    return known, load, lambda: known

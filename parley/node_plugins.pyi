@@ -1,4 +1,4 @@
-# What authors of node plugins import, with the home of each name: the only list of them. Read by type checkers, and by node_plugins.py.
+# The names that authors of node plugins import, each with its home: the only list of them. Read by type checkers, and by node_plugins.py.
 
 from agent.node.plugins.sdk.plugins import Amount as Amount
 from agent.node.plugins.sdk.plugins import MetricsSourcePlugin as MetricsSourcePlugin

@@ -1,4 +1,4 @@
-# What plugin authors import, with the home of each name: the only list of them. Read by type checkers, and by plugins.py.
+# The names that plugin authors import, each with its home: the only list of them. Read by type checkers, and by plugins.py.
 
 from hosting.registry import FactoryRegistry as FactoryRegistry
 from hosting.registry import RegistryError as RegistryError

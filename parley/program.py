@@ -2,40 +2,44 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from hosting.client_options import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from hosting.options import FiniteRange
 from labs.vms.command import vm
-from parley.cluster_commands import OptionsFirstGroup, status_command, top_command
+from parley.agent_commands import status, status_command, top, top_command
+from parley.commands import commands, explain_command
 from parley.completion import completion_command
-from parley.explain.command import explain_command
-from parley.listing.command import commands
-from parley.reach.addresses import ByAddress
-from parley.reach.cluster_options import ByCluster
-from parley.top.command import top
+from parley.reach.ways import TEXT_OR_JSON, ByAddress, ByCluster
 from parley.vm_choice import QemuGuests, VmsOption
 
-if TYPE_CHECKING:
-    from hosting.tls import Tls
-
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_OUTPUT = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people or scripts.",
-)
 
 
 @click.group(context_settings=_CONTEXT)
 @click.version_option(package_name="parley-autoscaler")
 def main() -> None:
     """Parley: a vertical autoscaler that negotiates."""
+
+
+class OptionsFirstGroup(click.Group):
+    """Hands what is given before the command down to it, as the default of its own option of that name; the command's own word goes before it.
+
+    A command without such an option ignores it.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As every group; the commands' defaults are known afterwards, for the completion of a shell as well."""
+        rest = super().parse_args(ctx, args)
+        given = {
+            name: value
+            for name, value in ctx.params.items()
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        }
+        ctx.default_map = dict.fromkeys(self.commands, given)
+        return rest
 
 
 _BY_ADDRESS, _BY_CLUSTER = ByAddress(), ByCluster()
@@ -88,7 +92,7 @@ def kubectl_main(**_: object) -> None:
     type=click.Choice(["kube", "node"]),
     help="On a control plane of Kubernetes: pods on a hollow node (kube), whose load is made up, or on a real one (node).",
 )
-@_OUTPUT
+@TEXT_OR_JSON
 def demo(vms: int | QemuGuests, cluster: str | None, **options: Any) -> None:
     """Watch VMs being scaled by negotiation, on this machine.
 
@@ -118,34 +122,9 @@ def demo(vms: int | QemuGuests, cluster: str | None, **options: Any) -> None:
     sys.exit(program.run(program.DemoOptions(vms=vms, cluster=cluster, **options)))
 
 
-@click.command()
-@click.option(
-    "--agent",
-    "url",
-    type=Address(),
-    default=DEFAULT_AGENT,
-    show_default=True,
-    envvar="PARLEY_AGENT",
-    show_envvar=True,
-    help="The agent's address.",
-)
-@token_option
-@ca_option
-@_OUTPUT
-def status(url: str, token: str | None, tls: "Tls | None", output: str) -> None:
-    """Show what an agent's VMs have, want and may use, and why.
-
-    Exit codes: 0; 1 when no agent answers, or not to us; 2 for a wrong command line; 130 after Ctrl-C; 141 when the reader of the output has gone.
-    """
-    from parley import status as program  # noqa: PLC0415 - `--version` should not load the client
-
-    warn_of_plain_tokens([url], token)
-    sys.exit(program.show(url, token, tls, output))
-
-
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@_OUTPUT
+@TEXT_OR_JSON
 def replay(directory: Path, output: str) -> None:
     """Decide again what a scheduler's journal holds. The same core makes the same decisions, or the first that differs is told.
 

@@ -1,5 +1,5 @@
-"""The demo's scene: one node, its VMs, the files and the command lines of the programs. Everything but ports and moments is
-the same for the same arguments.
+"""The demo's stage, on which any of its nodes and programs run; and its scene without a cluster: one node, its VMs, the files and the command
+lines of the programs. Everything but ports and moments is the same for the same arguments.
 
 `this-machine` has the machine's real load; the others follow seeded workloads. `memory-heavy` takes all memory that the others
 leave, and `cpu-heavy` all CPUs, for a while each: the resources of all these VMs are apart, so that each grows all the same while
@@ -7,18 +7,101 @@ the other has used up its resource. `big-step` is tied, and its unit is so large
 what a refusal looks like, and starves nobody.
 """
 
+import importlib.util
 import json
 import os
+import shlex
+import shutil
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from hosting import files
-from parley.children import ProgramSpec
-from parley.stage import live_page_arguments
+from parley.children import Burner, ProgramSpec
 from protocol.values import ComputeUnit, Resources
+
+CHART_CODE: Final = "xstatic.pkg.d3"
+NO_LIVE_PAGE: Final = "no live page: its chart code is missing; .venv/bin/pip install '.[page]' gets it"
+
+
+def has_live_page() -> bool:
+    """Whether the chart code of the scheduler's live page is there: a scheduler that is told to serve the page without it does not start."""
+    try:
+        return importlib.util.find_spec(CHART_CODE) is not None
+    except ModuleNotFoundError:  # of the packages around it
+        return False
+
+
+def live_page_arguments() -> tuple[str, ...]:
+    return ("--page",) if has_live_page() else ()
+
+
+def live_page_address(scheduler_port: int) -> str | None:
+    """The address at which a browser on this machine finds the page; None if there is none."""
+    return f"http://127.0.0.1:{scheduler_port}/" if has_live_page() else None
+
+
+Say: TypeAlias = Callable[[str, str], None]
+"""Tells people of an event: which part of the stage it is about, and a line."""
+
+
+class StageError(Exception):
+    """The demo cannot run here. The text is for a person, and says what would help."""
+
+
+async def nothing(_: Say) -> None:
+    """Do nothing beside the programs: the load comes from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One node, its VMs, and the programs of Parley that the demo runs for them, in the order of their start."""
+
+    directory: Path
+    node: str
+    reservable: Resources
+    """The amount that all VMs of the node may use together."""
+    agent_port: int
+    scheduler_port: int
+    programs: tuple[ProgramSpec, ...]
+    steps: Mapping[str, Resources]
+    """One compute unit of each VM, by NAMESPACE/NAME."""
+    burner: Burner | None = None
+    """Burdens this machine, if one of the VMs has its load."""
+    beside: Callable[[Say], Coroutine[Any, Any, None]] = nothing
+    """Runs beside the programs until it is cancelled, before any of them is ended: sets loads, and keeps guests running."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """How often what is no program of Parley was started again; counted by `beside`."""
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def page(self) -> str | None:
+        """The address of the scheduler's live page; None if its chart code is not installed."""
+        return live_page_address(self.scheduler_port)
+
+    @property
+    def explanation(self) -> str:
+        """The command that says why the first of the VMs has its size, for another terminal in the same directory."""
+        vm, *_ = self.steps
+        scheduler, agent = (f"127.0.0.1:{port}" for port in (self.scheduler_port, self.agent_port))
+        return f"{_this_program()} explain {shlex.quote(vm)} --scheduler {scheduler} --agent {agent}"
+
+
+def _this_program() -> str:
+    """How people call the command line that they have called just now."""
+    called = Path(sys.argv[0])
+    if called.name != "parley":  # python -m parley
+        return f"{shlex.quote(sys.executable)} -m parley"
+    found = shutil.which("parley")
+    is_on_path = found is not None and called.exists() and Path(found).samefile(called)
+    return "parley" if is_on_path else shlex.quote(sys.argv[0])
+
 
 NODE: Final = "demo-node"
 NAMESPACE: Final = "demo"
@@ -89,7 +172,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def amount(cpus: int, gib: int) -> Resources:
-    """So many CPUs and GiB."""
     return Resources(cpus * 1000, gib * GIB)
 
 
@@ -184,6 +266,32 @@ def quick_policies(*, counts_memory: bool) -> list[dict[str, Any]]:
     return [{"name": "utilisation", "args": args if counts_memory else args | {"memoryTarget": None}}]
 
 
+def agent_settings(node: str, scheduler_port: int, state: Path) -> dict[str, Any]:
+    """The part of the agent's settings that every stage has, with short times, since the demo is short."""
+    return {
+        "node": node,
+        "scheduler": f"http://127.0.0.1:{scheduler_port}/",
+        "stateDirectory": str(state),
+        "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
+        "policies": quick_policies(counts_memory=True),
+    }
+
+
+def write(file: Path, content: object) -> None:
+    """Write a file of the programs, which read it again when it changes (JSON is YAML, too)."""
+    files.replace(file, json.dumps(content, indent=1).encode(), is_durable=False)
+
+
+def scheduler_of(where: Sequence[str], port: int) -> ProgramSpec:
+    """The scheduler of a stage; `where` names its cluster."""
+    arguments = (*where, "--port", str(port), *live_page_arguments())
+    return ProgramSpec("scheduler", "scheduler", arguments, at_first=("--first-start",))
+
+
+def agent_of(settings: Path, port: int) -> ProgramSpec:
+    return ProgramSpec("agent", "agent", ("--config", str(settings), "--port", str(port)))
+
+
 _MEMORY_DOES_NOT_COUNT: Final = {
     "parley.dev/config": json.dumps({"policies": quick_policies(counts_memory=False)})
 }
@@ -218,11 +326,7 @@ def write_files(scene: Scene) -> None:
         ],
     }
     agent = {
-        "node": NODE,
-        "scheduler": f"http://127.0.0.1:{scene.scheduler_port}/",
-        "stateDirectory": str(scene.state),
-        "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-        "policies": quick_policies(counts_memory=True),
+        **agent_settings(NODE, scene.scheduler_port, scene.state),
         "vms": [
             {
                 **entry,
@@ -243,24 +347,15 @@ def write_files(scene: Scene) -> None:
         "guest.yaml": guest,
     }
     for name, content in contents.items():
-        # The programs read these files again when they change.
-        files.replace(scene.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)
+        write(scene.directory / name, content)
 
 
 def programs(scene: Scene) -> tuple[ProgramSpec, ...]:
     """The programs in the order of their start."""
-    cluster, agent = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
     informants = tuple(
         ProgramSpec(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
         for vm in scene.vms
     )
-    return (
-        ProgramSpec(
-            "scheduler",
-            "scheduler",
-            ("--cluster", str(cluster), "--port", str(scene.scheduler_port), *live_page_arguments()),
-            at_first=("--first-start",),  # true of the first start only
-        ),
-        *informants,
-        ProgramSpec("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
-    )
+    cluster, settings = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
+    scheduler = scheduler_of(("--cluster", str(cluster)), scene.scheduler_port)
+    return (scheduler, *informants, agent_of(settings, scene.agent_port))

@@ -1,4 +1,4 @@
-# What authors of scheduling plugins import, with the home of each name: the only list of them. Read by type checkers, and by scheduling.py.
+# The names that authors of scheduling plugins import, each with its home: the only list of them. Read by type checkers, and by scheduling.py.
 
 from hosting.registry import RegistryError as RegistryError
 from hosting.settings import FaultsError as FaultsError

@@ -7,7 +7,6 @@ agent and scheduler at once, and booted again with another UID. All end with the
 import asyncio
 import contextlib
 import importlib.util
-import json
 import random
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from hosting import files, lifecycle
+from hosting import lifecycle
 from hosting.backoff import Backoff
 from hosting.client import HttpClient
 from labs.vms import image as images
@@ -30,8 +29,18 @@ from labs.vms.load.plan import MIB, GuestLoad
 from labs.vms.machine import WORKLOAD_PORT, GuestWords, MachineSpec
 from labs.vms.running import GuestError, GuestSetup, RunningGuest
 from parley.children import ProgramSpec
-from parley.scene import NAMESPACE, NODE, free_ports, quick_policies
-from parley.stage import Say, Stage, StageError, live_page_arguments
+from parley.scene import (
+    NAMESPACE,
+    NODE,
+    Say,
+    Stage,
+    StageError,
+    agent_of,
+    agent_settings,
+    free_ports,
+    scheduler_of,
+    write,
+)
 from protocol.values import Resources
 
 SPEC: Final = MachineSpec()
@@ -135,42 +144,27 @@ class GuestScene:
         ]
         vms = [{**each, "node": NODE} for each in common]
         # The cluster first: an agent may tell of its VMs only when the scheduler can know them.
-        self._write("cluster.yaml", {"nodes": [node], "vms": vms, "pods": pods})
-        self._write("agent.yaml", self._agent(common, running))
+        write(self.directory / "cluster.yaml", {"nodes": [node], "vms": vms, "pods": pods})
+        write(self.directory / "agent.yaml", self._agent(common, running))
 
     def _agent(self, common: list[dict[str, Any]], running: Sequence[GuestVm]) -> dict[str, Any]:
         return {
-            "node": NODE,
-            "scheduler": f"http://127.0.0.1:{self.scheduler_port}/",
-            "stateDirectory": str(self.directory / "state"),
+            **agent_settings(NODE, self.scheduler_port, self.directory / "state"),
             "advertise": f"10.0.2.2:{self.agent_port}",  # this machine's loopback, as guests see it
             "backend": "qemu",
             # Emulated guests share this machine's cores: one that is late is not silent, and its plugged vCPUs are not all in use.
             "qemu": {"silence": SILENCE_S},
-            "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-            "policies": quick_policies(counts_memory=True),
             "vms": [
                 {**entry, "informant": vm.informant_url, "qmp": str(vm.qmp)}
                 for entry, vm in zip(common, running, strict=True)
             ],
         }
 
-    def _write(self, name: str, content: object) -> None:
-        files.replace(self.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)
-
     def programs(self) -> tuple[ProgramSpec, ...]:
         """The programs in the order of their start. The informants run inside the guests."""
-        cluster, agent = self.directory / "cluster.yaml", self.directory / "agent.yaml"
-        scheduler = (
-            "--cluster",
-            str(cluster),
-            "--port",
-            str(self.scheduler_port),
-            *live_page_arguments(),
-        )
-        return (
-            ProgramSpec("scheduler", "scheduler", scheduler, at_first=("--first-start",)),
-            ProgramSpec("agent", "agent", ("--config", str(agent), "--port", str(self.agent_port))),
+        cluster, settings = self.directory / "cluster.yaml", self.directory / "agent.yaml"
+        return scheduler_of(("--cluster", str(cluster)), self.scheduler_port), agent_of(
+            settings, self.agent_port
         )
 
 

@@ -1,4 +1,4 @@
-"""The documents of an agent: `/v1/vms`, `/v1/vms/{namespace}/{name}`, `/v1/plugins` and `/v1/qos`.
+"""The documents of an agent about its VMs: `/v1/vms` and `/v1/vms/{namespace}/{name}`; `protocol.pages` has those about its node.
 
 As in `protocol.explaining`: amounts are quantities as they are written, durations are seconds from the moment of the answer, so that no clock must be
 shared. A field may be added; a reader of an agent that does not know it yet gets its default, which stands for "not known". Texts are for people; beside
@@ -366,109 +366,6 @@ def exceeds(one: AmountShown | None, other: AmountShown | None) -> bool:
     if worth is None or limit is None:
         return False
     return any(more > less for more, less in zip(worth, limit, strict=True))
-
-
-class PluginCallCounts(Document, frozen=True):
-    """The calls to a plugin since its registration. `turned_away` were not made, because too many were under way."""
-
-    made: int = 0
-    failed: int = 0
-    timed_out: int = 0
-    turned_away: int = 0
-    in_flight: int = 0
-    last_error: str | None = None
-
-
-class NodePluginShown(Document, frozen=True):
-    """A socket in the folder of node plugins, and the plugin behind it as far as that is known."""
-
-    type: str | None
-    name: str | None
-    state: str
-    since_seconds: float
-    socket: str
-    endpoint: str | None = None
-    versions: tuple[str, ...] = ()
-    last_error: str | None = None
-    retry_in_seconds: float | None = None
-    calls: PluginCallCounts = PluginCallCounts()
-
-
-class NodePluginsShown(Document, frozen=True):
-    """`GET /v1/plugins`: the node plugins of an agent. `directory` is null if the settings name none; `more` counts by state the sockets
-    that are not listed."""
-
-    node: str
-    plugins: tuple[NodePluginShown, ...]
-    directory: str | None = None
-    more: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-class StrategyDecisionShown(Document, frozen=True):
-    """A decision of a strategy that stood for so many `rounds`. `action` says whether it changed anything."""
-
-    seconds_ago: float
-    rounds: int
-    action: bool
-    reason: str
-    message: str
-    inputs: dict[str, float] = msgspec.field(default_factory=dict)
-
-
-class StrategyShown(Document, frozen=True):
-    """A strategy. `counts` has writes, evictions and Events, each by result; `decisions` are the last ones, the latest last."""
-
-    name: str
-    stage: str
-    enabled: bool
-    recommend_only: bool
-    state: str
-    since_seconds: float
-    restarts: int = 0
-    last_error: str | None = None
-    counts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    decisions: tuple[StrategyDecisionShown, ...] = ()
-
-
-class StrategyCallback(Document, frozen=True):
-    """A callback that a strategy has registered, for which `objects`."""
-
-    objects: str
-    name: str
-    owner: str | None = None
-    calls: int = 0
-    errors: int = 0
-    last_error: str | None = None
-    running_seconds: float | None = None
-
-
-class GroupWrite(Document, frozen=True):
-    """The last value that a strategy wrote to a file of a control group; `strategy` is null if it was put back."""
-
-    group: str
-    resource: str
-    value: int | str
-    strategy: str | None = None
-
-
-class CollectorsShown(Document, frozen=True):
-    """The last round of the collectors. `left_out` counts by reason what could not be read."""
-
-    rounds: int
-    round_seconds: float
-    pods: int
-    left_out: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-class StrategiesShown(Document, frozen=True):
-    """`GET /v1/qos`: the strategies of an agent. `enabled` is false if the settings name none."""
-
-    node: str
-    enabled: bool
-    strategies: tuple[StrategyShown, ...]
-    callbacks: tuple[StrategyCallback, ...] = ()
-    writes: tuple[GroupWrite, ...] = ()
-    collectors: CollectorsShown | None = None
 
 
 def read(document: Any, kind: type[_D]) -> _D:

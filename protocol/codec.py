@@ -1,6 +1,6 @@
 """Bytes ↔ messages. Reading is strict first; only what that refuses goes to the lenient reader (design section 4).
 
-The strict reader and the writer are derived from the declarations (`protocol.schema`). A message whose fields all travel
+The strict reader and the writer are derived from the declarations (`protocol.fields`). A message whose fields all travel
 as they are is read and written by msgspec itself. Any other one goes by way of a flat struct that has the fields of the
 JSON object, also derived: one to read into, with the types that msgspec checks, and one to write from.
 """
@@ -16,13 +16,13 @@ import msgspec
 
 from protocol import lenient, wire
 from protocol.errors import LocalProtocolError
-from protocol.fields import UINT64_MAX, Message
-from protocol.reasons import ErrorCode
-from protocol.schema import (
+from protocol.fields import (
+    UINT64_MAX,
     Converted,
     Field,
     Kind,
     Listed,
+    Message,
     Nested,
     Parameter,
     Scalar,
@@ -30,6 +30,7 @@ from protocol.schema import (
     in_order,
     own_and_embedded,
 )
+from protocol.reasons import ErrorCode
 from protocol.texts import clean
 from protocol.versions import PLUGIN_SPOKEN
 
@@ -155,7 +156,9 @@ def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], 
     The former raises `ValueError` for a value that breaks a rule which msgspec does not check.
     """
     parts = _parts([field.name for field in fields])
-    wide = [place for place, field in enumerate(fields) if _is_wide(field)]
+    wide = [
+        place for place, field in enumerate(fields) if isinstance(field.kind, Scalar) and field.kind.is_wide
+    ]
     found = [(place, _reading(field.kind)) for place, field in enumerate(fields)]
     conversions = [(place, read) for place, read in found if read is not None]
     if not wide and not conversions:
@@ -173,10 +176,6 @@ def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], 
         return values
 
     return take, False
-
-
-def _is_wide(field: Field) -> bool:
-    return isinstance(field.kind, Scalar) and field.kind.is_wide
 
 
 def _parts(names: list[str]) -> Callable[[Any], Sequence[Any]]:

@@ -4,7 +4,8 @@ Field names match in any case, an absent field has its zero value, unknown field
 a plain field as it is, and of duplicate keys the last wins (objects merge). Refusals are reported field by field, all faults at once.
 Source: reference/neon.md section 1.3, golden vectors "decode".
 
-Fields of Parley's extension are required here too: a caller that sends some of them must send them all.
+Fields of Parley's extension are required here too: a caller that sends some of them must send them all, and of duplicates the last counts as
+a whole. The strict reader judges quantities and 64 bits after the last duplicate is known, so those before it are not judged here either.
 """
 
 import functools
@@ -19,8 +20,17 @@ import msgspec
 
 from protocol import quantities, values, wire
 from protocol.errors import Fault, RemoteProtocolError
-from protocol.fields import UINT32_MAX
-from protocol.schema import Converted, Field, Kind, Listed, Nested, Parameter, Scalar, own_and_embedded
+from protocol.fields import (
+    UINT32_MAX,
+    Converted,
+    Field,
+    Kind,
+    Listed,
+    Nested,
+    Parameter,
+    Scalar,
+    own_and_embedded,
+)
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -46,6 +56,16 @@ class _Number(str):
 
 class _RefusedError(ValueError):
     """A value breaks its field's rule; the text is the rule."""
+
+
+class _LateRefusalError(_RefusedError):
+    """The same for a rule that the strict reader looks at last, when a later duplicate may have replaced the value."""
+
+
+class _LateFault(Fault):
+    """A fault by such a rule."""
+
+    __slots__ = ()
 
 
 def _integer(text: str) -> int | _Number:
@@ -86,7 +106,9 @@ def read(message: type[M], body: bytes) -> M:
     faults: list[Fault] = []
     result = _object_reader(message)(value, None, "", faults)
     if faults:
-        raise RemoteProtocolError("bad JSON", tuple(faults))
+        raise RemoteProtocolError(
+            "bad JSON", tuple(Fault(each.path, each.rule, each.value) for each in faults)
+        )
     return typing.cast("M", result)
 
 
@@ -137,7 +159,8 @@ def _plain(convert: Callable[[Any], Any]) -> Reader:
         try:
             return convert(value)
         except ValueError as error:
-            faults.append(Fault(path, str(error), _show(value)))
+            is_late = isinstance(error, quantities.QuantityError | _LateRefusalError)
+            faults.append((_LateFault if is_late else Fault)(path, str(error), _show(value)))
             return current
 
     return read
@@ -167,7 +190,7 @@ def _converted(inner: Reader, convert: Callable[[Any], Any]) -> Reader:
         try:
             return convert(form)
         except ValueError as error:
-            faults.append(Fault(path, str(error), "" if isinstance(value, list) else _show(value)))
+            faults.append(_LateFault(path, str(error), "" if isinstance(value, list) else _show(value)))
             return current
 
     return read
@@ -190,23 +213,23 @@ def _object_reader(message: Any) -> Reader:
         if not isinstance(value, _Pairs):
             faults.append(Fault(path, "must be an object", _show(value)))
             return current
-        if current:
-            state = {field.attribute: getattr(current, field.attribute) for field in fields}
-        else:
-            state = {field.attribute: None if field.is_nullable else _zero(field.kind) for field in fields}
-        given: set[str] = set()
+        state = _beginning(fields, None if is_whole else current)
+        given: dict[str, list[Fault]] = {}
         for name, item in value:
             field = exact.get(name) or folded.get(_folded(name))
             if field is None:
                 continue
-            given.add(field.name)
+            found = given.setdefault(field.name, [])
             where = f"{path}.{field.name}" if path else field.name
+            if item is not None or field.is_nullable:
+                found[:] = (each for each in found if not isinstance(each, _LateFault))
             if item is None and field.is_nullable:
                 state[field.attribute] = None
             else:
-                state[field.attribute] = readers[field.name](item, state[field.attribute], where, faults)
+                state[field.attribute] = readers[field.name](item, state[field.attribute], where, found)
             if item is None and field.name in required and not field.is_nullable:
-                faults.append(Fault(where, "must not be null", "null"))
+                found.append(Fault(where, "must not be null", "null"))
+        faults += (each for found in given.values() for each in found)
         for field in fields:
             if field.name in required and field.name not in given:
                 where = f"{path}.{field.name}" if path else field.name
@@ -216,6 +239,13 @@ def _object_reader(message: Any) -> Reader:
         return current if len(faults) > before else origin(**state)
 
     return read
+
+
+def _beginning(fields: tuple[Field, ...], current: Any) -> dict[str, Any]:
+    """The values before an object is read: those of an earlier duplicate, or Go's zero values."""
+    if current:
+        return {field.attribute: getattr(current, field.attribute) for field in fields}
+    return {field.attribute: None if field.is_nullable else _zero(field.kind) for field in fields}
 
 
 def _read_embedded(field: Field, value: _Pairs, path: str, faults: list[Fault]) -> Any:
@@ -230,7 +260,9 @@ def _read_embedded(field: Field, value: _Pairs, path: str, faults: list[Fault]) 
 def _read_uint(kind: Scalar, value: Any) -> Any:
     high = UINT32_MAX if kind.high is None else kind.high  # a version, else: the only number without bounds
     if type(value) is not int or not kind.low <= value <= high:
-        raise _RefusedError(f"must be a whole number, {kind.low} to {high}")
+        is_late = kind.is_wide and type(value) is int and value > high
+        rule = f"must be a whole number, {kind.low} to {high}"
+        raise _LateRefusalError(rule) if is_late else _RefusedError(rule)
     return kind.type(value)
 
 

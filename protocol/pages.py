@@ -1,10 +1,13 @@
-"""A scheduler's documents about its pools, plugins and scheduling: `/v1/pools`, `/v1/plugins` and `/v1/scheduling`.
+"""A scheduler's documents about its pools, plugins and scheduling: `/v1/pools`, `/v1/plugins` and `/v1/scheduling`; and an agent's about its
+node: the node plugins (`/v1/plugins`) and the strategies (`/v1/qos`).
 
 As in `protocol.explaining`: amounts are quantities as they are written, moments are RFC 3339 in UTC, and fields may be added.
-A document leaves out the fields that have no value.
+A document of pools leaves out the fields that have no value.
 """
 
 from typing import Any
+
+import msgspec
 
 from protocol.explaining import AmountShown, Document
 
@@ -189,3 +192,106 @@ class DebugFlagsShown(Document, frozen=True):
 
     scores: int
     filters: bool
+
+
+class PluginCallCounts(Document, frozen=True):
+    """The calls to a plugin since its registration. `turned_away` were not made, because too many were under way."""
+
+    made: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    turned_away: int = 0
+    in_flight: int = 0
+    last_error: str | None = None
+
+
+class NodePluginShown(Document, frozen=True):
+    """A socket in the folder of node plugins, and the plugin behind it as far as that is known."""
+
+    type: str | None
+    name: str | None
+    state: str
+    since_seconds: float
+    socket: str
+    endpoint: str | None = None
+    versions: tuple[str, ...] = ()
+    last_error: str | None = None
+    retry_in_seconds: float | None = None
+    calls: PluginCallCounts = PluginCallCounts()
+
+
+class NodePluginsShown(Document, frozen=True):
+    """`GET /v1/plugins`: the node plugins of an agent. `directory` is null if the settings name none; `more` counts by state the sockets
+    that are not listed."""
+
+    node: str
+    plugins: tuple[NodePluginShown, ...]
+    directory: str | None = None
+    more: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class StrategyDecisionShown(Document, frozen=True):
+    """A decision of a strategy that stood for so many `rounds`. `action` says whether it changed anything."""
+
+    seconds_ago: float
+    rounds: int
+    action: bool
+    reason: str
+    message: str
+    inputs: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class StrategyShown(Document, frozen=True):
+    """A strategy. `counts` has writes, evictions and Events, each by result; `decisions` are the last ones, the latest last."""
+
+    name: str
+    stage: str
+    enabled: bool
+    recommend_only: bool
+    state: str
+    since_seconds: float
+    restarts: int = 0
+    last_error: str | None = None
+    counts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    decisions: tuple[StrategyDecisionShown, ...] = ()
+
+
+class StrategyCallback(Document, frozen=True):
+    """A callback that a strategy has registered, for which `objects`."""
+
+    objects: str
+    name: str
+    owner: str | None = None
+    calls: int = 0
+    errors: int = 0
+    last_error: str | None = None
+    running_seconds: float | None = None
+
+
+class GroupWrite(Document, frozen=True):
+    """The last value that a strategy wrote to a file of a control group; `strategy` is null if it was put back."""
+
+    group: str
+    resource: str
+    value: int | str
+    strategy: str | None = None
+
+
+class CollectorsShown(Document, frozen=True):
+    """The last round of the collectors. `left_out` counts by reason what could not be read."""
+
+    rounds: int
+    round_seconds: float
+    pods: int
+    left_out: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class StrategiesShown(Document, frozen=True):
+    """`GET /v1/qos`: the strategies of an agent. `enabled` is false if the settings name none."""
+
+    node: str
+    enabled: bool
+    strategies: tuple[StrategyShown, ...]
+    callbacks: tuple[StrategyCallback, ...] = ()
+    writes: tuple[GroupWrite, ...] = ()
+    collectors: CollectorsShown | None = None

@@ -2,7 +2,6 @@
 
 import enum
 from dataclasses import dataclass
-from typing import Final
 
 
 class ReasonCode(enum.StrEnum):
@@ -114,27 +113,6 @@ class ErrorCode(enum.StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "ErrorCode | None":
         return cls.OTHER if isinstance(value, str) else None
-
-
-PAGE_CODES: Final = frozenset(
-    {
-        ErrorCode.NOT_FOUND,
-        ErrorCode.TOO_LARGE,
-        ErrorCode.FORBIDDEN,
-        ErrorCode.UNAUTHORISED,
-        ErrorCode.UNKNOWN_NODE,
-        ErrorCode.UNKNOWN_VM,
-        ErrorCode.VM_NOT_SCALED,
-        ErrorCode.UNKNOWN_POOL,
-        ErrorCode.NOTHING_KNOWN,
-        ErrorCode.CONFLICT,
-        ErrorCode.INSUFFICIENT_RESOURCES,
-        ErrorCode.INVALID_SPEC,
-        ErrorCode.NOT_READY,
-        ErrorCode.PLUGIN_FAILED,
-    }
-)
-"""The codes of pages alone: the permit protocol has none of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The resources that every decision is made in: milli-CPU and bytes, both whole numbers.
 
 No float ever holds a resource. The wire forms of protocol v1.x (whole vCPUs and memory slots) exist only in
-`protocol.wire`; `protocol.translate` turns one into the other.
+`protocol.wire`, which turns one into the other.
 """
 
 import functools

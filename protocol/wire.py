@@ -1,17 +1,18 @@
-"""The messages of seed 004 as they travel: field by field the published shapes, frozen, without behaviour.
+"""The messages of seed 004 as they travel: field by field the published shapes, frozen; and exact resources as slots and back.
 
 Attributes are named as Python names them, `field(name=…)` gives the name on the wire (`vCPUs`, `resourceUnit`, `Ok`).
 `SlotResources` is the published `Resources`, whole vCPUs and memory slots; decisions are made in
-`protocol.values.Resources`. `protocol.codec` reads and writes these types.
+`protocol.values.Resources`, and `from_slots`, `request_slots` and `permit_slots` turn one into the other. `protocol.codec` reads and writes these types.
 """
 
+import functools
 from typing import Annotated, Final, Generic, TypeVar
 from uuid import UUID
 
 from msgspec import field
 from msgspec.structs import force_setattr
 
-from protocol import fields, float32, quantities
+from protocol import fields, float32, quantities, values
 from protocol.extension import ReplyExtension, RequestExtension
 from protocol.fields import EMBEDDED, UINT16_MAX, Float32, Uint16, Uint64, WireQuantity
 from protocol.quantities import Quantity
@@ -237,3 +238,29 @@ class UnregisterAgent(Message, frozen=True):
     """The answer to `/unregister`: whether the agent was the one in use. Source: seed 004."""
 
     was_active: bool = field(name="wasActive")
+
+
+@functools.lru_cache(maxsize=4096)
+def from_slots(amount: SlotResources, slot_bytes: int) -> values.Resources:
+    """The exact amount of `amount` with slots of `slot_bytes` (above zero)."""
+    assert slot_bytes > 0, slot_bytes
+    return values.Resources(amount.vcpu * 1000, amount.mem * slot_bytes)
+
+
+@functools.lru_cache(maxsize=4096)
+def request_slots(amount: values.Resources, slot_bytes: int) -> SlotResources:
+    """`amount` rounded up to whole vCPUs and slots, saturating: the integers of a request."""
+    vcpu, mem = -(-amount.vcpu_milli // 1000), -(-amount.memory_bytes // slot_bytes)
+    return SlotResources(min(vcpu, UINT16_MAX), min(mem, UINT16_MAX))
+
+
+@functools.lru_cache(maxsize=4096)
+def permit_slots(amount: values.Resources, slot_bytes: int) -> SlotResources:
+    """`amount` rounded down to whole vCPUs and slots, saturating: the integers of a permit."""
+    vcpu, mem = amount.vcpu_milli // 1000, amount.memory_bytes // slot_bytes
+    return SlotResources(min(vcpu, UINT16_MAX), min(mem, UINT16_MAX))
+
+
+def is_whole(amount: values.Resources, slot_bytes: int) -> bool:
+    """Whether `amount` travels unchanged without the extension."""
+    return from_slots(request_slots(amount, slot_bytes), slot_bytes) == amount

@@ -20,7 +20,7 @@ from hosting.kubernetes.scaling import Scaling
 from hosting.logs import Logger
 from hosting.metrics import Family
 from protocol.agent_pages import MachineShown
-from protocol.pod_cgroups import PodCgroups
+from protocol.informant_pages import PodCgroups
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi

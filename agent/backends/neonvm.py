@@ -17,8 +17,7 @@ from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.names import FENCE
-from hosting.kubernetes.patches import JSON_PATCH
-from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.resources import JSON_PATCH, VIRTUAL_MACHINES, Manifest
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, as_cpus
 from protocol.values import Observation, Resources
 

@@ -21,9 +21,8 @@ from agent.daemon.windows import Timed
 from agent.sources.file import VmSettings
 from hosting.amounts import share
 from hosting.kubernetes import virtual_machines
-from hosting.kubernetes.annotations import bounds, mapping, short, step, tied
+from hosting.kubernetes.annotations import Checks, bounds, mapping, short, step, tied
 from hosting.kubernetes.names import CONFIG, METRICS_PLUGIN, NEON_CONFIG
-from hosting.kubernetes.settled import Checks
 from hosting.settings import FaultsError, Settings, check, listed
 from protocol import values
 from protocol.values import Bounds

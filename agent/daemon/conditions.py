@@ -13,8 +13,7 @@ from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.names import CGROUP_MISMATCH, DENIED
-from hosting.kubernetes.patches import STRATEGIC_PATCH
-from hosting.kubernetes.resources import PODS, Manifest
+from hosting.kubernetes.resources import PODS, STRATEGIC_PATCH, Manifest
 from hosting.logs import Logger
 
 if TYPE_CHECKING:  # the client library is an extra

@@ -45,7 +45,7 @@ from hosting.fault_log import FaultLog
 from hosting.files import FileLock
 from hosting.supervisor import Supervisor
 from hosting.tls import TlsError
-from protocol.pod_cgroups import PodCgroups
+from protocol.informant_pages import PodCgroups
 
 LOCK_CHECK_S: Final = 2.0
 CERTIFICATE_CHECK_S: Final = 2.0

@@ -10,8 +10,8 @@ from agent.sources.described import Found
 from agent.sources.others import owners
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
-from hosting.kubernetes.eviction import evict
 from hosting.kubernetes.names import EVICT
+from hosting.kubernetes.pods import evict
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi

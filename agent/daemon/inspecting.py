@@ -11,15 +11,15 @@ from hosting import lifecycle, problems, tokens
 from hosting.client import Answered, HttpClient
 from hosting.settings import Settings
 from hosting.tls import Tls
-from protocol.agent_pages import (
+from protocol.agent_pages import read
+from protocol.explaining import Document
+from protocol.pages import (
     NodePluginShown,
     NodePluginsShown,
     StrategiesShown,
     StrategyDecisionShown,
     StrategyShown,
-    read,
 )
-from protocol.explaining import Document
 from protocol.texts import clean
 
 _D = TypeVar("_D", bound=Document)

@@ -27,7 +27,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.supervisor import Supervisor
-from protocol.agent_pages import NodePluginShown, NodePluginsShown, PluginCallCounts
+from protocol.pages import NodePluginShown, NodePluginsShown, PluginCallCounts
 from protocol.texts import clean
 
 if TYPE_CHECKING:  # gRPC is an extra

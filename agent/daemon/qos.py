@@ -45,7 +45,7 @@ from hosting.problems import DocumentedAnswer, Operation
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Supervisor
 from hosting.watched_file import FileUnreachableError, WatchedFile
-from protocol.agent_pages import (
+from protocol.pages import (
     CollectorsShown,
     GroupWrite,
     StrategiesShown,

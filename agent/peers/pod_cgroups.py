@@ -5,7 +5,7 @@ from typing import Final
 from hosting.client import Answered, HttpClient
 from protocol import codec
 from protocol.errors import RemoteProtocolError
-from protocol.pod_cgroups import PodCgroups
+from protocol.informant_pages import PodCgroups
 
 DEADLINE_S: Final = 1.0
 """The informant is on the same node, and reads some files."""

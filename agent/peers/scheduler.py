@@ -18,7 +18,7 @@ from agent.core.model import Vm
 from agent.core.state import PermitRequest
 from agent.peers.candidates import Candidates
 from hosting.client import Answered, HttpClient, Outcome
-from protocol import codec, translate, wire
+from protocol import codec, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
 from protocol.texts import clean
@@ -45,7 +45,7 @@ def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
         RawRequest(ask.resources, ask.claim, vm.unit.step, True if ask.is_apart else None),
         ask.token,
     )
-    slots = translate.request_slots(ask.resources, vm.slot_bytes)
+    slots = wire.request_slots(ask.resources, vm.slot_bytes)
     return wire.AgentRequest(ask.version, vm.pod, slots, ask.metrics, extension)
 
 
@@ -99,13 +99,13 @@ class SentRequest:
                 self.chance,
                 extension.token,
             )
-        permit = translate.from_slots(response.permit, slot_bytes)
-        asked = translate.from_slots(translate.request_slots(ask.resources, slot_bytes), slot_bytes)
+        permit = wire.from_slots(response.permit, slot_bytes)
+        asked = wire.from_slots(wire.request_slots(ask.resources, slot_bytes), slot_bytes)
         return events.PermitGranted(
             ask.number,
             # Such a peer saw the request rounded up, and grants it so.
             permit.min(ask.resources) if permit.fits_in(asked) else permit,
-            ComputeUnit(translate.from_slots(response.compute_unit, slot_bytes)),
+            ComputeUnit(wire.from_slots(response.compute_unit, slot_bytes)),
             sent_s,
             migrate=response.migrate is not None,
             chance=self.chance,

@@ -13,10 +13,10 @@ from agent.core.model import Vm, VmKind
 from agent.core.ports import VmDescription
 from hosting.addresses import endpoint
 from hosting.kubernetes import names, objects, pods
+from hosting.kubernetes.annotations import Checks, Valid, stays
 from hosting.kubernetes.objects import ResourceName
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import Scaling, ScalingPolicy, scaling_of
-from hosting.kubernetes.settled import Checks, Valid, stays
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
 from protocol.quantities import QuantityError
 from protocol.values import Bounds, ComputeUnit, Resources

@@ -21,9 +21,9 @@ from agent.sources.described import (
     room_of,
 )
 from hosting.kubernetes import objects
+from hosting.kubernetes.annotations import Valid
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy
-from hosting.kubernetes.settled import Valid
 
 CHECK_S: Final = 2.0
 """How often faults of the reflectors are looked for."""

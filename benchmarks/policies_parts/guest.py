@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.policies_parts.families import Demand
 from benchmarks.policies_parts.score import Tally
 from informant.core.guard import GuardSettings
-from informant.core.thresholds import SPARE, Thresholds
-from informant.core.wishes import WishTiming
+from informant.core.limits import SPARE, Thresholds
+from informant.core.sessions import WishTiming
 from protocol.values import Resources
 from protocol.wire import MoreResources
 
@@ -50,7 +50,7 @@ SILENT: Final = GuestRules(False, False, 0, 0.0, 0, 0.0)
 
 
 class Informant:
-    """Wishes of one guest, with the limits of `informant.core.shortage` and the times of `informant.core.wishes`."""
+    """Wishes of one guest, with the limits of `informant.core.shortage` and the times of `informant.core.sessions`."""
 
     limits: Final = Thresholds()
     timing: Final = WishTiming()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from informant.guest import libc
+from informant.guest import kernel
 
 PREFIX = "parley-notes "
 GROUP = Path("/sys/fs/cgroup/workload")
@@ -45,8 +45,8 @@ def open_uevents() -> socket.socket:
 
 def open_inotify(path: Path) -> int:
     """Changes of one file."""
-    found = libc.inotify_init()
-    libc.inotify_add_watch(found, path, libc.IN_MODIFY)
+    found = kernel.inotify_init()
+    kernel.inotify_add_watch(found, path, kernel.IN_MODIFY)
     return found
 
 

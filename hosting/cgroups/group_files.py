@@ -1,10 +1,72 @@
 """The control files of a group in both versions of cgroups, as figures. All files are only read."""
 
+import contextlib
+import errno
+import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final
 
-from hosting.cgroups.kept_files import KeptFiles, number, value
 from hosting.cgroups.tree import PodGroup
+
+_MOST_BYTES: Final = 16384
+_ABSENT: Final = -1
+
+
+class KeptFiles:
+    """Reads files of one directory, each from its start again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+        self._open: dict[str, int] = {}
+
+    def read(self, name: str) -> bytes:
+        """The present content of the file; nothing if the first attempt to open it found no file, or none that may be read.
+
+        Raises `OSError` once the cgroup of an open file is gone.
+        """
+        file = self.descriptor(name)
+        return b"" if file == _ABSENT else os.pread(file, _MOST_BYTES, 0)
+
+    def descriptor(self, name: str) -> int:
+        """The open file; below zero if there is none. It belongs to this object. Raises `OSError` as `read` does."""
+        file = self._open.get(name)
+        if file is None:
+            try:
+                file = os.open(f"{self._directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            except (FileNotFoundError, PermissionError, NotADirectoryError):
+                file = _ABSENT
+            self._open[name] = file
+        return file
+
+    def silent(self, name: str) -> OSError:
+        """The error of a file that should have told something."""
+        return OSError(errno.ENOENT, f"{self._directory}/{name} says nothing")
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for file in self._open.values():
+            if file != _ABSENT:
+                with contextlib.suppress(OSError):
+                    os.close(file)
+        self._open.clear()
+
+
+def number(text: bytes) -> int | None:
+    """The number in a file; None for "max", an empty text or nonsense."""
+    text = text.strip()
+    return int(text) if text.isdigit() else None
+
+
+def value(text: bytes, name: bytes) -> int:
+    """The number beside a name in a file of names and numbers; 0 if there is none. `name` ends with a space."""
+    at = 0 if text.startswith(name) else text.find(b"\n" + name) + 1
+    if at == 0 and not text.startswith(name):
+        return 0
+    found = text[at + len(name) :].partition(b"\n")[0]
+    return int(found) if found.isdigit() else 0
+
 
 _UNLIMITED: Final = 2**60
 """cgroup v1 writes "no limit" as the largest number of whole pages."""
@@ -36,59 +98,42 @@ class LimitReading:
     kills: int
 
 
-class GroupFiles(Protocol):
-    """The files of one group."""
+class GroupFiles(ABC):
+    """The files of one group, in each hierarchy, which may be the same directory."""
 
     tells_kills: bool
     """Whether `memory.events` of the group counts what happens in the groups inside, too."""
-
-    def busy_s(self) -> float:
-        """The CPU time that the group has used. Raises `OSError` if the group is gone, or does not tell."""
-        ...
-
-    def limits(self) -> LimitReading:
-        """The limits of the group, with its counters. Raises `OSError` if the group is gone."""
-        ...
-
-    def throttling(self) -> tuple[int, int]:
-        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) if there never was a limit."""
-        ...
-
-    def memory(self) -> MemoryUse:
-        """The memory in use. Raises `OSError` if the group is gone."""
-        ...
-
-    def pressure_s(self) -> dict[str, float]:
-        """The time spent waiting in seconds, as `stalls` names it; empty if the kernel does not tell."""
-        ...
-
-    def counters(self) -> tuple[int, int]:
-        """The open files that change when the CPU limit holds tasks back, and when the memory limit is reached.
-
-        Below zero if there is no such file.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
-
-
-class _Files:
-    """The parts that both versions share: the files of each hierarchy, which may be the same directory."""
 
     def __init__(self, group: PodGroup) -> None:
         self._cpu = KeptFiles(group.cpu)
         self._cpuacct = KeptFiles(group.cpuacct)
         self._memory = KeptFiles(group.memory)
 
-    def _amount(self, files: KeptFiles, name: str) -> int:
-        found = number(files.read(name))
-        if found is None:
-            raise files.silent(name)
-        return found
+    @abstractmethod
+    def busy_s(self) -> float:
+        """The CPU time that the group has used. Raises `OSError` if the group is gone, or does not tell."""
+
+    @abstractmethod
+    def limits(self) -> LimitReading:
+        """The limits of the group, with its counters. Raises `OSError` if the group is gone."""
+
+    @abstractmethod
+    def memory(self) -> MemoryUse:
+        """The memory in use. Raises `OSError` if the group is gone."""
+
+    @abstractmethod
+    def pressure_s(self) -> dict[str, float]:
+        """The time spent waiting in seconds, as `stalls` names it; empty if the kernel does not tell."""
+
+    @abstractmethod
+    def counters(self) -> tuple[int, int]:
+        """The open files that change when the CPU limit holds tasks back, and when the memory limit is reached.
+
+        Below zero if there is no such file.
+        """
 
     def throttling(self) -> tuple[int, int]:
+        """The periods of the CPU limit so far, and those of them in which tasks were held back; (0, 0) if there never was a limit."""
         stat = self._cpu.read("cpu.stat")
         return value(stat, b"nr_periods "), value(stat, b"nr_throttled ")
 
@@ -96,10 +141,14 @@ class _Files:
         for each in (self._cpu, self._cpuacct, self._memory):
             each.close()
 
+    def _amount(self, files: KeptFiles, name: str) -> int:
+        found = number(files.read(name))
+        if found is None:
+            raise files.silent(name)
+        return found
 
-class FilesV1(_Files):
-    """A group of cgroup v1."""
 
+class FilesV1(GroupFiles):
     tells_kills = False
 
     def busy_s(self) -> float:
@@ -133,9 +182,7 @@ class FilesV1(_Files):
         return self._cpu.descriptor("cpu.stat"), self._memory.descriptor("memory.failcnt")
 
 
-class FilesV2(_Files):
-    """A group of cgroup v2."""
-
+class FilesV2(GroupFiles):
     tells_kills = True
 
     def busy_s(self) -> float:

@@ -1,17 +1,23 @@
-"""Annotations in JSON that agent and scheduler must read alike: bounds and steps.
+"""Annotations that agent and scheduler must read alike: bounds and steps in JSON, names that are misspelt, and which texts count.
 
 `parley.dev/unit` holds the steps, `{cpu, memory}`; `parley.dev/bounds` holds `min` and `max`, each `{cpu, memory}`. Of a
 step, a minimum and a maximum either part may be left out. `autoscaling.neon.tech/bounds` is the published form for NeonVM objects
 (reference/neon.md 6.2). A wrong part is ignored, and becomes a fault, a text that begins with the annotation's name.
+
+An annotation with faults is never ignored as if it were not there, because without it the VM might take more: the last text without
+faults stays. Agent and scheduler remember `Settled.valid` for each object (by UID), and pass it on at the next look.
 """
 
 import contextlib
+import difflib
 import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
 
 from hosting.amounts import Cpu, Memory
-from hosting.kubernetes import names
+from hosting.kubernetes import names, objects
+from hosting.kubernetes.resources import Manifest
 from hosting.settings import FaultsError, Settings, check
 from protocol import values
 from protocol.texts import clean
@@ -185,3 +191,106 @@ def _refuse(text: str) -> Any:
 def short(value: object) -> str:
     """The written value, on one line and cut, for a message."""
     return clean(str(value), 60)
+
+
+_PREFIX: Final = f"{names.GROUP}/"
+_MAX_TOLD: Final = 5
+
+
+def misspelt(manifest: Manifest) -> tuple[str, ...]:
+    """Labels and annotations of our group that have no meaning, as faults for a person.
+
+    An unknown annotation is a fault, whatever its name. An unknown label is one only if it is close to a known name, because labels of
+    our group may be those of somebody's plugin.
+    """
+    found = (*_annotations(manifest), *_labels(manifest))
+    more = len(found) - _MAX_TOLD
+    return (
+        found
+        if more <= 0
+        else (*found[:_MAX_TOLD], f"and {more} more names of {_PREFIX} that have no meaning")
+    )
+
+
+def _annotations(manifest: Manifest) -> Iterator[str]:
+    for name in _unknown(objects.annotations(manifest), names.ANNOTATIONS):
+        if name in names.LABELS:
+            yield f"{name} has no effect as an annotation: it is a label"
+        else:
+            hint = _closest(name, names.ANNOTATIONS | names.LABELS)
+            yield f"{short(name)}: there is no such annotation{f', perhaps {hint} is meant' if hint else ''}"
+
+
+def _labels(manifest: Manifest) -> Iterator[str]:
+    for name in _unknown(objects.labels(manifest), names.LABELS):
+        if name in names.ANNOTATIONS:
+            yield f"{name} has no effect as a label: it is an annotation"
+        elif hint := _closest(name, names.LABELS):
+            yield f"{short(name)}: there is no such label, perhaps {hint} is meant"
+
+
+def _unknown(found: Collection[str], known: Collection[str]) -> Iterator[str]:
+    return (name for name in sorted(found) if name.startswith(_PREFIX) and name not in known)
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    """The known name that is most like it; empty if none is."""
+    ours = {each.removeprefix(_PREFIX): each for each in sorted(known)}
+    found = difflib.get_close_matches(name.removeprefix(_PREFIX), ours, 1, 0.7)
+    return ours[found[0]] if found else ""
+
+
+Check: TypeAlias = Callable[[Mapping[str, str], list[str]], object]
+"""Reads one annotation, and appends its faults as texts for a person."""
+Checks: TypeAlias = Mapping[str, Check]
+"""By the annotation's name."""
+Valid: TypeAlias = Mapping[str, str]
+"""The texts that count, of annotations that are checked; one that is not there did not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The annotations that count. `faults` are texts for a person. `unknown` are the names of those with faults of which no text is known that
+    is valid now: the object keeps its size until they are mended. `valid` is for the next look; None if nothing was known before."""
+
+    annotations: Mapping[str, str]
+    valid: Valid | None
+    faults: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def settle(
+    found: Mapping[str, str], checks: Checks, last: Valid | None, narrow: Collection[str] = ()
+) -> Settled:
+    """`last` has the annotations that were valid before, None if they are unknown. `narrow` are the annotations without which less is
+    allowed: those are never unknown."""
+    kept, faults, unknown = dict(found), list[str](), list[str]()
+    for name, read in checks.items():
+        if not (wrong := _wrong(name, found, read)):
+            continue
+        faults += wrong
+        before = last.get(name) if last is not None else None
+        if before is not None and not _wrong(name, {**found, name: before}, read):
+            kept[name] = before
+            continue
+        del kept[name]
+        if name not in narrow and (last is None or before is not None):
+            unknown.append(name)
+    valid = {name: kept[name] for name in checks if name in kept}
+    if last is not None:  # a value that was valid once may be so again
+        valid |= {name: last[name] for name in unknown}
+    elif unknown:
+        return Settled(kept, None, tuple(faults), tuple(unknown))
+    return Settled(kept, valid, tuple(faults), tuple(unknown))
+
+
+def stays(unknown: Collection[str]) -> str:
+    """Why an object with `unknown` annotations keeps its size, for a person."""
+    return f"no valid value of {', '.join(unknown)} is known: the size stays as it is until that is mended"
+
+
+def _wrong(name: str, found: Mapping[str, str], check: Check) -> list[str]:
+    wrong: list[str] = []
+    if name in found:
+        check(found, wrong)
+    return wrong

@@ -20,8 +20,7 @@ from hosting.kubernetes.errors import (
     is_status,
     refusal,
 )
-from hosting.kubernetes.patches import MERGE_PATCH
-from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.kubernetes.resources import MERGE_PATCH, Manifest, ResourceType
 from protocol.texts import clean
 
 if TYPE_CHECKING:

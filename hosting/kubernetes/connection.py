@@ -107,7 +107,6 @@ class BegunContent:
         return self.iter_any()
 
     async def iter_any(self) -> AsyncIterator[bytes]:
-        """All of it, in pieces."""
         yield self.begun
         async for chunk in self._rest.iter_any():
             yield chunk

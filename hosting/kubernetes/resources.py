@@ -1,4 +1,4 @@
-"""The types of objects that are read and written, and their paths."""
+"""The types of objects that are read and written, their paths, and the kinds of patches (content types)."""
 
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -51,3 +51,8 @@ RESERVATIONS: Final = ResourceType(
     names.GROUP, names.VERSION, "reservations", "Reservation", is_namespaced=False
 )
 SCALING_POLICIES: Final = ResourceType(names.GROUP, names.VERSION, "scalingpolicies", "ScalingPolicy")
+
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"

@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hosting.kubernetes import annotations, names, objects, pods
-from hosting.kubernetes.misspelt import misspelt
+from hosting.kubernetes.annotations import Check, Checks, Valid, misspelt, settle
 from hosting.kubernetes.resources import Manifest
-from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol.quantities import QuantityError
 from protocol.values import Bounds, Resources
 

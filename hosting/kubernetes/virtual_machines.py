@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from hosting.kubernetes import annotations, names, objects
-from hosting.kubernetes.misspelt import misspelt
+from hosting.kubernetes.annotations import Check, Checks, Valid, misspelt, settle
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
-from hosting.kubernetes.settled import Check, Checks, Valid, settle
 from protocol import quantities
 from protocol.fields import UINT16_MAX
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Bounds, Resources
@@ -241,7 +240,6 @@ def _mapping(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _milli(parent: Mapping[str, Any], key: str, path: str, wrong: list[str]) -> int:
-    """CPUs in thousandths."""
     quantity = _quantity(parent, key, path, wrong)
     if quantity is None:
         return 0
@@ -260,7 +258,6 @@ def _amount(
     default: str | None = None,
     least: int = 1,
 ) -> int:
-    """An amount of bytes."""
     quantity = _quantity({key: default, **parent}, key, path, wrong)
     if quantity is None:
         return 0
@@ -272,7 +269,6 @@ def _amount(
 
 
 def _count(parent: Mapping[str, Any], key: str, path: str, wrong: list[str]) -> int:
-    """A number of slots."""
     found = parent.get(key)
     if found is None:
         wrong.append(f"{path}.{key}: must be set")

@@ -1,10 +1,11 @@
-"""The totals of events in a pod's containers, over containers that come and go.
+"""The figures of a pod that no kernel tells: totals of events over containers that come and go, and load averages.
 
 A container that ends takes its cgroup and its counters along, and a restarted container begins at 0. The totals of a pod never
 fall. cgroup v1 loses the last kill of a container in this way: the group is removed before anybody can read it. So a container
 that vanishes right after its memory limit was reached, or that used nearly all of it, counts as killed.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -116,3 +117,30 @@ class Containers:
 
     def _counted(self, one: ContainerReading) -> ContainerReading:
         return replace(one, kills=0) if self.tells_kills else one
+
+
+_OVER_S: Final = (60.0, 300.0, 900.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DampedLoad:
+    """Load averages over 1, 5 and 15 minutes at `at_s`, when `wanted_s` seconds of CPU had been used or kept back in all.
+
+    Time in which a CPU limit holds tasks back counts as load: those tasks would run. In the kernel's load they count as well.
+    """
+
+    at_s: float
+    wanted_s: float
+    averages: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def after(self, now_s: float, wanted_s: float) -> "DampedLoad":
+        """The averages at `now_s`; the same ones if no time has passed."""
+        span_s = now_s - self.at_s
+        if span_s <= 0:
+            return self
+        load = max(0.0, wanted_s - self.wanted_s) / span_s
+        one, five, fifteen = (
+            load + (average - load) * math.exp(-span_s / over_s)
+            for average, over_s in zip(self.averages, _OVER_S, strict=True)
+        )
+        return DampedLoad(now_s, wanted_s, (one, five, fifteen))

@@ -7,7 +7,7 @@ else, needs another order.
 
 from dataclasses import dataclass, replace
 
-from protocol.machine import MachineOrder
+from protocol.informant_pages import MachineOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +70,4 @@ class CpuOrders:
         return replace(self, tried=self.tried | {switch.number})
 
     def done(self) -> "CpuOrders":
-        """The orders when nothing is left to do."""
         return replace(self, wanted=None, tried=frozenset())

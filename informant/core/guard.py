@@ -16,9 +16,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from informant.core.limits import PERIOD_US, GroupLimits
+from informant.core.limits import PERIOD_US, SPARE, GroupLimits, Spare
 from informant.core.report import PodReading, Reading
-from informant.core.thresholds import SPARE, Spare
 from protocol.values import Resources
 from protocol.wire import DownscaleResult, MoreResources
 
@@ -94,7 +93,6 @@ class Guard:
     # ------------------------------------------------------------ limits
 
     def limits(self) -> GroupLimits:
-        """The limits that should be written now."""
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
             return GroupLimits(frozen=self.is_frozen)

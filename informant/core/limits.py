@@ -1,4 +1,5 @@
-"""The control files of the workload's cgroup: their values, and the order of writes that is safe at every step."""
+"""The control files of the workload's cgroup: their values, and the order of writes that is safe at every step. And the limits beyond which
+a resource is short, with the memory that should be left."""
 
 import enum
 from collections.abc import Iterator
@@ -81,3 +82,51 @@ class GroupLimits:
 
 def _rises(old: int | None, new: int | None) -> bool:
     return old is not None and (new is None or new > old)
+
+
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """How much memory should be left, for a shortage and for a downscale alike.
+
+    Less than `left_bytes`, or than `left_share` of the memory if that is more, is a shortage; a downscale must leave
+    `margin_bytes` on top.
+    """
+
+    margin_bytes: int = 100 * MIB
+    left_bytes: int = 32 * MIB
+    left_share: float = 0.05
+
+    def least_bytes(self, of_bytes: int) -> int:
+        """How much of `of_bytes` must stay free after a downscale, so that there is no shortage at once."""
+        return max(self.left_bytes, int(self.left_share * of_bytes))
+
+    def free_bytes(self, of_bytes: int) -> int:
+        """How much of so much memory must stay free if some is given away, so that it is no shortage at once."""
+        return self.margin_bytes + self.least_bytes(of_bytes)
+
+
+SPARE: Final = Spare()
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The limits beyond which a resource is short. Shares are of the time, or of the memory; a share above 1 is never reached.
+
+    `*_over_s` is the time over which waiting is measured. Throttled periods are a share of all periods, busy or idle, because a moment of
+    activity that meets its limit once is no shortage. A hit of the group's limit is a shortage if less than
+    `spare.free_bytes` is left: otherwise the limit is full of page cache, which the kernel drops. Memory that was announced
+    counts as present for `arrival_s`.
+    """
+
+    cpu_waiting_share: float = 0.5
+    cpu_busy_share: float = 0.98
+    cpu_over_s: float = 2.0
+    throttled_share: float = 0.4
+    throttled_over_s: float = 0.5
+    memory_waiting_share: float = 0.1
+    memory_over_s: float = 1.0
+    arrival_s: float = 10.0
+    spare: Spare = SPARE

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from informant.core.containers import POD, ContainerReading
+from informant.core.limits import MIB, Thresholds
 from informant.core.report import PodReading
-from informant.core.thresholds import MIB, Thresholds
 from protocol.texts import counted
 
 _SHOWN: Final = 24

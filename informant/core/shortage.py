@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from informant.core.limits import MIB, Thresholds
 from informant.core.pod_limits import PodLimits
 from informant.core.report import Reading
-from informant.core.thresholds import MIB, Thresholds
 from protocol.texts import counted
 from protocol.wire import MoreResources
 

@@ -44,7 +44,6 @@ class Workload:
         return self.low_cpus + (self.high_cpus - self.low_cpus) * self._height(at_s)
 
     def memory_bytes(self, at_s: float) -> int:
-        """The memory wanted at `at_s` seconds."""
         return self.low_bytes + round((self.high_bytes - self.low_bytes) * self._height(at_s))
 
     def _height(self, at_s: float) -> float:

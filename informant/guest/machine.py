@@ -12,7 +12,7 @@ from informant.core.cpu_orders import CpuSwitch, GuestCpus
 from informant.core.report import Reading
 from informant.core.workload import Workload
 from informant.guest.cgroup import Cgroup
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from protocol.texts import counted
 from protocol.values import Resources
 
@@ -173,7 +173,6 @@ class WorkloadSource:
         self._busy_s = 0.0
 
     def read(self) -> Reading:
-        """The guest now."""
         self._advance()
         load = self._workload.demand(self._last_s)
         total = self._size.memory_bytes
@@ -182,7 +181,6 @@ class WorkloadSource:
         return Reading(load, load, load, self._busy_s, cpus, total, total - used)
 
     def resized(self, size: Resources) -> None:
-        """From now on the guest has this size."""
         self._advance()
         self._size = size
 

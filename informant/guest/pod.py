@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from hosting.cgroups.group_files import GroupFiles, LimitReading, open_files
-from hosting.cgroups.kept_files import value
+from hosting.cgroups.group_files import GroupFiles, LimitReading, open_files, value
 from hosting.cgroups.tree import PodGroup
-from informant.core.containers import POD, Behind, ContainerReading, Containers, behind
-from informant.core.load import DampedLoad
+from informant.core.containers import POD, Behind, ContainerReading, Containers, DampedLoad, behind
 from informant.core.report import PodReading, Reading
-from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.informant_pages import GroupAllowance, PodCgroups
 from protocol.values import ZERO, Resources
 from protocol.wire import MoreResources
 

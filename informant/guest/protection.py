@@ -9,9 +9,9 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from informant.guest import libc
+from informant.guest import kernel
 from informant.guest.cgroup import OWN, own_name
-from informant.guest.findings import Finding, reason_of
+from informant.guest.kernel import Finding, reason_of
 
 PROC_SELF: Final = Path("/proc/self")
 _LEAST_SCORE: Final = -1000
@@ -86,7 +86,7 @@ def _lock() -> Finding:
     if limit != resource.RLIM_INFINITY and not _may_lock():
         return Finding(name, False, f"only {limit} bytes may be locked (RLIMIT_MEMLOCK)")
     try:
-        libc.mlockall(libc.MCL_CURRENT | libc.MCL_FUTURE | libc.MCL_ONFAULT)
+        kernel.mlockall(kernel.MCL_CURRENT | kernel.MCL_FUTURE | kernel.MCL_ONFAULT)
     except OSError as error:
         return Finding(name, False, f"refused ({reason_of(error)})")
     return Finding(name, True, "all pages in use are locked")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
-from informant.guest import libc
-from informant.guest.findings import reason_of
+from informant.guest import kernel
+from informant.guest.kernel import reason_of
 
 POLLING_S: Final = 0.1
 LASTING_S: Final = 2.0
@@ -74,9 +74,9 @@ class InotifySource(_Readable):
     told = ""
 
     def __init__(self, path: Path) -> None:
-        instance = libc.inotify_init()
+        instance = kernel.inotify_init()
         try:
-            libc.inotify_add_watch(instance, path, libc.IN_MODIFY)
+            kernel.inotify_add_watch(instance, path, kernel.IN_MODIFY)
         except OSError:
             os.close(instance)
             raise

@@ -25,8 +25,9 @@ from informant.core.sessions import (
     SessionPhase,
     Sessions,
     Suspend,
+    TryUpscale,
+    Wishes,
 )
-from informant.core.wishes import TryUpscale, Wishes
 from informant.settings import CallSettings, HealthSettings
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
@@ -84,12 +85,10 @@ class AgentSet:
         self.metrics_port = 0
 
     def children(self) -> dict[str, Child]:
-        """The tasks of the agents, by name."""
         return {"select": self.select, "health": self.check_health}
 
     @property
     def sessions(self) -> Sessions:
-        """The table now."""
         return self._sessions
 
     def is_any_registered(self) -> bool:

@@ -1,8 +1,9 @@
-"""One informant put together: its routes, its children, its figures, and who may resize the machine."""
+"""One informant put together: its sources of events, its routes, its children, its figures, and who may resize the machine."""
 
 import asyncio
 import random
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from hosting.client import HttpClient
@@ -14,19 +15,20 @@ from hosting.threads import SingleCall
 from informant.core import report
 from informant.core.cpu_orders import CpuOrders, CpuSwitch
 from informant.core.guard import Guard
-from informant.core.sessions import SessionPhase
+from informant.core.sessions import SessionPhase, Wishes
 from informant.core.shortage import ShortageDetector
 from informant.core.state import GuestState
-from informant.core.wishes import Wishes
-from informant.guest import protection
-from informant.guest.findings import reason_of
+from informant.guest import protection, watching
+from informant.guest.cgroup import Cgroup
+from informant.guest.kernel import Finding, reason_of
 from informant.guest.machine import MachineFiles
+from informant.guest.watching import EventSource, SourceName
 from informant.service.agents import AgentSet
 from informant.service.limits import Guest, LimitController
-from informant.settings import CommonSettings
+from informant.settings import CommonSettings, InformantSettings
 from protocol import codec
 from protocol.errors import RemoteProtocolError
-from protocol.machine import GuestMachine, MachineOrder
+from protocol.informant_pages import GuestMachine, MachineOrder
 
 SWITCH_S: Final = 10.0
 """How long the kernel may take for one CPU; 1.8 s were seen in a guest whose only CPU was busy. Then the order is given up."""
@@ -201,7 +203,6 @@ class Informant:
         )
 
     def children(self) -> dict[str, Child]:
-        """The tasks beside the server, by name."""
         found = self.agents.children()
         found["sample"] = partial(self.limits.sample, self._settings.sample)
         if self._guest.machine is not None:
@@ -257,3 +258,47 @@ class Informant:
         figures |= self.machine.figures()
         figures["parley_informant_resident_memory_bytes"] = protection.resident_bytes()
         return figures
+
+
+PRESSURE: Final = Path("/proc/pressure")
+NOT_WANTED: Final = "not wanted by the settings"
+
+
+def open_sources(
+    cgroup: Cgroup | None, settings: InformantSettings, pressure: Path = PRESSURE
+) -> tuple[tuple[EventSource, ...], tuple[Finding, ...]]:
+    """All sources of events that the guest has, open, which the caller closes: the limits of the workload's cgroup, and pressure; and findings
+    on all of them. Needs a running event loop."""
+    sources: list[EventSource] = []
+    findings: list[Finding] = []
+    if cgroup is not None and "memory.events" not in cgroup.lacks():
+        path = cgroup.path / "memory.events"
+        source = watching.LastingSource(path, partial(watching.listen, path, settings.sources()))
+        sources.append(source)
+        findings.append(Finding("events of memory.events", True, _told(source.name, source.lacks)))
+    for resource, share, over_s in (
+        ("memory", settings.memory.waiting_share, settings.memory.over),
+        ("cpu", settings.cpu.waiting_share, settings.cpu.over),
+    ):
+        own = cgroup.path / f"{resource}.pressure" if cgroup is not None else None
+        path = own if own is not None and own.exists() else pressure / resource
+        name = f"trigger of {path}"
+        if share is None or settings.events not in ("auto", "poll"):
+            findings.append(Finding(name, False, NOT_WANTED))
+            continue
+        try:
+            trigger = watching.LastingSource(path, partial(_trigger, path, share, over_s))
+        except OSError as error:
+            findings.append(Finding(name, False, reason_of(error)))
+        else:
+            sources.append(trigger)
+            findings.append(Finding(name, True, trigger.told))
+    return tuple(sources), tuple(findings)
+
+
+def _trigger(path: Path, share: float, over_s: float) -> tuple[EventSource, dict[str, str]]:
+    return watching.pressure(path, share, over_s), {}
+
+
+def _told(name: SourceName, lacks: dict[str, str]) -> str:
+    return "; ".join([f"by {name}", *(f"no {other}: {why}" for other, why in lacks.items())])

@@ -14,16 +14,32 @@ from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from hosting.threads import in_own_thread
-from informant.core import events
-from informant.core.apply import apply
-from informant.core.events import AdoptSize, AnswerRequest, GuestAction, GuestEvent, ReadGuest, ReportShortage
 from informant.core.limits import Control, Write
-from informant.core.plan import plan
+from informant.core.plan import apply, plan
 from informant.core.report import Reading
-from informant.core.state import GuestState
+from informant.core.state import (
+    AdoptSize,
+    AnswerRequest,
+    Done,
+    GroupFound,
+    GuestAction,
+    GuestEvent,
+    GuestRead,
+    GuestSampled,
+    GuestState,
+    ProgramEnding,
+    ReadGuest,
+    ReportShortage,
+    RequestWithdrawn,
+    SizeAdopted,
+    SizeRequested,
+    TimePassed,
+    WriteBegun,
+    WriteEnded,
+)
 from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
-from informant.guest.findings import reason_of
+from informant.guest.kernel import reason_of
 from informant.guest.machine import GuestSource, MachineFiles
 from informant.guest.watching import EventSource
 from protocol import codec, wire
@@ -94,7 +110,7 @@ class LimitController:
         size, hidden_bytes = (agreed.size, agreed.hidden_bytes) if agreed is not None else (None, 0)
         if found.frozen:
             self._log.warning("the workload was found frozen, and is thawed", cgroup=str(self._cgroup.path))
-        self._take(events.GroupFound(found, self._controls(), size, hidden_bytes))
+        self._take(GroupFound(found, self._controls(), size, hidden_bytes))
         self.look()
 
     async def drained(self) -> None:
@@ -104,7 +120,7 @@ class LimitController:
 
     def end(self) -> None:
         """Leave neither a freeze nor a throttle behind, and begin none: only this program can end them."""
-        self._take(events.ProgramEnding())
+        self._take(ProgramEnding())
         left = self.state.fault()
         if left:
             self._log.error("the workload may be left throttled or frozen", error=left)
@@ -112,14 +128,13 @@ class LimitController:
     # ------------------------------------------------------------ looking
 
     def read(self) -> Reading:
-        """The guest now."""
         return self._source.read()
 
     def look(self, controls: frozenset[Control] | None = None) -> Reading:
         """Detect shortages, and keep the limits as they should be; the guest as it was read for that."""
         reading = self.read()
         self.looked_s = self._now_s()
-        self._take(events.GuestSampled(reading, controls))
+        self._take(GuestSampled(reading, controls))
         return reading
 
     def _controls(self) -> frozenset[Control]:
@@ -159,11 +174,11 @@ class LimitController:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            self._take(events.SizeRequested(number, size, is_upscale))
+            self._take(SizeRequested(number, size, is_upscale))
             return await answer
         finally:
             if self._answers.pop(number, None) is not None:  # nobody waits for the answer any more
-                self._take(events.RequestWithdrawn(number))
+                self._take(RequestWithdrawn(number))
 
     # ------------------------------------------------------------ the loop
 
@@ -191,7 +206,7 @@ class LimitController:
     def _wake(self, at_s: float) -> None:
         self._timer = self._wake_at_s = None
         self._not_before_s = at_s
-        self._take(events.TimePassed())
+        self._take(TimePassed())
 
     def _perform(self, action: GuestAction) -> GuestEvent:
         match action:
@@ -210,9 +225,9 @@ class LimitController:
 
     def _read(self) -> GuestEvent:
         try:
-            return events.GuestRead(self.read())
+            return GuestRead(self.read())
         except (OSError, ValueError) as error:
-            return events.GuestRead(None, f"the guest could not be read: {error}")
+            return GuestRead(None, f"the guest could not be read: {error}")
 
     def _adopt(self, action: AdoptSize) -> GuestEvent:
         size = action.size
@@ -222,14 +237,14 @@ class LimitController:
                 self._approvals.keep(Agreed(size, action.hidden_bytes))
             except OSError as error:
                 self._log.error("what was agreed on is lost when I am restarted", error=str(error))
-        return events.SizeAdopted(self._wishes.arrived(action.grown))
+        return SizeAdopted(self._wishes.arrived(action.grown))
 
     def _report(self, action: ReportShortage) -> GuestEvent:
         short = action.shortage
         why = "; ".join(filter(None, (short.cpu, short.memory)))
         tell = self._log.info if self._wishes.wish(short.resources(), why) else self._log.debug
         tell("short", cpu=short.cpu or None, memory=short.memory or None)
-        return events.Done(action)
+        return Done(action)
 
     def _answer(self, action: AnswerRequest) -> GuestEvent:
         request, result, error = action.request, action.result, action.error
@@ -247,7 +262,7 @@ class LimitController:
         answer = self._answers.pop(request.number, None)
         if answer is not None and not answer.done():
             answer.set_result(reply)
-        return events.Done(action)
+        return Done(action)
 
     # ------------------------------------------------------------ writing
 
@@ -259,7 +274,7 @@ class LimitController:
             slow = in_own_thread(writing)
             self._slow.add(slow)
             slow.add_done_callback(partial(self._slow_is_over, write))
-            return events.WriteBegun(write)
+            return WriteBegun(write)
         try:
             writing()
         except OSError as error:
@@ -275,11 +290,11 @@ class LimitController:
         """How a write ended; the log says a fault once."""
         if error is None:
             self._faults.worked(write.control, text=write.text)
-            return events.WriteEnded(write)
+            return WriteEnded(write)
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         told = f"{write.control}: {reason}"
         self._faults.failed(told, write.control, text=write.text)
-        return events.WriteEnded(write, told, isinstance(error, OSError) and error.errno in _GONE)
+        return WriteEnded(write, told, isinstance(error, OSError) and error.errno in _GONE)
 
     def _now_s(self) -> float:
         """The loop's clock; a timer may be early by its resolution, and counts as on time."""

@@ -4,7 +4,7 @@ import functools
 import json
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
@@ -13,11 +13,10 @@ import msgspec
 from hosting.lifecycle import Stop
 from parley.explain.core.evidence import CauseCode
 from parley.explain.core.lines import answer
-from parley.explain.gathering import Gathered, alike, gather
+from parley.explain.program import Gathered, alike, gather
 from parley.listing import output as outputs
 from parley.listing.core.decisions import HISTORY_COLUMNS, of_decision, of_events
 from parley.listing.core.tables import shown, table
-from parley.listing.moments import ago, instant
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import DecisionShown, Explanation
@@ -105,3 +104,18 @@ def _nothing(explained: Explanation, wanted: HistoryOptions) -> str:
 def _fault(answer: object) -> str | None:
     """The reason why a program told nothing; None if it told something."""
     return answer.fault if isinstance(answer, NoAnswer) else None
+
+
+def ago(now: datetime, seconds: float) -> str:
+    """The moment so many seconds before `now`, to the millisecond."""
+    at = (now - timedelta(seconds=seconds)).astimezone(UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def instant(text: str) -> datetime:
+    """A moment for sorting; one that cannot be read is the oldest of all."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

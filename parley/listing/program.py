@@ -1,7 +1,7 @@
 """`parley nodes`, `parley pools` and `parley vms`: ask, filter, sort, print."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,15 +10,23 @@ import click
 import msgspec
 
 from hosting.lifecycle import Stop
-from parley.listing import documents
 from parley.listing import output as outputs
-from parley.listing.core.columns import NODE_COLUMNS, POOL_COLUMNS, VM_COLUMNS
-from parley.listing.core.decisions import is_named
-from parley.listing.core.filters import NodeFilter, PoolFilter
-from parley.listing.core.tables import TableColumn, matches, ordered, shown, table
+from parley.listing.core.decisions import VmFilter, none_of
+from parley.listing.core.tables import (
+    NODE_COLUMNS,
+    POOL_COLUMNS,
+    VM_COLUMNS,
+    NodeFilter,
+    PoolFilter,
+    TableColumn,
+    ordered,
+    shown,
+    table,
+)
+from parley.reach import asking
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
-from protocol.explaining import DecisionOutcome, Nodes, VmShown
+from protocol.explaining import Nodes
 from protocol.pages import PoolsShown
 from protocol.texts import counted
 
@@ -35,45 +43,10 @@ class Style:
     has_heads: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class VmFilter:
-    """Which VMs are listed; all parts must hold. `names`, `nodes` and `pools` are globs, `namespace` None is any."""
-
-    namespace: str | None = None
-    names: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    pools: tuple[str, ...] = ()
-    outcomes: frozenset[DecisionOutcome] = frozenset()
-
-    def passes(self, vm: VmShown) -> bool:
-        return (
-            is_named(vm.vm, self.namespace, self.names)
-            and matches(self.nodes, vm.node)
-            and (not self.pools or (vm.pool is not None and matches(self.pools, vm.pool)))
-            and (not self.outcomes or vm.outcome in self.outcomes)
-        )
-
-    def none_of(self, vms: Sequence[VmShown]) -> str:
-        """Says that none of the VMs passes, and how many are in other namespaces."""
-        if not vms:
-            return _none("VM", 0)
-        inside = sum(each.vm.startswith(f"{self.namespace}/") for each in vms)
-        if self.namespace is None or inside == len(vms):
-            return _none("VM", len(vms))
-        here = f"has {counted(inside, 'VM')}, none of which is asked for" if inside else "has no VMs"
-        return f"namespace {self.namespace} {here}; VMs in other namespaces: {len(vms) - inside} (all: -A)"
-
-
-def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
-    """The outcomes of a command line."""
-    return frozenset(map(DecisionOutcome, names))
-
-
 def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
-    """List nodes; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await documents.document(asked, "/v1/nodes", Nodes)
+        found = await asking.document(asked, "/v1/nodes", Nodes)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = [each for each in found.nodes if wanted.passes(each)]
@@ -88,33 +61,31 @@ def nodes(reach: ReachManager, wanted: NodeFilter, style: Style) -> int:
             click.echo(
                 f"the configuration is not taken up: {clean(found.configuration_fault, 500)}", err=True
             )
-        _nothing(kept, style, _none("node", len(found.nodes)))
+        _nothing(kept, style, none_of("node", len(found.nodes)))
         return 0
 
     return _run(reach, ask)
 
 
 def pools(reach: ReachManager, wanted: PoolFilter, style: Style) -> int:
-    """List pools; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await documents.document(asked, "/v1/pools", PoolsShown)
+        found = await asking.document(asked, "/v1/pools", PoolsShown)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = [each for each in found.pools if wanted.passes(each)]
         kept = ordered(POOL_COLUMNS, kept, style.sort, lambda each: each.name)
         _print(kept, POOL_COLUMNS, style, {"pools": kept})
-        _nothing(kept, style, _none("pool", len(found.pools)))
+        _nothing(kept, style, none_of("pool", len(found.pools)))
         return 0
 
     return _run(reach, ask)
 
 
 def vms(reach: ReachManager, wanted: VmFilter, style: Style) -> int:
-    """List VMs; the exit code."""
 
     async def ask(asked: Reach) -> int:
-        found = await documents.state(asked)
+        found = await asking.state(asked)
         if isinstance(found, NoAnswer):
             return failed(found)
         kept = ordered(VM_COLUMNS, filter(wanted.passes, found.vms), style.sort, lambda each: each.vm)
@@ -162,7 +133,3 @@ def _nothing(kept: Sequence[T], style: Style, why: str) -> None:
     """Say, beside the output, that a table is empty, and why."""
     if not kept and style.output != "json":
         click.echo(why, err=True)
-
-
-def _none(what: str, known: int) -> str:
-    return f"none of {counted(known, what)} is asked for" if known else f"the scheduler knows no {what}s"

@@ -12,11 +12,10 @@ import msgspec
 
 from hosting.backoff import Backoff
 from hosting.lifecycle import Stop
-from parley.listing import documents
 from parley.listing import output as outputs
-from parley.listing.core.decisions import DecisionFilter, line, wide_line
-from parley.listing.core.follow import Follow
-from parley.listing.program import VmFilter, failed, outcomes_of
+from parley.listing.core.decisions import Follow, VmFilter, line, outcomes_of, wide_line
+from parley.listing.program import failed
+from parley.reach import asking
 from parley.reach.ports import NoAnswer, Reach
 from parley.top.texts import clean
 from protocol.explaining import Decisions, DecisionShown
@@ -37,8 +36,8 @@ class WatchOptions:
     is_from_start: bool = False
     count: int | None = None
 
-    def filter(self) -> DecisionFilter:
-        return DecisionFilter(self.namespace, self.names, self.nodes, outcomes_of(self.outcomes))
+    def filter(self) -> VmFilter:
+        return VmFilter(self.namespace, self.names, self.nodes, outcomes=outcomes_of(self.outcomes))
 
     def vms(self) -> VmFilter | None:
         """Whose decisions are shown; None for those of all VMs."""
@@ -60,7 +59,7 @@ class DecisionWatch:
         self._left = self.options.count
         follow, failures = Follow(is_from_start=self.options.is_from_start), 0
         while True:
-            found = await documents.document(reach, f"/v1/decisions?{follow.query}", Decisions)
+            found = await asking.document(reach, f"/v1/decisions?{follow.query}", Decisions)
             if isinstance(found, NoAnswer):
                 if follow.is_first:
                     return failed(found)
@@ -87,8 +86,8 @@ class DecisionWatch:
     async def _say_if_nobody(self, reach: Reach) -> None:
         """Say that no VM is watched yet, if that is known: decisions may never come then."""
         wanted = self.options.vms()
-        known = await documents.state(reach, max_pages=20) if wanted is not None else None
-        if wanted is None or not isinstance(known, documents.State) or known.is_cut:
+        known = await asking.state(reach, max_pages=20) if wanted is not None else None
+        if wanted is None or not isinstance(known, asking.State) or known.is_cut:
             return
         if not any(map(wanted.passes, known.vms)):
             click.echo(f"nobody to watch yet: {wanted.none_of(known.vms)}", err=True)

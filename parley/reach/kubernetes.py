@@ -16,19 +16,23 @@ from hosting import tokens
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.errors import CredentialsError, KubernetesError, RefusedError, UnreachableError
 from hosting.kubernetes.resources import PODS, SECRETS, Manifest
-from parley.reach.answers import MAX_ANSWER_BYTES, NOT_LEADER, read
-from parley.reach.api_faults import LIST_PODS, PROXY, Installation, Right, unreachable_pod
-from parley.reach.ports import Answered, NoAnswer
-from parley.reach.program_pods import (
+from parley.reach.asking import MAX_ANSWER_BYTES, NOT_LEADER, read
+from parley.reach.installation import (
     AGENT,
+    LIST_PODS,
     PROGRAM,
+    PROXY,
     SCHEDULER,
+    Installation,
     ProgramPod,
+    Right,
     best_of_each_node,
     leader_of,
     program_pod,
     schedulers_to_ask,
+    unreachable_pod,
 )
+from parley.reach.ports import Answered, NoAnswer
 
 TOKEN_SECRET: Final = "parley-viewers"  # noqa: S105 - its name
 TOKEN_KEY: Final = "token"  # noqa: S105 - the name of its entry
@@ -129,7 +133,6 @@ class KubernetesReach:
     # ------------------------------------------------------------ agents
 
     async def agents(self) -> tuple[str, ...] | NoAnswer:
-        """The names of the nodes that have an agent."""
         found = await self._listed(AGENT)
         if isinstance(found, NoAnswer):
             return found

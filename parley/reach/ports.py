@@ -53,7 +53,7 @@ Command: TypeAlias = Callable[..., Any]
 class Way(Protocol):
     """The way on which a family of commands reaches an installation: options of the command line, and the objects made of them.
 
-    The commands are built once for each way (`parley.listing.command.commands`, `parley.explain.command.explain_command`). Modules of a way are
+    The commands are built once for each way (`parley.commands.commands`, `explain_command`). Modules of a way are
     loaded with every call of the program, so slow modules are imported in `reach` only.
     """
 

@@ -45,7 +45,6 @@ class EventLine:
         return self.kind is EventKind.DENIED and (last.kind, last.code) == (self.kind, self.code)
 
     def after(self, last: "EventLine") -> "EventLine":
-        """This event, which repeats `last`."""
         return replace(self, times=last.times + 1)
 
 

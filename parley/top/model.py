@@ -1,11 +1,11 @@
 """The table: rows from the agents' documents, their order, the filter, and the changes. Pure."""
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from parley.listing.core.tables import natural
+from parley.listing.core.tables import by_rank, natural
 from parley.top.texts import amount_text, clean, figure
 from protocol.agent_pages import AgentVms, GoalReasons, LoadShown, VmInShort
 from protocol.explaining import AmountShown
@@ -96,60 +96,50 @@ class VmRow:
         return self.agent, self.vm
 
     def cell(self, column: Column) -> str:
-        match column:
-            case Column.VM:
-                return self.name
-            case Column.NODE:
-                return self.node or "-"
-            case Column.STATE:
-                return self.state or "-"
-            case Column.WHY:
-                return self.why[:MAX_CODE]
-            case Column.LOAD:
-                return self.load_text or "-"
-            case Column.TREND:
-                return self.trend
-            case Column.REASON:
-                return self.reason
-            case Column.FAULTS:
-                more = f" (+{len(self.faults) - 1})" if len(self.faults) > 1 else ""
-                return f"{self.faults[0]}{more}" if self.faults else ""
-            case _:
-                return amount_text(self._amount(column))
+        found = _CELLS.get(column)
+        return found[0](self) if found is not None else amount_text(self._amount(column))
 
-    def rank(self, column: Column) -> tuple[Any, ...] | None:
+    def rank(self, column: Column) -> Any:
         """The value that the column sorts by; None for an empty cell, which comes last in both directions."""
-        match column:
-            case Column.VM:
-                return natural(self.name)
-            case Column.NODE:
-                return natural(self.node) if self.node else None
-            case Column.STATE:
-                known = self.state in _URGENCY
-                return (_URGENCY.index(self.state) if known else -1, self.state) if self.state else None
-            case Column.LOAD:
-                return (self.load,) if self.load is not None else None
-            case Column.TREND:
-                return self._share()
-            case Column.WHY:
-                return (self.why.casefold(),) if self.why else None
-            case Column.REASON:
-                return (self.reason.casefold(),) if self.reason else None
-            case Column.FAULTS:
-                return (len(self.faults), self.faults) if self.faults else None
-            case _:
-                found = self._amount(column)
-                return found.worth if found is not None else None
-
-    def _share(self) -> tuple[float] | None:
-        permitted = self.permit.worth[0] if self.permit is not None and self.permit.worth is not None else 0
-        return (self.load / permitted,) if self.load is not None and permitted > 0 else None
+        found = _CELLS.get(column)
+        if found is not None:
+            return found[1](self)
+        amount = self._amount(column)
+        return amount.worth if amount is not None else None
 
     def _amount(self, column: Column) -> AmountShown | None:
         found: AmountShown | None = getattr(
             self, column.value
         )  # these columns are called as their fields are
         return found
+
+
+def _state_rank(row: VmRow) -> tuple[int, str] | None:
+    known = row.state in _URGENCY
+    return (_URGENCY.index(row.state) if known else -1, row.state) if row.state else None
+
+
+def _share(row: VmRow) -> float | None:
+    permitted = row.permit.worth[0] if row.permit is not None and row.permit.worth is not None else 0
+    return row.load / permitted if row.load is not None and permitted > 0 else None
+
+
+def _faults(row: VmRow) -> str:
+    more = f" (+{len(row.faults) - 1})" if len(row.faults) > 1 else ""
+    return f"{row.faults[0]}{more}" if row.faults else ""
+
+
+_CELLS: Final[Mapping[Column, tuple[Callable[[VmRow], str], Callable[[VmRow], Any]]]] = {
+    Column.VM: (lambda row: row.name, lambda row: natural(row.name)),
+    Column.NODE: (lambda row: row.node or "-", lambda row: natural(row.node) if row.node else None),
+    Column.STATE: (lambda row: row.state or "-", _state_rank),
+    Column.WHY: (lambda row: row.why[:MAX_CODE], lambda row: row.why.casefold() or None),
+    Column.LOAD: (lambda row: row.load_text or "-", lambda row: row.load),
+    Column.TREND: (lambda row: row.trend, _share),
+    Column.REASON: (lambda row: row.reason, lambda row: row.reason.casefold() or None),
+    Column.FAULTS: (_faults, lambda row: (len(row.faults), row.faults) if row.faults else None),
+}
+"""The cell of each column, and what it sorts by; the other columns show amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +171,7 @@ def matches(row: VmRow, wanted: str) -> bool:
 def arranged(rows: Iterable[VmRow], order: Order, wanted: str = "") -> list[VmRow]:
     """The rows that match, in order. Equal ones are in the order of their names, in both directions."""
     kept = sorted((row for row in rows if matches(row, wanted)), key=lambda row: (natural(row.name), row.key))
-    ranked = [(row.rank(order.column), row) for row in kept]
-    present = [(rank, row) for rank, row in ranked if rank is not None]
-    present.sort(key=lambda pair: pair[0], reverse=order.is_descending)
-    return [row for _, row in present] + [row for rank, row in ranked if rank is None]
+    return by_rank(kept, lambda row: row.rank(order.column), largest_first=order.is_descending)
 
 
 _WATCHED: Final = tuple(column for column in Column if column not in {Column.LOAD, Column.TREND})

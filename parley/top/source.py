@@ -11,9 +11,9 @@ from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 import msgspec
 
 from hosting.backoff import Backoff
-from parley.reach.answers import decoded
-from parley.reach.paths import path_of
+from parley.reach.asking import decoded
 from parley.reach.ports import Got, NoAnswer, Reach
+from parley.reach.ways import path_of
 from protocol.agent_pages import AgentVms, VmInFull, read
 from protocol.explaining import Document, Nodes
 

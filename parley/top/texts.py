@@ -1,7 +1,6 @@
-"""Numbers and amounts as people read them, and JSON of programs that are not trusted. Pure."""
+"""Numbers and amounts as people read them. Pure."""
 
-import json
-from typing import Any, Final
+from typing import Final
 
 from protocol import texts
 from protocol.agent_pages import VmInShort
@@ -45,12 +44,3 @@ def kind(vm: VmInShort) -> str:
 def goal_reasons(vm: VmInShort) -> tuple[str, ...]:
     """The reasons for the goal: a text for each resource, or one for both; none if the agent does not say."""
     return vm.goal_reasons.texts() if vm.goal_reasons is not None else ()
-
-
-def document(body: bytes) -> dict[str, Any] | None:
-    """The JSON object that an answer holds, or None."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):  # not JSON or not UTF-8; or nested without end
-        return None
-    return found if isinstance(found, dict) else None

@@ -9,8 +9,8 @@ from typing import Any
 from agent.daemon import vm_pages
 from hosting.server import Reply, Request
 from parley.explain.core.lines import answer
-from parley.explain.gathering import gather
-from parley.reach.answers import read
+from parley.explain.program import gather
+from parley.reach.asking import read
 from parley.reach.ports import Answered, NoAnswer
 from tests.explain.agent_side import AgentSide
 from tests.explain.scheduler_side import SchedulerSide

@@ -12,9 +12,8 @@ import pytest
 from kubernetes_asyncio.config import incluster_config
 
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi, RefusedError
-from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.reflector import Reflector
-from hosting.kubernetes.resources import CONFIG_MAPS, Manifest
+from hosting.kubernetes.resources import CONFIG_MAPS, MERGE_PATCH, Manifest
 from labs.clusters.control_plane import ControlPlane
 from tests.support.kube.objects import Objects
 from tests.support.servers import QUIET

@@ -14,9 +14,8 @@ from agent.core.per_resource import amounts
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
 from informant.core.guard import GuardSettings
-from informant.core.sessions import NOTHING, Session
-from informant.core.thresholds import Thresholds
-from informant.core.wishes import TryUpscale, Wishes
+from informant.core.limits import Thresholds
+from informant.core.sessions import NOTHING, Session, TryUpscale, Wishes
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import quantities, translate, values, wire
+from protocol import quantities, values, wire
 from protocol.versions import InformantProtoVersion, PluginProtoVersion, VersionRange
 from tests.property import protocol_strategies as some
 
@@ -88,7 +88,7 @@ def test_a_wire_product_is_exact_or_refused(a: wire.SlotResources, factor: int) 
 @relaxed
 @given(some.wire_resources, slot_sizes)
 def test_raw_resources_and_exact_amounts_agree(a: wire.SlotResources, slot: int) -> None:
-    raw, exact = a.convert_to_raw(quantities.from_value(slot)), translate.from_slots(a, slot)
+    raw, exact = a.convert_to_raw(quantities.from_value(slot)), wire.from_slots(a, slot)
     assert raw.cpu is not None
     assert raw.memory is not None
     assert (raw.cpu.exact_milli_value(), raw.memory.exact_value()) == (exact.vcpu_milli, exact.memory_bytes)
@@ -97,16 +97,16 @@ def test_raw_resources_and_exact_amounts_agree(a: wire.SlotResources, slot: int)
 @relaxed
 @given(some.wire_resources, slot_sizes)
 def test_whole_slots_survive_both_translations(a: wire.SlotResources, slot: int) -> None:
-    exact = translate.from_slots(a, slot)
-    assert translate.request_slots(exact, slot) == a == translate.permit_slots(exact, slot)
+    exact = wire.from_slots(a, slot)
+    assert wire.request_slots(exact, slot) == a == wire.permit_slots(exact, slot)
 
 
 @relaxed
 @given(some.amounts, slot_sizes)
 def test_a_request_rounds_up_a_permit_down_and_both_saturate(amount: Amount, slot: int) -> None:
     """Per resource: the request covers the amount, by less than one step, unless it is at 65,535."""
-    up, down = translate.request_slots(amount, slot), translate.permit_slots(amount, slot)
-    asked, permitted = translate.from_slots(up, slot), translate.from_slots(down, slot)
+    up, down = wire.request_slots(amount, slot), wire.permit_slots(amount, slot)
+    asked, permitted = wire.from_slots(up, slot), wire.from_slots(down, slot)
     assert permitted.fits_in(amount)
     rows = zip((up.vcpu, up.mem), (down.vcpu, down.mem), (1000, slot), strict=True)
     amounts = zip(asked.named(), permitted.named(), amount.named(), strict=True)

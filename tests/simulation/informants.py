@@ -12,8 +12,21 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.model import Sample
-from informant.core.apply import apply
-from informant.core.events import (
+from informant.core.guard import Guard
+from informant.core.limits import Write
+from informant.core.plan import apply, plan
+from informant.core.report import Reading
+from informant.core.sessions import (
+    Resume,
+    Session,
+    SessionEvent,
+    SessionPhase,
+    Sessions,
+    Suspend,
+    TryUpscale,
+    Wishes,
+)
+from informant.core.state import (
     AdoptSize,
     AnswerRequest,
     Done,
@@ -21,18 +34,12 @@ from informant.core.events import (
     GuestEvent,
     GuestRead,
     GuestSampled,
+    GuestState,
     ReadGuest,
     ReportShortage,
     SizeAdopted,
     SizeRequested,
 )
-from informant.core.guard import Guard
-from informant.core.limits import Write
-from informant.core.plan import plan
-from informant.core.report import Reading
-from informant.core.sessions import Resume, Session, SessionEvent, SessionPhase, Sessions, Suspend
-from informant.core.state import GuestState
-from informant.core.wishes import TryUpscale, Wishes
 from protocol.sequence import AnswerOrder
 from protocol.values import Resources
 from protocol.versions import InformantProtoVersion

@@ -14,7 +14,7 @@ from typing import Any, Final
 from agent.backends.qemu.guest_machine import ORDER_DEADLINE_S
 from agent.backends.qemu.ports import GuestSilentError, GuestUnableError
 from hosting.qmp import QmpAbsentError, QmpClosedError, QmpError, QmpEvent, QmpRefusedError
-from protocol.machine import GuestMachine, MachineOrder
+from protocol.informant_pages import GuestMachine, MachineOrder
 from tests.support.amounts import GIB, MIB
 
 BLOCK: Final = 128 * MIB

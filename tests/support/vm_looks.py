@@ -12,7 +12,7 @@ import psutil
 from hosting.client import Answered, HttpClient, Outcome
 from hosting.qmp import QmpClosedError, QmpError, QmpMonitor
 from protocol import codec, quantities
-from protocol.machine import GuestMachine
+from protocol.informant_pages import GuestMachine
 from protocol.values import ZERO, Resources
 
 ANSWER_S: Final = 5.0

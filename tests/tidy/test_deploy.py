@@ -11,9 +11,8 @@ import yaml
 from agent.daemon.settings import AgentSettings
 from hosting.kubernetes import names
 from hosting.settings import load
-from parley.reach.api_faults import LIST_PODS, PROXY, VIEWER_ROLE
+from parley.reach.installation import LIST_PODS, PORT_WITH_TLS, PORTS, PROXY, VIEWER_ROLE
 from parley.reach.kubernetes import TOKEN_SECRET
-from parley.reach.program_pods import PORT_WITH_TLS, PORTS
 from scheduler.permits.service.config_file import ConfigFile
 from tests.tidy.repository import ROOT, pyproject
 

@@ -13,9 +13,9 @@ from hosting.client import HttpClient
 from hosting.settings import Settings, load
 from informant.guest.machine import MachineFiles, ProcSource
 from informant.guest.watching import PollingSource
+from informant.node import NodeInformant
 from informant.service.informant import Informant
 from informant.service.limits import Guest
-from informant.service.pods import NodeInformant
 from informant.settings import CommonSettings, InformantSettings, NodeSettings
 from protocol.values import Resources
 from tests.tidy.repository import ROOT

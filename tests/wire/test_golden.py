@@ -13,10 +13,11 @@ import pytest
 from protocol import codec, extension, float32, values, vminfo, wire
 from protocol.errors import RemoteProtocolError
 from protocol.quantities import parse
-from protocol.reasons import PAGE_CODES, ErrorCode, Reason, ReasonCode
+from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.versions import PLUGIN_SPOKEN
 from protocol.versions import InformantProtoVersion as Informant
 from protocol.versions import PluginProtoVersion as Plugin
+from tests.support.codes import PAGE_CODES
 
 GOLDEN = Path(__file__).parent / "golden"
 AGENT = UUID("6f1d3c9a-52b7-4e80-8d1f-0a9b7c6e5d43")

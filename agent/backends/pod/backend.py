@@ -30,9 +30,8 @@ from agent.core.ports import (
 )
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
-from hosting.kubernetes.patches import STRATEGIC_PATCH
-from hosting.kubernetes.resources import PODS, Manifest
-from protocol.pod_cgroups import PodCgroups
+from hosting.kubernetes.resources import PODS, STRATEGIC_PATCH, Manifest
+from protocol.informant_pages import PodCgroups
 from protocol.values import Observation, Resources
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from agent.core.model import ContainersSeen
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName
 from hosting.kubernetes.resources import Manifest
-from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.informant_pages import GroupAllowance, PodCgroups
 from protocol.values import ZERO, Observation, Resources
 
 

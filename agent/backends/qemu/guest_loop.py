@@ -38,7 +38,7 @@ from hosting import qmp
 from hosting.backoff import Backoff
 from hosting.logs import Logger
 from hosting.qmp import QmpAbsentError, QmpClosedError, QmpError, QmpEvent, QmpMonitor
-from protocol.machine import MachineOrder
+from protocol.informant_pages import MachineOrder
 from protocol.values import Observation, Resources
 
 RECONNECT: Final = Backoff(base_s=0.2, cap_s=5.0)

@@ -6,7 +6,7 @@ from agent.backends.qemu.ports import GuestSilentError, GuestUnableError
 from hosting.client import Answered, HttpClient
 from protocol import codec
 from protocol.errors import RemoteProtocolError
-from protocol.machine import GuestMachine, MachineOrder
+from protocol.informant_pages import GuestMachine, MachineOrder
 from protocol.texts import clean
 
 READ_DEADLINE_S: Final = 1.0

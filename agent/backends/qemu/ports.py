@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from protocol.machine import GuestMachine, MachineOrder
+from protocol.informant_pages import GuestMachine, MachineOrder
 
 
 class GuestSilentError(Exception):

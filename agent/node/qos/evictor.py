@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from agent.node.qos.core.actions import EvictOutcome, EvictResult
 from agent.node.qos.core.states import PodState
 from hosting.kubernetes.errors import KubernetesError, RefusedError
-from hosting.kubernetes.eviction import evict
+from hosting.kubernetes.pods import evict
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 

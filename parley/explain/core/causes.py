@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from parley.explain.core.evidence import CAUSE_ADVICE, CPU_REFUSED, CauseCode, Evidence, SizeCause, advice_of
-from parley.explain.core.facts import containers_of, named, pending_of
-from parley.explain.core.room import limit_cause, seconds, told, written
+from parley.explain.core.words import containers_of, limit_cause, named, pending_of, seconds, told, written
 from parley.reach.ports import NoAnswer
 from parley.top.texts import goal_reasons
 from protocol.agent_pages import ResizePhase, VmInFull, exceeds
@@ -27,8 +26,12 @@ _HEAL_AT_ONCE: Final = (ErrorCode.SEQUENCE_STALE.value, ErrorCode.SEQUENCE_REUSE
 Rule: TypeAlias = Callable[[Evidence], SizeCause | None]
 
 
+def _of_agent(rule: Callable[[VmInFull], SizeCause | None]) -> Rule:
+    """A rule about the agent's word alone; it finds nothing without one."""
+    return lambda evidence: rule(evidence.agent) if isinstance(evidence.agent, VmInFull) else None
+
+
 def cause_of(evidence: Evidence) -> SizeCause:
-    """The first cause that holds."""
     for rule in RULES:
         found = rule(evidence)
         if found is not None:
@@ -95,11 +98,9 @@ def _standing_refusal(scheduler: Explanation) -> ReasonShown | None:
     return refusal if refusal is not None and scheduler.limits[:1] == (refusal,) else None
 
 
-def _refused_request(evidence: Evidence) -> SizeCause | None:
+@_of_agent
+def _refused_request(agent: VmInFull) -> SizeCause | None:
     """The scheduler answers the agent, and not with a permit: version skew, an error of the protocol, no leader."""
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer):
-        return None
     trouble, link = agent.standing_fault("scheduler"), agent.scheduler
     code = (trouble.code or "") if trouble is not None else ""
     is_old = trouble is not None and trouble.status == 400 and not code and link.answered_seconds_ago is None
@@ -179,10 +180,8 @@ def _unsettled(evidence: Evidence) -> SizeCause | None:
 # ---------------------------------------------------------------- the VM, its guest, its metrics
 
 
-def _vm_unseen(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer):
-        return None
+@_of_agent
+def _vm_unseen(agent: VmInFull) -> SizeCause | None:
     look, trouble = agent.look, agent.standing_fault("VM")
     if look.fault and (agent.state == "stuck" or look.failures > 1 or agent.size is None):
         ago = (
@@ -196,20 +195,16 @@ def _vm_unseen(evidence: Evidence) -> SizeCause | None:
     return None
 
 
-def _containers(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer):
-        return None
+@_of_agent
+def _containers(agent: VmInFull) -> SizeCause | None:
     found = containers_of(agent)
     if found.mismatch:
         return _own(CauseCode.CGROUP_MISMATCH, "; ".join(filter(None, (found.mismatch, found.not_running))))
     return _own(CauseCode.CONTAINER_DOWN, found.not_running) if found.not_running else None
 
 
-def _resize_fails(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer):
-        return None
+@_of_agent
+def _resize_fails(agent: VmInFull) -> SizeCause | None:
     resize, trouble = agent.resize, agent.standing_fault("VM")
     is_failing = resize.phase is ResizePhase.FAILING or (agent.state == "stuck" and trouble is not None)
     if not is_failing:
@@ -237,9 +232,9 @@ def _resize_refused(evidence: Evidence) -> SizeCause | None:
     return None
 
 
-def _downscale_refused(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer) or not agent.wants_less:
+@_of_agent
+def _downscale_refused(agent: VmInFull) -> SizeCause | None:
+    if not agent.wants_less:
         return None
     trouble, refused = agent.standing_fault("informant"), agent.guest.refused_downscale
     if refused is None:
@@ -249,10 +244,8 @@ def _downscale_refused(evidence: Evidence) -> SizeCause | None:
     return replace(found, advice=CPU_REFUSED) if refused.memory is None else found
 
 
-def _informant(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer):
-        return None
+@_of_agent
+def _informant(agent: VmInFull) -> SizeCause | None:
     if agent.guest.has_suspended and not agent.scheduler.is_migrating:
         return _own(CauseCode.INFORMANT_SUSPENDED, _joined(goal_reasons(agent)))
     trouble = agent.standing_fault("informant")
@@ -262,9 +255,9 @@ def _informant(evidence: Evidence) -> SizeCause | None:
     return _own(CauseCode.INFORMANT_SILENT, trouble.message)
 
 
-def _metrics(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer) or agent.wants_more or agent.state in {"starting", "denied"}:
+@_of_agent
+def _metrics(agent: VmInFull) -> SizeCause | None:
+    if agent.wants_more or agent.state in {"starting", "denied"}:
         return None
     trouble = agent.standing_fault("metrics")
     why = f": {trouble.message}" if trouble is not None else ""
@@ -317,12 +310,10 @@ def _limit(evidence: Evidence) -> SizeCause | None:
     return None
 
 
-def _bounds(evidence: Evidence) -> SizeCause | None:
+@_of_agent
+def _bounds(agent: VmInFull) -> SizeCause | None:
     """The agent asks for no more than the VM's maximum, so the scheduler may never hear of what is cut."""
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer) or agent.wants_more:
-        return None
-    if not _is_cut(agent):
+    if agent.wants_more or not _is_cut(agent):
         return None
     most = agent.bounds.max if agent.bounds is not None else None
     detail = f"its policies ask for {written(agent.goal_before_bounds)}, and its maximum is {written(most)}"
@@ -354,10 +345,8 @@ def _waiting(evidence: Evidence) -> SizeCause | None:
     return _named(scheduler.waiting.code, told(scheduler.waiting))
 
 
-def _under_way(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer):
-        return None
+@_of_agent
+def _under_way(agent: VmInFull) -> SizeCause | None:
     if agent.state == "starting":
         return _own(CauseCode.STARTING, _joined(agent.state_reasons))
     waits, resize = pending_of(agent), agent.resize
@@ -378,9 +367,9 @@ def _under_way(evidence: Evidence) -> SizeCause | None:
     return _own(code, f"it may have {written(agent.permit)} and should have {written(agent.goal)}{pending}")
 
 
-def _minimum(evidence: Evidence) -> SizeCause | None:
-    agent = evidence.agent
-    if isinstance(agent, NoAnswer) or agent.bounds is None:
+@_of_agent
+def _minimum(agent: VmInFull) -> SizeCause | None:
+    if agent.bounds is None:
         return None
     wished, least = agent.goal_before_bounds, agent.bounds.min
     if not exceeds(least, wished):

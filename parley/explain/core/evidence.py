@@ -205,20 +205,8 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
     }
 )
 
-NO_CAUSES: Final = frozenset(
-    {
-        ProgressCode.MIGRATION_WANTED,
-        ProgressCode.MIGRATION_STARTED,
-        ProgressCode.MIGRATION_FAILED,
-        ProgressCode.MIGRATION_ENDED,
-    }
-)
-"""Codes of decisions that are never the cause of a size: a migration that is wanted, failed or was given up limits nothing, and one that is under way
-is the limit `migrating`. The answer has them in its `note`."""
-
 
 def advice_of(code: str) -> Advice:
-    """The advice for any code that a program may name."""
     reason, error = ReasonCode(code), ErrorCode(code)
     if reason is not ReasonCode.OTHER:
         return ADVICE[reason]

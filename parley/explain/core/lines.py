@@ -6,8 +6,18 @@ from typing import Final
 
 from parley.explain.core.causes import binding, cause_of, limits_of
 from parley.explain.core.evidence import CauseCode, Evidence, SizeCause
-from parley.explain.core.facts import load_of, named, pending_of, restarts_of
-from parley.explain.core.room import holders, over_causes, pool_holders, seconds, told, written
+from parley.explain.core.words import (
+    holders,
+    load_of,
+    named,
+    over_causes,
+    pending_of,
+    pool_holders,
+    restarts_of,
+    seconds,
+    told,
+    written,
+)
 from parley.reach.ports import NoAnswer
 from parley.top.texts import clean, goal_reasons
 from protocol.agent_pages import VmInFull

@@ -2,15 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from parley.listing.core.columns import short
-from parley.listing.core.tables import TableColumn, matches
+from parley.listing.core.tables import TableColumn, matches, short
 from protocol.agent_pages import JournalEvent
-from protocol.explaining import DecisionOutcome, DecisionShown, ReasonShown
-from protocol.texts import clean
+from protocol.explaining import DecisionOutcome, Decisions, DecisionShown, ReasonShown, VmShown
+from protocol.texts import clean, counted
 
 SCHEDULER: Final = "scheduler"
 AGENT: Final = "agent"
@@ -68,20 +67,45 @@ def _words(decision: DecisionShown, limits: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionFilter:
-    """Which decisions are shown. `names` are globs of `NAMESPACE/NAME` or of names in `namespace` (None: in any)."""
+class VmFilter:
+    """Which VMs, or decisions on them, are shown; all parts must hold. `nodes` and `pools` are globs, and so are `names`: of `NAMESPACE/NAME`, or of
+    names in `namespace` (None: in any). Decisions name no pool."""
 
     namespace: str | None = None
     names: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
     outcomes: frozenset[DecisionOutcome] = frozenset()
 
-    def passes(self, decision: DecisionShown) -> bool:
+    def passes(self, shown: VmShown | DecisionShown) -> bool:
         return (
-            is_named(decision.vm, self.namespace, self.names)
-            and matches(self.nodes, decision.node)
-            and (not self.outcomes or decision.outcome in self.outcomes)
+            is_named(shown.vm, self.namespace, self.names)
+            and matches(self.nodes, shown.node)
+            and (not self.pools or _is_in(shown, self.pools))
+            and (not self.outcomes or shown.outcome in self.outcomes)
         )
+
+    def none_of(self, vms: Sequence[VmShown]) -> str:
+        """Says that none of the VMs passes, and how many are in other namespaces."""
+        if not vms:
+            return none_of("VM", 0)
+        inside = sum(each.vm.startswith(f"{self.namespace}/") for each in vms)
+        if self.namespace is None or inside == len(vms):
+            return none_of("VM", len(vms))
+        here = f"has {counted(inside, 'VM')}, none of which is asked for" if inside else "has no VMs"
+        return f"namespace {self.namespace} {here}; VMs in other namespaces: {len(vms) - inside} (all: -A)"
+
+
+def _is_in(shown: VmShown | DecisionShown, pools: tuple[str, ...]) -> bool:
+    return isinstance(shown, VmShown) and shown.pool is not None and matches(pools, shown.pool)
+
+
+def none_of(what: str, known: int) -> str:
+    return f"none of {counted(known, what)} is asked for" if known else f"the scheduler knows no {what}s"
+
+
+def outcomes_of(names: Iterable[str]) -> frozenset[DecisionOutcome]:
+    return frozenset(map(DecisionOutcome, names))
 
 
 def is_named(vm: str, namespace: str | None, names: tuple[str, ...]) -> bool:
@@ -150,3 +174,53 @@ HISTORY_COLUMNS: Final[tuple[TableColumn[HistoryRow], ...]] = (
     TableColumn("TIMES", lambda row: str(row.times) if row.source == SCHEDULER else None),
     TableColumn("WHY", lambda row: row.why, is_text=True),
 )
+
+
+FULL: Final = 500
+"""With so many in one answer there may be more at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The next question: the decisions after number `after` of the scheduler process `instance`. `is_from_start` wants all that the
+    process remembers at first."""
+
+    is_from_start: bool = False
+    instance: str = ""
+    after: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was heard yet."""
+        return not self.instance
+
+    @property
+    def query(self) -> str:
+        """The parameters of the question. Only the first look that wants nothing older takes the newest decisions. After 0 anybody else
+        begins with the oldest one: there may be more than one answer holds, after a restart and if nothing had been decided at the last
+        look."""
+        is_from_oldest = self.is_from_start or not self.is_first
+        return f"after={self.after}&limit={FULL}" + ("&oldest=true" if is_from_oldest else "")
+
+    def heard(self, found: Decisions) -> "FollowStep":
+        """The decisions to tell after an answer, and the next question."""
+        ahead = replace(self, instance=found.instance, after=found.next)
+        if self.is_first:
+            decisions = found.decisions if self.is_from_start else ()
+            return FollowStep(ahead, decisions, is_more=len(decisions) >= FULL)
+        if found.instance != self.instance:
+            # The numbers begin anew: the last decision that was told is after a number of the process before it.
+            note = "another scheduler process answers: its decisions follow"
+            return FollowStep(replace(ahead, after=0), (), note, is_more=True)
+        note = "decisions were forgotten before they could be told" if found.are_lost else ""
+        return FollowStep(ahead, found.decisions, note, is_more=len(found.decisions) >= FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowStep:
+    """The result of an answer. `note` is for people; `is_more` asks again at once."""
+
+    follow: Follow
+    decisions: tuple[DecisionShown, ...]
+    note: str = ""
+    is_more: bool = False

@@ -11,6 +11,7 @@ from functools import partial, reduce
 from typing import Final, TypeAlias
 
 from hosting.kubernetes import objects
+from hosting.kubernetes.annotations import Valid
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.core.known import Change, Key, Known, key_of
 from hosting.kubernetes.reflector import Reflector
@@ -23,7 +24,6 @@ from hosting.kubernetes.resources import (
     ResourceType,
 )
 from hosting.kubernetes.scaling import ScalingPolicy
-from hosting.kubernetes.settled import Valid
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
 from hosting.logs import Logger
 from hosting.supervisor import Child

@@ -10,9 +10,8 @@ from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
-from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.recorder import EventRecorder
-from hosting.kubernetes.resources import PODS, Manifest
+from hosting.kubernetes.resources import PODS, STRATEGIC_PATCH, Manifest
 from hosting.logs import Logger
 from protocol.texts import clean
 from scheduler.placing.core.objects import PodInfo

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from hosting.kubernetes import names, objects, pods
+from hosting.kubernetes.annotations import Valid
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy, pool_of, scaling_of
-from hosting.kubernetes.settled import Valid
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName

@@ -13,7 +13,7 @@ import functools
 
 from msgspec.structs import replace
 
-from protocol import translate
+from protocol import wire
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Observation, Resources
 from scheduler.permits.core import admission, events, promised
@@ -192,7 +192,7 @@ def _opened(
     arrived: events.RequestArrived,
     reading: Observation | None,
 ) -> Decision:
-    wanted = translate.from_slots(arrived.request.resources, core.slot_bytes(record))
+    wanted = wire.from_slots(arrived.request.resources, core.slot_bytes(record))
     use, is_known = _use(core.config, record, reading, wanted)
     least = wanted.min(use)
     return Decision(
@@ -257,7 +257,7 @@ def _unanswerable(decision: Decision) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _are_whole(unit: Resources, least: Resources, most: Resources, slot: int) -> bool:
-    return all(translate.is_whole(amount, slot) for amount in (unit, least, most))
+    return all(wire.is_whole(amount, slot) for amount in (unit, least, most))
 
 
 def _stand_by(decision: Decision) -> events.Answer:
@@ -319,8 +319,8 @@ def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
 def _unsendable(decision: Decision, permit: Resources) -> events.HungUp | None:
     """Why a permit cannot be told in whole vCPUs and slots without being fatal to the caller."""
     record, slot = decision.record, decision.core.slot_bytes(decision.record)
-    sent = translate.permit_slots(permit, slot)
-    if decision.least.exceeds(translate.from_slots(sent, slot)):
+    sent = wire.permit_slots(permit, slot)
+    if decision.least.exceeds(wire.from_slots(sent, slot)):
         record.condition = _FRACTIONS.format("uses")
         return events.HungUp(decision.ticket, record.spec.pod, record.condition)
     if sent.vcpu == 0 or sent.mem == 0 or sent.has_field_greater_than(decision.request.resources):

@@ -2,7 +2,7 @@
 
 import functools
 
-from protocol import codec, translate, wire
+from protocol import codec, wire
 from protocol.extension import RawReply, ReplyExtension
 from protocol.values import ComputeUnit, Resources
 from scheduler.permits.core.events import Decided
@@ -25,7 +25,7 @@ def _amounts(
     permit: Resources, unit: ComputeUnit, slot_bytes: int
 ) -> tuple[wire.SlotResources, wire.SlotResources, RawReply]:
     """The amounts of a reply in each form. Kept, because most replies repeat an earlier one's."""
-    slots = translate.permit_slots(permit, slot_bytes), translate.permit_slots(unit.step, slot_bytes)
+    slots = wire.permit_slots(permit, slot_bytes), wire.permit_slots(unit.step, slot_bytes)
     return *slots, RawReply(permit, unit)
 
 

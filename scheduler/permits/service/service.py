@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from hosting.logs import Logger
-from protocol import translate, wire
+from protocol import wire
 from protocol.explaining import ProgressCode
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
@@ -323,7 +323,7 @@ class PermitService:
         if record is None or record.spec.pool is None or not self._waiting.is_full(record.spec.pool):
             return False
         slot = self._core.state.slot_bytes(record)
-        return translate.from_slots(request.resources, slot).exceeds(record.row.state.current)
+        return wire.from_slots(request.resources, slot).exceeds(record.row.state.current)
 
     def _failed(self, event: events.Input, error: Exception) -> None:
         """The core could not take an outcome by our fault: the caller that waits for it is told now."""

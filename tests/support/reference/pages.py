@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, advice_of
+from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, advice_of
 from protocol.advice import ADVICE, ERROR_ADVICE, Advice
 from protocol.explaining import ProgressCode
-from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
+from protocol.reasons import ErrorCode, ReasonCode
+from tests.support.codes import NO_CAUSES, PAGE_CODES
 from tests.support.reference import commands, metrics, settings
 from tests.support.reference.settings import docstrings
 from tests.tidy.repository import ROOT

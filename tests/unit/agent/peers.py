@@ -17,7 +17,7 @@ from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
 from hosting import logs
 from hosting.server import Reply
-from protocol import codec, translate
+from protocol import codec, wire
 from protocol.extension import RawReply, ReplyExtension, RequestExtension
 from protocol.reasons import Reason
 from protocol.values import ComputeUnit, Observation, Resources
@@ -64,8 +64,8 @@ def permit(
 ) -> Reply:
     """A good answer; all that is asked for unless told."""
     granted = request.raw.resources if amount is None else amount
-    slots = translate.permit_slots(granted, VM.slot_bytes)
-    unit = translate.permit_slots(UNIT, VM.slot_bytes)
+    slots = wire.permit_slots(granted, VM.slot_bytes)
+    unit = wire.permit_slots(UNIT, VM.slot_bytes)
     extension = ReplyExtension(
         request.sequence_number, INSTANCE, 0, RawReply(granted, ComputeUnit(UNIT)), reasons
     )

@@ -25,8 +25,9 @@ from agent.node.qos.core.states import ObjectType
 from agent.node.qos.executor import LastWrite
 from agent.node.qos.manager import StrategyStatus
 from agent.program import main
-from protocol.agent_pages import NodePluginsShown, StrategiesShown, read
+from protocol.agent_pages import read
 from protocol.explaining import Document
+from protocol.pages import NodePluginsShown, StrategiesShown
 from tests.support.pages import paged
 
 PLUGINS = (

@@ -8,7 +8,7 @@ from agent.backends.qemu.guest_machine import InformantMachine
 from agent.backends.qemu.ports import GuestSilentError, GuestUnableError
 from hosting.client import HttpClient
 from hosting.server import Reply, Request
-from protocol.machine import GuestMachine, MachineOrder
+from protocol.informant_pages import GuestMachine, MachineOrder
 from tests.support.servers import answering
 
 SHOWN = GuestMachine(7, 2, 1, 2**29, 2**27)

@@ -6,7 +6,7 @@ from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import PermitRequest
 from agent.peers.scheduler import SentRequest
-from protocol import codec, translate
+from protocol import codec, wire
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import PluginResponse
 from tests.support.amounts import UNIT, cu
@@ -17,9 +17,7 @@ def granted(
     vm: Vm, request: PermitRequest, permit: Resources, unit: Resources, sent_s: float
 ) -> events.Event:
     """The event that the link makes of such a reply, by way of its bytes."""
-    reply = PluginResponse(
-        translate.permit_slots(permit, vm.slot_bytes), translate.permit_slots(unit, vm.slot_bytes)
-    )
+    reply = PluginResponse(wire.permit_slots(permit, vm.slot_bytes), wire.permit_slots(unit, vm.slot_bytes))
     return SentRequest(vm, request, b"", 0.0).answered(200, codec.encode(reply), sent_s)
 
 
@@ -32,9 +30,7 @@ class Published:
         self.seen: list[Resources] = []
 
     def __call__(self, request: PermitRequest) -> events.Event:
-        asked = translate.from_slots(
-            translate.request_slots(request.resources, self.vm.slot_bytes), self.vm.slot_bytes
-        )
+        asked = wire.from_slots(wire.request_slots(request.resources, self.vm.slot_bytes), self.vm.slot_bytes)
         if self.is_strict and asked != self.unit * asked.units(self.unit):
             return refusal(request, 400)
         self.is_strict = True

@@ -22,7 +22,7 @@ from agent.core.model import Vm, VmKind, containers_of
 from agent.core.ports import BackendError, Fencing, NotNowError, ResizeRefusedError
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.resources import PODS, Manifest
-from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.informant_pages import GroupAllowance, PodCgroups
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import PodName
 from tests.support.amounts import GIB, cu

@@ -13,9 +13,8 @@ from agent.core.ports import VmDescription
 from agent.daemon.annotations import Overrides, VmDefaults, checks, read
 from agent.daemon.policies import build, standard
 from agent.daemon.runner_factory import vm_of
-from hosting.kubernetes.annotations import MAX_BYTES
+from hosting.kubernetes.annotations import MAX_BYTES, settle
 from hosting.kubernetes.names import BOUNDS, CONFIG, METRICS_PLUGIN, NEON_BOUNDS, NEON_CONFIG, UNIT
-from hosting.kubernetes.settled import settle
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, cu
 from tests.unit.agent.driver import VM

@@ -9,16 +9,29 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from hosting.server import Reply, Request
-from informant.core import events
-from informant.core.apply import apply
-from informant.core.events import AdoptSize, AnswerRequest, GuestAction, GuestEvent
 from informant.core.guard import Guard, GuardSettings
-from informant.core.limits import Control, Write
-from informant.core.plan import plan
+from informant.core.limits import Control, Spare, Write
+from informant.core.plan import apply, plan
 from informant.core.report import CgroupReading, Reading
 from informant.core.sessions import NOTHING
-from informant.core.state import GuestState
-from informant.core.thresholds import Spare
+from informant.core.state import (
+    AdoptSize,
+    AnswerRequest,
+    Done,
+    GroupFound,
+    GuestAction,
+    GuestEvent,
+    GuestRead,
+    GuestSampled,
+    GuestState,
+    ReadGuest,
+    ReportShortage,
+    SizeAdopted,
+    SizeRequested,
+    TimePassed,
+    WriteBegun,
+    WriteEnded,
+)
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
 from informant.service.limits import Guest, LimitController
@@ -95,7 +108,7 @@ class PlannedGuest:
         self.state = GuestState(Guard(self.settings), approves_all=self.approves_all)
         self._slow: list[tuple[Write, OSError | None]] = []
         self._number = 0
-        self.take(events.GroupFound(self.group.read(), self.controls(), *self.kept))
+        self.take(GroupFound(self.group.read(), self.controls(), *self.kept))
         self.look()
 
     def controls(self) -> frozenset[Control]:
@@ -119,7 +132,7 @@ class PlannedGuest:
 
     def look(self) -> None:
         """It is time to look, or a file has changed."""
-        self.take(events.GuestSampled(self.machine.read(), self.controls()))
+        self.take(GuestSampled(self.machine.read(), self.controls()))
 
     def hit(self) -> None:
         """The workload has reached its limit once more, with memory that cannot be dropped."""
@@ -130,7 +143,7 @@ class PlannedGuest:
         until_s = self.now_s + seconds
         while (wake_s := plan(self.state, self.now_s).wake_at_s) is not None and wake_s <= until_s:
             self.now_s = max(self.now_s, wake_s)
-            self.take(events.TimePassed())
+            self.take(TimePassed())
         self.now_s = until_s
 
     def down(self, vcpu_milli: int, memory_bytes: int) -> AnswerRequest | None:
@@ -144,7 +157,7 @@ class PlannedGuest:
     def _ask(self, size: Resources, *, is_upscale: bool) -> AnswerRequest | None:
         self._number += 1
         before = len(self.answers)
-        self.take(events.SizeRequested(self._number, size, is_upscale))
+        self.take(SizeRequested(self._number, size, is_upscale))
         return self.answers[-1] if len(self.answers) > before else None
 
     # ------------------------------------------------------------ what is so
@@ -159,26 +172,26 @@ class PlannedGuest:
         match action:
             case Write():
                 return self._write(action)
-            case events.ReadGuest():
+            case ReadGuest():
                 return self._read()
             case AdoptSize():
                 self.adopted.append(action)
                 self.met.append(action.grown.and_(self.wished[-1] if self.wished else NOTHING))
-                return events.SizeAdopted(self.met[-1])
-            case events.ReportShortage():
+                return SizeAdopted(self.met[-1])
+            case ReportShortage():
                 self.wished.append(action.shortage.resources())
-                return events.Done(action)
+                return Done(action)
             case AnswerRequest():
                 self.answers.append(action)
-                return events.Done(action)
+                return Done(action)
             case _:
                 assert_never(action)
 
     def _read(self) -> GuestEvent:
         try:
-            return events.GuestRead(self.machine.read())
+            return GuestRead(self.machine.read())
         except OSError as error:
-            return events.GuestRead(None, str(error))
+            return GuestRead(None, str(error))
 
     def _write(self, write: Write) -> GuestEvent:
         error = None
@@ -188,13 +201,13 @@ class PlannedGuest:
             error = caught
         if write.is_slow:
             self._slow.append((write, error))
-            return events.WriteBegun(write)
+            return WriteBegun(write)
         return ended(write, error)
 
 
-def ended(write: Write, error: OSError | None) -> events.WriteEnded:
+def ended(write: Write, error: OSError | None) -> WriteEnded:
     reason = "" if error is None else str(error.strerror)
-    return events.WriteEnded(write, reason, isinstance(error, FileNotFoundError))
+    return WriteEnded(write, reason, isinstance(error, FileNotFoundError))
 
 
 def reach_limit(group: FakeCgroup, guard: Guard) -> None:

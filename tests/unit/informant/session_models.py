@@ -13,8 +13,10 @@ from informant.core.sessions import (
     SessionEvent,
     SessionPhase,
     Sessions,
+    TryUpscale,
+    Wishes,
+    WishTiming,
 )
-from informant.core.wishes import TryUpscale, Wishes, WishTiming
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from informant.core.containers import ContainerReading, Containers, Totals
-from informant.core.load import DampedLoad
+from informant.core.containers import ContainerReading, Containers, DampedLoad, Totals
 
 POD = ContainerReading(max_bytes=1000)
 LIMITED = ContainerReading(max_bytes=500, used_bytes=100, hits=3, kills=1, throttled_s=2.0)

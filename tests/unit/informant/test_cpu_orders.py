@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from informant.core.cpu_orders import CpuOrders, CpuSwitch, GuestCpus
-from protocol.machine import MachineOrder
+from protocol.informant_pages import MachineOrder
 
 
 def switches(

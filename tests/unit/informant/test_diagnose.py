@@ -16,7 +16,7 @@ from informant import diagnose
 from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
 from informant.guest.cgroup import FileCgroup
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from informant.program import main
 from tests.support.processes import write_json
 from tests.unit.informant.cgroup_tree import (

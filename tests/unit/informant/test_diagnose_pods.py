@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hosting.cgroups.tree import CgroupTree
-from informant import diagnose_pods
+from informant import diagnose
 from informant.program import main
 from tests.support.virtual_time import virtually
 from tests.unit.informant.pod_trees import MIB, UID, made_pod
@@ -20,8 +20,8 @@ async def test_every_pod_is_told_with_its_limits_and_its_use(is_v2: bool, tmp_pa
     pod.cpu(10, 0.5, throttled_s=2)
     pod.memory(100, 50, limit=256)
     pod.events(hits=3, kills=1)
-    seen = await diagnose_pods.look(CgroupTree(tmp_path))
-    content = json.loads(diagnose_pods.as_json(seen))
+    seen = await diagnose.look_at_pods(CgroupTree(tmp_path))
+    content = json.loads(diagnose.pods_as_json(seen))
     assert (content["cgroupVersion"], content["kubepods"]) == (2 if is_v2 else 1, ["kubepods"])
     (told,) = content["pods"]
     assert told["uid"] == UID
@@ -29,7 +29,7 @@ async def test_every_pod_is_told_with_its_limits_and_its_use(is_v2: bool, tmp_pa
     assert (told["limitHits"], told["kills"], told["throttledSeconds"]) == (3, 1, 2.0)
     assert told["behind"] == []
     assert told["groups"] == {"pod": {"cpus": 0.5, "memoryBytes": 256 * MIB}}
-    lines = list(diagnose_pods.as_text(seen))
+    lines = list(diagnose.pods_as_text(seen))
     assert (
         "  memory                   100 MiB needed, 150 MiB with page cache, 3 hits of the limit, 1 kill"
         in lines
@@ -43,17 +43,17 @@ async def test_what_cannot_be_read_has_its_reason(tmp_path: Path) -> None:
     (tmp_path / pod.path / "cpu.max").unlink()
     (tmp_path / pod.path / "cpu.pressure").unlink()
     (tmp_path / pod.path / "memory.current").write_text("")
-    seen = await diagnose_pods.look(CgroupTree(tmp_path))
+    seen = await diagnose.look_at_pods(CgroupTree(tmp_path))
     lacks = {each.name: each.told for each in seen.findings if not each.is_had}
     assert lacks == {"cpu.max": "is not there", "pressure": "no PSI in this kernel"}
-    (told,) = json.loads(diagnose_pods.as_json(seen))["pods"]
+    (told,) = json.loads(diagnose.pods_as_json(seen))["pods"]
     assert told["fault"].endswith("memory.current says nothing")
-    assert any("cannot be read" in line for line in diagnose_pods.as_text(seen))
+    assert any("cannot be read" in line for line in diagnose.pods_as_text(seen))
 
 
 @virtually
 async def test_a_tree_without_pods_says_what_may_be_wrong(tmp_path: Path) -> None:
-    seen = await diagnose_pods.look(CgroupTree(tmp_path))
+    seen = await diagnose.look_at_pods(CgroupTree(tmp_path))
     assert {each.name: each.told for each in seen.findings if not each.is_had} == {
         "kubelet's tree": "none: is this the host's tree (hostPath /sys/fs/cgroup)?",
         "pods": "none is there",

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from informant.core.guard import Guard, GuardSettings
-from informant.core.limits import GroupLimits
+from informant.core.limits import GroupLimits, Spare
 from informant.core.report import CgroupReading, Reading
-from informant.core.thresholds import Spare
 from protocol.values import Resources
 from protocol.wire import MoreResources
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from informant.core.limits import GroupLimits
+from informant.core.limits import GroupLimits, Spare
 from informant.core.report import CgroupReading, Reading
-from informant.core.thresholds import Spare
 from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST, OF_ONE_GIB, guard, seen
 
 # ------------------------------------------------------------ what others use

@@ -9,11 +9,10 @@ import pytest
 
 from hosting.settings import SettingsError, parse
 from informant.core.guard import Guard, GuardSettings
+from informant.core.limits import Spare, Thresholds
 from informant.core.report import CgroupReading, Reading
-from informant.core.sessions import HEALTH_TOLERANCE
+from informant.core.sessions import HEALTH_TOLERANCE, WishTiming
 from informant.core.shortage import Shortage, ShortageDetector
-from informant.core.thresholds import Spare, Thresholds
-from informant.core.wishes import WishTiming
 from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.informant.cgroup_tree import MIB
 

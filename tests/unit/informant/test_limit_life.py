@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from informant.core import events
 from informant.core.limits import GroupLimits
+from informant.core.state import ProgramEnding
 from informant.guest.machine import GIB
 from protocol.values import Resources
 from tests.unit.informant.cgroup_tree import MIB, FakeCgroup
@@ -46,7 +46,7 @@ def test_the_end_leaves_neither_throttle_nor_freeze_and_begins_none() -> None:
     guest = PlannedGuest(settings=FREEZING)
     guest.down(1500, 2 * GIB)
     guest.hit()
-    guest.take(events.ProgramEnding())
+    guest.take(ProgramEnding())
     guest.passes(2.0)
     guest.hit()
     assert guest.files() == (None, limits(2 * GIB)[1])
@@ -57,7 +57,7 @@ def test_the_end_leaves_neither_throttle_nor_freeze_and_begins_none() -> None:
 def test_a_limit_that_falls_while_the_informant_ends_is_no_throttle_either() -> None:
     guest = held()
     guest.down(1000, 2 * GIB)
-    guest.take(events.ProgramEnding())
+    guest.take(ProgramEnding())
     assert guest.files()[0] is None
     guest.is_held = False
     guest.free()
@@ -72,7 +72,7 @@ def test_a_throttle_that_cannot_be_taken_away_at_the_end_is_known_unless_its_gro
 ) -> None:
     guest = PlannedGuest()
     guest.group.failing[HIGH] = error
-    guest.take(events.ProgramEnding())
+    guest.take(ProgramEnding())
     assert guest.state.fault() == ("" if isinstance(error, FileNotFoundError) else "Input/output error")
 
 

@@ -7,11 +7,18 @@ from typing import Final
 
 import pytest
 
-from informant.core import events
 from informant.core.guard import GuardSettings
 from informant.core.limits import Control, Write
 from informant.core.plan import plan
-from informant.core.state import GuestState, RequestPhase
+from informant.core.state import (
+    AdoptSize,
+    AnswerRequest,
+    GuestSampled,
+    GuestState,
+    ReadGuest,
+    RequestPhase,
+    RequestWithdrawn,
+)
 from informant.guest.machine import GIB
 from protocol.values import Resources
 from protocol.wire import MoreResources
@@ -81,13 +88,13 @@ def test_a_limit_falls_before_a_downscale_is_approved_and_the_others_after_it() 
     assert guest.files() == (2 * GIB - RESERVE, limits(4 * GIB)[1])
     guest.free()
     assert [type(each) for each in guest.done[before:]] == [
-        events.ReadGuest,
+        ReadGuest,
         Write,
-        events.ReadGuest,
+        ReadGuest,
         Write,
         Write,
-        events.AdoptSize,
-        events.AnswerRequest,
+        AdoptSize,
+        AnswerRequest,
     ]
     assert written(guest, before) == [HIGH, MAX, Control.CPU_MAX]
     assert (guest.files(), guest.group.limits.cpu_quota_us) == (limits(2 * GIB), 150_000)
@@ -144,7 +151,7 @@ def test_every_downscale_is_approved_where_that_is_wanted() -> None:
     guest = PlannedGuest(approves_all=True)
     guest.down(1, MIB)
     assert guest.last() == (True, "every downscale is approved here")
-    assert guest.adopted == [events.AdoptSize(Resources(1, MIB), 0, MoreResources(cpu=False, memory=False))]
+    assert guest.adopted == [AdoptSize(Resources(1, MIB), 0, MoreResources(cpu=False, memory=False))]
 
 
 def test_a_workload_that_grows_while_its_limit_falls_is_let_go_on() -> None:
@@ -232,8 +239,8 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back() -> None:
     guest = held()
     guest.down(1000, 2 * GIB)
     guest.up(4000, 3 * GIB)
-    guest.take(events.RequestWithdrawn(2))
-    guest.take(events.RequestWithdrawn(1))
+    guest.take(RequestWithdrawn(2))
+    guest.take(RequestWithdrawn(1))
     assert (guest.files(), guest.answers, guest.state.pending) == (limits(4 * GIB), [], None)
     assert (guest.state.guard.size, guest.state.waiting) == (None, ())
 
@@ -267,7 +274,7 @@ def test_a_look_that_began_before_a_slow_write_does_not_undo_what_is_known_of_it
     guest.machine.others_bytes = GIB
     guest.look()
     lower = guest.state.written.high_bytes
-    guest.take(events.GuestSampled(replace(guest.machine.read(), cgroup=before)))
+    guest.take(GuestSampled(replace(guest.machine.read(), cgroup=before)))
     assert guest.state.written.high_bytes == lower
 
 
@@ -320,7 +327,7 @@ def test_a_limit_rises_before_an_upscale_is_answered_and_the_freeze_ends() -> No
     before = len(guest.done)
     guest.up(1000, 3 * GIB)
     assert written(guest, before) == [MAX, HIGH, FREEZE]
-    assert isinstance(guest.done[-1], events.AnswerRequest)
+    assert isinstance(guest.done[-1], AnswerRequest)
     assert (guest.files(), is_frozen(guest.group), guest.met[-1]) == (limits(3 * GIB), False, MEMORY)
 
 

@@ -14,10 +14,10 @@ import pytest
 from hosting.cgroups.tree import CgroupTree
 from hosting.server import Reply, Request
 from informant.core import report
-from informant.service.pods import NodeInformant
+from informant.node import NodeInformant
 from informant.settings import NodeSettings
 from protocol import codec, exporter
-from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.informant_pages import GroupAllowance, PodCgroups
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.informant.guests import NOTHING_WISHED, Agent, Network

@@ -7,7 +7,7 @@ import pytest
 
 from hosting.settings import SettingsError, parse
 from informant.core.guard import MIB, GuardSettings
-from informant.core.thresholds import Spare, Thresholds
+from informant.core.limits import Spare, Thresholds
 from informant.settings import NodeSettings
 
 FULL = """

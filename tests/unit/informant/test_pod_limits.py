@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from informant.core.containers import POD, ContainerReading
+from informant.core.limits import MIB, Spare, Thresholds
 from informant.core.pod_limits import Held, PodLimits
 from informant.core.report import PodReading, Reading
 from informant.core.shortage import Shortage, ShortageDetector
-from informant.core.thresholds import MIB, Spare, Thresholds
 from protocol.wire import MoreResources
 
 AT: Final = Thresholds(spare=Spare(margin_bytes=8 * MIB, left_bytes=4 * MIB, left_share=0.1))

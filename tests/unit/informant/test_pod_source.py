@@ -9,7 +9,7 @@ import pytest
 from hosting.cgroups.tree import CgroupTree
 from informant.core.containers import POD
 from informant.guest.pod import PodSource, node_bytes
-from protocol.pod_cgroups import GroupAllowance, PodCgroups
+from protocol.informant_pages import GroupAllowance, PodCgroups
 from protocol.values import Resources
 from protocol.wire import MoreResources
 from tests.unit.informant.pod_trees import MIB, UID, MadeGroup, made_pod

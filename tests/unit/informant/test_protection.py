@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from informant.guest import libc, protection, watching
+from informant.guest import kernel, protection, watching
 from informant.guest.cgroup import FileCgroup
-from informant.guest.findings import Finding
+from informant.guest.kernel import Finding
 from informant.guest.protection import own_group, protect, resident_bytes
 from informant.guest.watching import SourceName
-from informant.service import event_sources
+from informant.service.informant import open_sources
 from informant.settings import InformantSettings
 from tests.unit.hosting.raw_peers import PATIENCE_S
 from tests.unit.informant.cgroup_tree import ROOT, FakeCgroup, Kernel, Tree, as_nobody, descriptors, refusing
@@ -53,7 +53,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     system = System()
     monkeypatch.setattr(os, "setpriority", system.setpriority)
     monkeypatch.setattr(os, "getpriority", system.getpriority)
-    monkeypatch.setattr(libc, "mlockall", system.flags.append)
+    monkeypatch.setattr(kernel, "mlockall", system.flags.append)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (UNLIMITED, UNLIMITED))
     return system
 
@@ -93,7 +93,7 @@ def test_everything_is_had_where_the_guest_lets_it(group: Path, proc: Path, syst
     assert (group / "cpu.weight").read_text() == "10000"
     assert (system.nice, system.whose) == (-20, {(os.PRIO_PROCESS, 0)})
     # What is touched: pages that are never used would only take the guest's memory.
-    assert system.flags == [libc.MCL_CURRENT | libc.MCL_FUTURE | libc.MCL_ONFAULT] == [7]
+    assert system.flags == [kernel.MCL_CURRENT | kernel.MCL_FUTURE | kernel.MCL_ONFAULT] == [7]
 
 
 def test_a_measure_that_is_refused_says_what_is_so_instead_and_leaves_the_others(
@@ -101,7 +101,7 @@ def test_a_measure_that_is_refused_says_what_is_so_instead_and_leaves_the_others
 ) -> None:
     system.nice = 5
     monkeypatch.setattr(os, "setpriority", refusing(errno.EACCES))
-    monkeypatch.setattr(libc, "mlockall", refusing(errno.ENOMEM))
+    monkeypatch.setattr(kernel, "mlockall", refusing(errno.ENOMEM))
     assert found(protect(group, proc)) == {
         "oom_score_adj": (True, "-1000"),
         "priority": (False, "nice 5: -20 was refused (permission denied)"),
@@ -305,7 +305,7 @@ async def test_limits_are_listened_to_and_pressure_where_the_group_tells_it(
     monkeypatch.setattr(watching, "PollSource", kernel)
     group = Tree(tmp_path / "group", without=("cpu.pressure",)).path
     settings = given({"memory": {"waitingShare": 0.2, "over": 2}, "cpu": {"over": 4}})
-    sources, findings = event_sources.open_all(FileCgroup(group), settings, PSI)
+    sources, findings = open_sources(FileCgroup(group), settings, PSI)
     for source in sources[:1]:
         assert source.name == "inotify"
         source.close()
@@ -325,7 +325,7 @@ async def test_what_is_not_wanted_is_not_tried_and_what_is_refused_says_why(
     monkeypatch.setattr(watching, "PollSource", kernel)
     lacking = FakeCgroup(lacking={"memory.events": "is not there"})
     settings = given({"memory": {"waitingShare": None}, "events": "poll"})
-    sources, findings = event_sources.open_all(lacking, settings, PSI)
+    sources, findings = open_sources(lacking, settings, PSI)
     assert (sources, set(kernel.paths)) == ((), {PSI / "cpu"})
     assert findings == (
         Finding(_trigger_of(PSI / "memory"), False, NOT_WANTED),
@@ -338,7 +338,7 @@ async def test_pressure_is_left_alone_where_another_source_is_named(
     events: SourceName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "PollSource", Kernel(10**9))
-    assert event_sources.open_all(None, InformantSettings(events=events), PSI) == (
+    assert open_sources(None, InformantSettings(events=events), PSI) == (
         (),
         tuple(Finding(_trigger_of(PSI / resource), False, NOT_WANTED) for resource in ("memory", "cpu")),
     )
@@ -347,10 +347,10 @@ async def test_pressure_is_left_alone_where_another_source_is_named(
 async def test_a_way_of_hearing_says_which_ones_could_not_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libc, "inotify_init", refusing(errno.EMFILE))
+    monkeypatch.setattr(kernel, "inotify_init", refusing(errno.EMFILE))
     group = Tree(tmp_path / "group").path
     before = descriptors()
-    sources, findings = event_sources.open_all(FileCgroup(group), InformantSettings(), PSI)
+    sources, findings = open_sources(FileCgroup(group), InformantSettings(), PSI)
     told = "by polling; no inotify: too many open files; no poll: operation not permitted"
     assert findings[0] == Finding("events of memory.events", True, told)
     for source in sources:

@@ -18,8 +18,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from informant.core.sessions import NOTHING, Resume, Session, SessionEvent, SessionPhase, Sessions, Suspend
-from informant.core.wishes import TryUpscale, Wishes
+from informant.core.sessions import (
+    NOTHING,
+    Resume,
+    Session,
+    SessionEvent,
+    SessionPhase,
+    Sessions,
+    Suspend,
+    TryUpscale,
+    Wishes,
+)
 from protocol.sequence import AnswerOrder
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources

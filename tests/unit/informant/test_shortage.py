@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from informant.core.limits import Spare, Thresholds
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Shortage, ShortageDetector
-from informant.core.thresholds import Spare, Thresholds
 from protocol.texts import counted
 from protocol.wire import MoreResources
 

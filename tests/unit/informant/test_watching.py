@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from informant.guest import libc, watching
+from informant.guest import kernel, watching
 from informant.guest.watching import (
     SOURCES,
     EventSource,
@@ -257,7 +257,7 @@ def test_a_source_that_cannot_be_had_leaves_no_descriptor_behind(
         PollSource(path)
     assert descriptors() == before, "while the error is still being told"
     assert caught.value.errno == errno.EPERM
-    monkeypatch.setattr(libc, "inotify_add_watch", refusing(errno.ENOSPC))
+    monkeypatch.setattr(kernel, "inotify_add_watch", refusing(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         InotifySource(path)
     assert descriptors() == before
@@ -267,19 +267,19 @@ def test_a_source_that_cannot_be_had_leaves_no_descriptor_behind(
 
 
 def test_errors_of_the_c_library_carry_number_and_text(tmp_path: Path) -> None:
-    instance = libc.inotify_init()
+    instance = kernel.inotify_init()
     try:
         assert not os.get_blocking(instance)
         assert not os.get_inheritable(instance)
         with pytest.raises(FileNotFoundError) as caught:
-            libc.inotify_add_watch(instance, tmp_path / "nothing", libc.IN_MODIFY)
+            kernel.inotify_add_watch(instance, tmp_path / "nothing", kernel.IN_MODIFY)
         assert (caught.value.errno, caught.value.strerror) == (errno.ENOENT, os.strerror(errno.ENOENT))
     finally:
         os.close(instance)
     with pytest.raises(OSError, match="Bad file"):
-        libc.inotify_add_watch(instance, tmp_path, libc.IN_MODIFY)
+        kernel.inotify_add_watch(instance, tmp_path, kernel.IN_MODIFY)
     with pytest.raises(OSError, match="Invalid"):
-        libc.mlockall(1 << 20)  # there is no such flag
+        kernel.mlockall(1 << 20)  # there is no such flag
 
 
 # ---------------------------------------------------------------- who is asked first
@@ -290,7 +290,7 @@ NO_POLL = {"poll": "operation not permitted"}
 
 
 async def test_poll_is_next_on_the_kernels_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libc, "inotify_init", refusing(errno.EMFILE))
+    monkeypatch.setattr(kernel, "inotify_init", refusing(errno.EMFILE))
     with real_group() as group:
         watched = kernels(group, PollSource)
         source, lacks = listen(watched.path)

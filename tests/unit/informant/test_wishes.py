@@ -4,8 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from informant.core.sessions import NOTHING, Session, SessionPhase, Sessions
-from informant.core.wishes import TryUpscale, Wishes, WishTiming
+from informant.core.sessions import NOTHING, Session, SessionPhase, Sessions, TryUpscale, Wishes, WishTiming
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 

@@ -8,8 +8,7 @@ import click
 import msgspec
 from click.testing import CliRunner, Result
 
-from parley.explain.command import explain_command
-from parley.listing.command import commands
+from parley.commands import commands, explain_command
 from parley.reach.ports import Answered, Command, Got, NoAnswer, Reach
 
 REFUSED = "does not answer: connection refused"

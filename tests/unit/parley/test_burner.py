@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parley.burner import CALM_S, PATIENCE_S, Burner, Maximum
+from parley.children import CALM_S, PATIENCE_S, Burner, Maximum
 from parley.observer import SizeChange
 from protocol.values import Resources
 from tests.unit.parley.top_documents import in_short, vm

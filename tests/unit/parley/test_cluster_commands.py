@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 from click.testing import CliRunner, Result
 
-from parley.cluster_commands import status_command, top_command
+from parley.agent_commands import status_command, top_command
 from parley.listing.output import GONE
 from parley.reach.ports import Answered, Command, Got, NoAnswer, Reach
 from parley.top.model import Column

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 import hosting.kubernetes
 from hosting.kubernetes.resources import PODS
-from parley.reach import cluster_options
-from parley.reach.cluster_options import NO_EXTRA, ByCluster
+from parley.reach import ways
 from parley.reach.ports import Got, NoAnswer
+from parley.reach.ways import NO_EXTRA, ByCluster
 from tests.support.kube_api import FakeApiServer, serving
 
 WAY = ByCluster()
@@ -119,7 +119,7 @@ def test_in_a_pod_the_service_account_will_do(
     at_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setattr(cluster_options, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(ways, "SERVICE_ACCOUNT", tmp_path)
     assert WAY.namespace(options()) == "default"
     (tmp_path / "namespace").write_text("tools")
     assert WAY.namespace(options()) == "tools"

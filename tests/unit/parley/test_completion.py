@@ -12,11 +12,10 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from parley.explain.command import explain_command
-from parley.listing import completing
-from parley.listing.command import commands
+from parley.commands import commands, explain_command
 from parley.listing.output import NOBODY
 from parley.program import main
+from parley.reach import ways
 from tests.support.waiting import PATIENCE_S
 from tests.tidy.repository import ROOT
 from tests.unit.parley.fake_reach import FakeReach, FakeWay
@@ -112,7 +111,7 @@ def test_a_way_that_fails_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
             click.echo("the token travels unprotected", err=True)
             raise click.UsageError("no such context")
 
-    assert completing.items(Failing(FakeReach(None)), "vms", {"where": ""}, "") == []
+    assert ways.items(Failing(FakeReach(None)), "vms", {"where": ""}, "") == []
     assert capsys.readouterr() == ("", "")
 
 

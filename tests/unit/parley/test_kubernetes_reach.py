@@ -12,7 +12,7 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.connection import ApiCall, ApiCredentials
 from hosting.kubernetes.errors import CredentialsError
 from hosting.kubernetes.resources import PODS, SECRETS
-from parley.reach.api_faults import Installation
+from parley.reach.installation import Installation
 from parley.reach.kubernetes import KubernetesReach
 from parley.reach.ports import Got, NoAnswer
 from tests.support.kube_api import FakeApiServer, Program

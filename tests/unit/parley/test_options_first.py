@@ -7,10 +7,8 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from parley.cluster_commands import OptionsFirstGroup
-from parley.explain.command import explain_command
-from parley.listing.command import commands
-from parley.program import kubectl_main
+from parley.commands import commands, explain_command
+from parley.program import OptionsFirstGroup, kubectl_main
 from tests.unit.parley.fake_reach import FakeWay
 from tests.unit.parley.listing.test_lists import reach
 

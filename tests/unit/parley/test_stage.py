@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.stage import Stage
+from parley.scene import Stage
 from protocol.values import Resources
 
 STAGE = Stage(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from hosting import client_options
+from hosting import options
 from parley.program import main
 from tests.support.pages import AgentPage, paged
 from tests.unit.parley.top_documents import document, vm
@@ -85,9 +85,9 @@ def test_an_authority_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_a_token_that_would_travel_unprotected_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     urls = ["http://node-a:1", "https://node-b:1", "http://127.0.0.1:1", "http://[::1]:1"]
-    client_options.warn_of_plain_tokens(urls, None)
+    options.warn_of_plain_tokens(urls, None)
     assert capsys.readouterr().err == ""
-    client_options.warn_of_plain_tokens(urls, TOKEN)
+    options.warn_of_plain_tokens(urls, TOKEN)
     assert capsys.readouterr().err == (
         "the token travels unprotected to http://node-a:1; https:// would protect it\n"
     )

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hosting import client_options
-from parley.top import command
+from hosting import options
+from parley import agent_commands
 
 
 def call(*arguments: str) -> Result:
     """Run the command without a terminal."""
-    return CliRunner().invoke(command.top, list(arguments))
+    return CliRunner().invoke(agent_commands.top, list(arguments))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def call(*arguments: str) -> Result:
     ],
 )
 def test_an_address_is_a_url_or_host_and_port(given: str, url: str) -> None:
-    assert client_options.Address().convert(given, None, None) == url
+    assert options.Address().convert(given, None, None) == url
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,14 @@ def test_what_is_no_address_and_too_many_are_refused(given: str) -> None:
     assert done.exit_code == 2
     assert "no address of an agent" in done.output
     assert "\x1b" not in done.output
-    many = call(*(f"--agent=node-{number}" for number in range(command.MAX_AGENTS + 1)))
+    many = call(*(f"--agent=node-{number}" for number in range(agent_commands.MAX_TOP_AGENTS + 1)))
     assert (many.exit_code, "at most 64 agents" in many.output) == (2, True)
 
 
 def test_agents_may_be_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARLEY_AGENT", " ".join(f"node-{number}" for number in range(command.MAX_AGENTS + 1)))
+    monkeypatch.setenv(
+        "PARLEY_AGENT", " ".join(f"node-{number}" for number in range(agent_commands.MAX_TOP_AGENTS + 1))
+    )
     done = call()
     assert (done.exit_code, "at most 64 agents" in done.output) == (2, True)
 
@@ -62,7 +64,7 @@ def test_a_token_is_warned_of_where_agents_are_far_and_not_for_schedulers(
         def run(_: object) -> int:
             return 0
 
-    monkeypatch.setattr(command, "loaded_app", lambda _: NoScreen)
+    monkeypatch.setattr(agent_commands, "_loaded_app", lambda _: NoScreen)
     (tmp_path / "token").write_text("0123456789abcdef")
     done = call("--agent", "node-a:1", "--scheduler", "s-1:2", "--token-file", str(tmp_path / "token"))
     assert done.exit_code == 0

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.reach.paths import path_of
-from parley.top import details, texts
+from parley.reach import asking
+from parley.reach.ports import NoAnswer
+from parley.reach.ways import path_of
+from parley.top import details
 from parley.top.model import (
     AWAY,
     MAX_NOTICES,
@@ -198,7 +200,9 @@ def test_the_title_says_what_is_seen() -> None:
     "body", [b"", b"{", b"[]", b"7", b"\xff\xff", b"[" * 100_000, b"1" * 10_000, b'{"a": NaN']
 )
 def test_what_is_no_json_object_is_no_document(body: bytes) -> None:
-    assert texts.document(body) is None
+    answer = asking.read("it", 200, body, token_hint="")
+    assert isinstance(answer, NoAnswer)
+    assert "no JSON object" in answer.fault
 
 
 def test_the_details_hold_plan_reasons_and_the_journal() -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("textual", reason="needs textual: pip install -e '.[top]'")
 from agent.daemon import vm_pages
 from hosting import logs
 from hosting.server import Reply, Request, Route, Server, ServerLimits
-from parley.reach.direct import DirectReach
+from parley.reach.asking import DirectReach
 from parley.top import details
 from parley.top.model import Column, rows_of
 from parley.top.source import ReachSource

@@ -15,7 +15,7 @@ from labs.vms.load.client import LoadError
 from labs.vms.load.plan import GuestLoad
 from labs.vms.running import GuestError, GuestSetup
 from parley import vm_stage
-from parley.stage import Stage
+from parley.scene import Stage
 from tests.support.virtual_time import now_s, virtually
 from tests.support.waiting import until
 

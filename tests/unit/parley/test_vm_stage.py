@@ -14,8 +14,7 @@ from labs.vms.image import VmImage
 from labs.vms.running import GuestError, GuestSetup, RunningGuest
 from parley import vm_stage
 from parley.program import main
-from parley.scene import NODE
-from parley.stage import StageError
+from parley.scene import NODE, StageError
 from parley.vm_stage import LEAST, MORE, MOST, REST_S, STEP, TURN_S, GuestScene, GuestVm, wanted_load
 from scheduler.clusters.file import ClusterFile
 

@@ -207,3 +207,36 @@ def test_the_rule_of_a_fault_says_what_would_be_right() -> None:
 
 def test_the_parser_reads_one_value_and_ignores_the_rest() -> None:
     assert lenient.parse(b" [1] [2]") == [1]
+
+
+@pytest.mark.parametrize(
+    ("message", "content", "twice", "earlier"),
+    [
+        (wire.RawResources, {"cpu": "1", "memory": "1Gi"}, '"cpu": "1"', '"cpu": "1e401"'),
+        (wire.RawResources, {"cpu": "1", "memory": "1Gi"}, '"cpu": "1"', '"cpu": "one"'),
+        (wire.AgentRequest, EXTENDED, '"sequenceNumber": 1', f'"sequenceNumber": {2**64}'),
+        (wire.AgentRequest, EXTENDED, '"lastPermit"', '"lastPermit": {"cpu": "1m1", "memory": "1"}'),
+        (wire.AgentRequest, EXTENDED, '"lastPermit"', '"lastPermit": {"cpu": "0.1m", "memory": "1"}'),
+        (
+            wire.AgentRequest,
+            EXTENDED,
+            '"raw"',
+            '"raw": {"resources": {"cpu": "1", "memory": "1"}, "lastPermit": null, "computeUnit": null, "apart": true}',
+        ),
+    ],
+)
+def test_both_readers_look_at_the_last_duplicate_alone(
+    message: Any, content: dict[str, Any], twice: str, earlier: str
+) -> None:
+    body = json.dumps(content).replace(twice, f"{earlier}, {twice}", 1).encode()
+    strict = codec.strict(message)(body)
+    assert lenient.read(message, body) == strict
+    assert strict == codec.strict(message)(json.dumps(content).encode())
+
+
+def test_the_last_duplicate_is_judged_and_so_is_the_form_of_those_before_it() -> None:
+    assert _refused(wire.RawResources, b'{"cpu":"1","memory":"1","cpu":"1e401"}').faults
+    assert _refused(wire.RawResources, b'{"cpu":[],"memory":"1","cpu":"1"}').faults
+    assert _refused(
+        wire.AgentRequest, b'{"sequenceNumber":18446744073709551616,"sequenceNumber":null}'
+    ).faults

@@ -10,7 +10,7 @@ from hosting.client import Answered, HttpClient
 from labs.vms.machine import MEMORY_BLOCK_BYTES
 from labs.vms.running import RunningGuest, paths_of
 from protocol import codec
-from protocol.machine import GuestMachine
+from protocol.informant_pages import GuestMachine
 from tests.support.waiting import shown
 from tests.vm.guest.agents import ANSWER_S, GuestAgent
 from tests.vm.guest.inside import Inside

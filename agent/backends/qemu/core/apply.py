@@ -22,7 +22,7 @@ from agent.backends.qemu.core.steps import (
     Step,
     UnplugCpu,
 )
-from protocol.machine import GuestMachine
+from protocol.informant_pages import GuestMachine
 from protocol.texts import counted
 from protocol.values import Resources
 

@@ -7,7 +7,7 @@ from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
 from agent.backends.qemu.core.steps import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem
 from protocol import quantities
 from protocol.agent_pages import MachineShown, SlotsShown
-from protocol.machine import GuestMachine
+from protocol.informant_pages import GuestMachine
 from protocol.texts import counted
 from protocol.values import Observation, Resources
 

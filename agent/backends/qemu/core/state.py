@@ -8,7 +8,7 @@ from typing import Final
 from agent.backends.qemu.core.machine import MachineFacts, MachineLook
 from agent.backends.qemu.core.rules import GuestRules
 from agent.backends.qemu.core.steps import Step
-from protocol.machine import GuestMachine
+from protocol.informant_pages import GuestMachine
 from protocol.values import Resources
 
 MILLI: Final = 1000

@@ -17,8 +17,7 @@ from hosting.kubernetes.api import (
 )
 from hosting.kubernetes.connection import KubeContext, context_of
 from hosting.kubernetes.errors import refusal
-from hosting.kubernetes.patches import JSON_PATCH, STRATEGIC_PATCH
-from hosting.kubernetes.resources import PODS, Manifest
+from hosting.kubernetes.resources import JSON_PATCH, PODS, STRATEGIC_PATCH, Manifest
 from hosting.server import Reply, Request
 from tests.support.kube_api import FakeApiServer, serving, writes
 from tests.support.kube_store import RefusalError

@@ -11,16 +11,17 @@ from msgspec.structs import replace
 
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
-from parley.explain.core.evidence import CAUSE_ADVICE, NO_CAUSES, CauseCode, Evidence
-from parley.explain.core.facts import restarts_of
+from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence
 from parley.explain.core.lines import MAX_LINES, answer
-from parley.reach.answers import decoded
+from parley.explain.core.words import restarts_of
+from parley.reach.asking import decoded
 from parley.reach.ports import Got, NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
 from protocol.agent_pages import VmInFull, read
 from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
-from protocol.reasons import PAGE_CODES, ErrorCode, ReasonCode
+from protocol.reasons import ErrorCode, ReasonCode
 from scheduler.permits.core.ledger import OverCause
+from tests.support.codes import NO_CAUSES, PAGE_CODES
 from tests.unit.parley.explain.cases import (
     GOLDEN,
     NO_AGENT,

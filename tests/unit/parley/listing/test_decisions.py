@@ -11,9 +11,8 @@ import pytest
 
 from hosting.lifecycle import Stop
 from parley.listing import watching
-from parley.listing.core.decisions import DecisionFilter, is_named, line, of_events, wide_line
-from parley.listing.core.follow import Follow
-from parley.listing.moments import ago, instant
+from parley.listing.core.decisions import Follow, VmFilter, is_named, line, of_events, wide_line
+from parley.listing.history import ago, instant
 from parley.reach.ports import NoAnswer
 from protocol.agent_pages import JournalEvent
 from protocol.explaining import (
@@ -126,7 +125,7 @@ def test_names_are_globs_within_a_namespace_or_with_one(
 
 
 def test_filters_of_decisions_hold_together() -> None:
-    wanted = DecisionFilter("shop", ("w*",), ("n1",), frozenset({DecisionOutcome.DENIED}))
+    wanted = VmFilter("shop", ("w*",), ("n1",), outcomes=frozenset({DecisionOutcome.DENIED}))
     assert wanted.passes(decision(**DENIED))
     for other in ({"node": "n2"}, {"vm": "shop/x"}, {"vm": "bank/web"}, {"outcome": DecisionOutcome.HELD}):
         assert not wanted.passes(decision(**(DENIED | other)))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.listing import documents
 from parley.listing.core.tables import NOTHING, TableColumn, natural, table
+from parley.reach import asking
 from parley.reach.ports import NoAnswer
 from protocol.explaining import (
     AmountShown,
@@ -307,13 +307,13 @@ def test_pages_are_followed_to_the_last_vm() -> None:
 def test_pages_without_end_are_cut_and_that_is_said() -> None:
     endless = FakeReach({"/v1/state": page(VMS[0], continue_="again")})
     assert json.loads(called(endless, "vms", "-A", "-o", "json").stdout)["isCut"]
-    assert len(endless.asked) == documents.MAX_PAGES
+    assert len(endless.asked) == asking.MAX_PAGES
     assert "there are more: only the first 100 VMs" in called(endless, "vms", "-A").stderr
 
 
 async def test_a_restart_between_two_pages_is_no_list() -> None:
     other = StatePage(instance="j", epoch=0, at="")
-    found = await documents.state(FakeReach({"/v1/state": [page(VMS[0], continue_="x"), other]}))
+    found = await asking.state(FakeReach({"/v1/state": [page(VMS[0], continue_="x"), other]}))
     assert isinstance(found, NoAnswer)
     assert "ask again" in found.fault
 

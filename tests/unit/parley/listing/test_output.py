@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hosting.lifecycle import INTERRUPTED, Stop
 from parley import status
-from parley.cluster_commands import status_command
+from parley.agent_commands import status_command
 from parley.listing import output
 from parley.reach.ports import Answered, NoAnswer
 from tests.unit.parley.fake_reach import FakeReach, FakeWay, called

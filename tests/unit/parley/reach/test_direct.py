@@ -9,12 +9,11 @@ from click.testing import CliRunner
 
 from hosting import server
 from hosting.server import HangUp, Reply, Request
-from parley.explain.command import explain_command
-from parley.reach import addresses
-from parley.reach.addresses import ByAddress
-from parley.reach.answers import read
-from parley.reach.direct import DirectReach
+from parley.commands import explain_command
+from parley.reach import ways
+from parley.reach.asking import DirectReach, read
 from parley.reach.ports import Answered, Got, NoAnswer
+from parley.reach.ways import ByAddress
 from protocol.reasons import ErrorCode
 from tests.support.servers import GARBAGE, Answer, answering
 from tests.unit.parley.top_documents import NASTY
@@ -159,7 +158,7 @@ def test_addresses_come_from_the_environment_and_the_command_line_wins(
 ) -> None:
     taken: list[dict[str, Any]] = []
 
-    class Noting(addresses.ByAddress):
+    class Noting(ways.ByAddress):
         def reach(self, options: Any) -> Any:
             taken.append(dict(options))
             raise SystemExit(0)

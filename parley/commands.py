@@ -1,4 +1,4 @@
-"""The commands that list: `nodes`, `pools`, `vms`, `history` and `watch`, for every way to reach the programs."""
+"""The commands about VMs, nodes and pools for every way to reach the programs: `explain`, and the lists `nodes`, `pools`, `vms`, `history` and `watch`."""
 
 import sys
 from collections.abc import Callable
@@ -6,10 +6,43 @@ from typing import Any, Final
 
 import click
 
-from parley.listing.namespaces import chosen_namespace, full_name, namespace_options
-from parley.reach.paths import path_of
 from parley.reach.ports import Command, Way
-from parley.reach.vm_names import complete_nodes, complete_pools, complete_vms
+from parley.reach.ways import TEXT_OR_JSON, chosen_namespace, complete, full_name, namespace_options, path_of
+
+
+def explain_command(way: Way) -> click.Command:
+
+    @click.command("explain")
+    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete(way, "vms"))
+    @click.option("--namespace", "-n", help="The namespace of a VM that is named without one.")
+    @click.option(
+        "--decisions",
+        type=click.IntRange(0, 16),
+        default=0,
+        show_default=True,
+        help="List so many of the last decisions, too, the newest first.",
+    )
+    @TEXT_OR_JSON
+    @way.options
+    def explain(vm: str, namespace: str | None, decisions: int, output: str, **options: Any) -> None:
+        """Say why a VM has the size that it has. The cause is told in two lines, then the facts behind it, in at most 12.
+
+        The scheduler that leads and the VM's agent are both asked. If only one of them answers, that is said, and the other's part is
+        left out.
+
+        The code in brackets at the end of the first line is for scripts, as is `cause.code` in JSON.
+
+        Exit codes: 0; 1 when nobody answers, or nobody who answers knows the VM; 2 for a wrong command line; 130 after Ctrl-C; 141 when the reader of the output has gone.
+        """
+        from parley.explain import program  # noqa: PLC0415 - `--version` should not load the client
+
+        name = full_name(way, vm, namespace, options)
+        if path_of(name) is None:
+            raise click.UsageError(f"{vm!r} names no VM: give NAMESPACE/NAME, or NAME and --namespace")
+        sys.exit(program.run(way.reach(options), name, decisions, output))
+
+    return explain
+
 
 _NODE_SORTS: Final = ("node", "reservable", "reserved", "free", "buffer", "pressure", "over-full")
 _POOL_SORTS: Final = ("name", "units", "max", "vms", "waiting", "state")
@@ -31,7 +64,6 @@ _WATCH_CODES: Final = _CODES.replace("130 after Ctrl-C; ", "").replace("0;", "0,
 
 
 def commands(way: Way) -> tuple[click.Command, ...]:
-    """All of them, which reach the programs by `way`."""
     return _nodes(way), _pools(way), _vms(way), _history(way), _watch(way)
 
 
@@ -78,7 +110,7 @@ def _nodes_option(way: Way) -> Callable[[Command], Command]:
         "--node",
         "nodes",
         multiple=True,
-        shell_complete=complete_nodes(way),
+        shell_complete=complete(way, "nodes"),
         help="On nodes whose names match this glob; may be given again.",
     )
 
@@ -95,7 +127,7 @@ def _outcomes_option(command: Command) -> Command:
 
 def _nodes(way: Way) -> click.Command:
     @click.command("nodes", epilog=f"Exit codes: {_CODES}")
-    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_nodes(way))
+    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete(way, "nodes"))
     @click.option("--over-full", is_flag=True, help="Nodes with more reserved than may be.")
     @click.option(
         "--pressure", is_flag=True, help="Nodes with pressure: growth was denied there for want of room."
@@ -111,7 +143,7 @@ def _nodes(way: Way) -> click.Command:
         The filters together must all hold.
         """
         from parley.listing import program  # noqa: PLC0415 - `--version` should not load the client
-        from parley.listing.core.filters import NodeFilter  # noqa: PLC0415 - as above
+        from parley.listing.core.tables import NodeFilter  # noqa: PLC0415 - as above
 
         style = program.Style(output, sort, has_heads=not no_headers)
         wanted = NodeFilter(names, options.pop("over_full"), options.pop("pressure"))
@@ -122,7 +154,7 @@ def _nodes(way: Way) -> click.Command:
 
 def _pools(way: Way) -> click.Command:
     @click.command("pools", epilog=f"Exit codes: {_CODES}")
-    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_pools(way))
+    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete(way, "pools"))
     @click.option(
         "--state",
         "states",
@@ -140,7 +172,7 @@ def _pools(way: Way) -> click.Command:
         The filters together must all hold.
         """
         from parley.listing import program  # noqa: PLC0415 - `--version` should not load the client
-        from parley.listing.core.filters import PoolFilter  # noqa: PLC0415 - as above
+        from parley.listing.core.tables import PoolFilter  # noqa: PLC0415 - as above
 
         style = program.Style(output, sort, has_heads=not no_headers)
         wanted = PoolFilter(names, options.pop("states"))
@@ -151,14 +183,14 @@ def _pools(way: Way) -> click.Command:
 
 def _vms(way: Way) -> click.Command:
     @click.command("vms", epilog=f"Exit codes: {_CODES}")
-    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete_vms(way))
+    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete(way, "vms"))
     @namespace_options
     @_nodes_option(way)
     @click.option(
         "--pool",
         "pools",
         multiple=True,
-        shell_complete=complete_pools(way),
+        shell_complete=complete(way, "pools"),
         help="In pools whose names match this glob; may be given again.",
     )
     @_outcomes_option
@@ -170,10 +202,11 @@ def _vms(way: Way) -> click.Command:
         NAME may be a glob, such as 'web-*'; with a slash it names the namespace, too: 'ci-*/web-*'. The filters together must all hold.
         """
         from parley.listing import program  # noqa: PLC0415 - `--version` should not load the client
+        from parley.listing.core.decisions import VmFilter, outcomes_of  # noqa: PLC0415 - as above
 
         chosen = chosen_namespace(way, options)
         nodes, pools, outcomes = (options.pop(name) for name in ("nodes", "pools", "outcomes"))
-        wanted = program.VmFilter(chosen, names, nodes, pools, program.outcomes_of(outcomes))
+        wanted = VmFilter(chosen, names, nodes, pools, outcomes_of(outcomes))
         style = program.Style(output, sort, has_heads=not no_headers)
         sys.exit(program.vms(way.reach(options), wanted, style))
 
@@ -182,7 +215,7 @@ def _vms(way: Way) -> click.Command:
 
 def _history(way: Way) -> click.Command:
     @click.command("history", epilog=f"Exit codes: {_CODES}")
-    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete_vms(way))
+    @click.argument("vm", metavar="[NAMESPACE/]NAME", shell_complete=complete(way, "vms"))
     @click.option("--namespace", "-n", help="The namespace of a VM that is named without one.")
     @_outcomes_option
     @click.option("--no-headers", is_flag=True, help="Leave the heads of the columns out.")
@@ -214,7 +247,7 @@ def _history(way: Way) -> click.Command:
 
 def _watch(way: Way) -> click.Command:
     @click.command("watch", epilog=f"Exit codes: {_WATCH_CODES}")
-    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete_vms(way))
+    @click.argument("names", metavar="[[NAMESPACE/]NAME]...", nargs=-1, shell_complete=complete(way, "vms"))
     @namespace_options
     @_nodes_option(way)
     @_outcomes_option

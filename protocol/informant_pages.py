@@ -1,7 +1,9 @@
-"""The machine of a guest as its informant shows and switches it: `GET /machine` and `PUT /machine`. Both are our own, and published peers have neither.
+"""An informant's own pages, which published peers do not have: the machine of a guest, and the control groups of a pod.
 
-A hypervisor tells the plugged resources, and the guest alone tells the part that it uses: a vCPU counts when the guest's kernel has it
-online, memory when its blocks are online. See docs/reference/protocol.md ("The machine of a guest").
+`GET /machine` and `PUT /machine`: a hypervisor tells the plugged resources, and the guest alone tells the part that it uses: a vCPU counts
+when the guest's kernel has it online, memory when its blocks are online. `GET /pods/{uid}/cgroups`: the API server tells a kubelet's view
+of a pod, up to seconds later; the kernel's groups tell which containers have processes, and the limits. See docs/reference/protocol.md
+("The machine of a guest", "The control groups of a pod").
 """
 
 from typing import Annotated
@@ -46,3 +48,24 @@ class MachineOrder(Message, frozen=True):
     generation: Uint64
     online_cpus: CpuCount | None = field(name="onlineCPUs", default=None)
     sequence_number: Uint64 = field(name="sequenceNumber", default=0)
+
+
+class GroupAllowance(Message, frozen=True):
+    """The limits of one group; null means no limit."""
+
+    vcpu_milli: Uint64 | None = field(name="milliCPU", default=None)
+    memory_bytes: Uint64 | None = field(name="memoryBytes", default=None)
+
+
+class PodCgroups(Message, frozen=True):
+    """The pod's own group, and those of the containers that have processes, by the container's ID.
+
+    `behind` names the resources of which the pod's group allows less than the containers' groups, or less than the size that was
+    announced: the kubelet has left the pod's group as it was.
+    """
+
+    MUST_BE_WHOLE = True
+
+    pod: GroupAllowance
+    containers: dict[str, GroupAllowance]
+    behind: tuple[str, ...] = ()

@@ -1,9 +1,10 @@
-"""Limits in words, with the names of the node and the pool, and with who holds the room."""
+"""The words for what scheduler and agent say of a VM: amounts and times, limits with their node and pool, who holds the room, loads and containers."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from parley.explain.core.evidence import SizeCause, advice_of
+from protocol.agent_pages import ContainersShown, RefusedDownscale, UrgentWish, VmInFull
 from protocol.explaining import (
     AmountShown,
     Explanation,
@@ -103,7 +104,7 @@ def _of_node(room: Room, resource: str | None) -> str:
         left = len(room.holders) - 1 + room.more_holders
         more = f", and {left} {'other' if left == 1 else 'others'} hold the rest" if left else ""
         most = f" of {_part(room.reservable, resource)}"
-        parts.append(f"{named(largest)} holds {_part(largest.reserved, resource)}{most}{more}")
+        parts.append(f"{holder_name(largest)} holds {_part(largest.reserved, resource)}{most}{more}")
     return "; ".join(parts)
 
 
@@ -123,13 +124,13 @@ def _worth(amount: AmountShown, resource: str | None) -> int:
     return 0 if amount.worth is None else amount.worth[resource == "memory"]
 
 
-def named(holder: HolderShown) -> str:
+def holder_name(holder: HolderShown) -> str:
     """A holder's name, with its kind if it is no VM."""
     return holder.name if holder.kind == "vm" else f"{holder.kind} {holder.name}"
 
 
 def holders(listed: Sequence[HolderShown], more: int) -> str:
-    shown = [f"{named(each)} {written(each.reserved)}" for each in listed[:MAX_HOLDERS]]
+    shown = [f"{holder_name(each)} {written(each.reserved)}" for each in listed[:MAX_HOLDERS]]
     left = more + max(len(listed) - MAX_HOLDERS, 0)
     return ", ".join(shown) + (f", and {left} more" if left else "")
 
@@ -163,3 +164,54 @@ def _units(amount: AmountShown, unit: AmountShown | None) -> int | None:
     if not all(steps):
         return None
     return max(-(-_worth(amount, name) // step) for name, step in zip(("cpu", "memory"), steps, strict=True))
+
+
+def load_of(vm: VmInFull) -> str:
+    """The load in one line; empty if it is not known."""
+    load = vm.load
+    if load is None:
+        return ""
+    parts = []
+    if load.busy_cpus is not None:
+        parts.append(f"{load.busy_cpus:.2f} CPUs busy")
+    elif load.load1 is not None:
+        parts.append(f"load average {load.load1:.2f}")
+    used = load.memory_used
+    if used is not None:
+        shown = f"{used / 2**30:.1f}Gi" if used >= 2**30 else f"{used / 2**20:.0f}Mi"
+        parts.append(f"{shown} of memory in use")
+    for stalled, word in ((load.cpu_pressure, "CPU"), (load.memory_pressure, "memory")):
+        if stalled:
+            parts.append(f"{stalled:.0f} % of the time waiting for {word}")
+    return ", ".join(parts)
+
+
+def containers_of(vm: VmInFull) -> ContainersShown:
+    """The containers of a pod; of all else none that has a fault."""
+    return vm.containers or ContainersShown()
+
+
+def restarts_of(vm: VmInFull) -> str:
+    """The restarts and OOM kills of a pod's containers in a few words; empty if there were none. A kill comes before its restart, and
+    stays without one if the pod is never restarted."""
+    found, kills = containers_of(vm), vm.counts.ends.get("OOMKilled", 0)
+    if not found.restarts and not kills:
+        return ""
+    killed = f"{counted(kills, 'OOM kill')} since the agent's start" if kills else ""
+    restarts = counted(found.restarts, "restart") if found.restarts else ""
+    last = f"; last {found.last_end}" if found.last_end else ""
+    joint = ", of which " if kills <= found.restarts else ", "
+    return f"{joint.join(filter(None, (restarts, killed)))}{last}"
+
+
+def pending_of(vm: VmInFull) -> str:
+    """The thing that the VM's machine waits for; empty if it waits for nothing."""
+    return (vm.machine.pending or "") if vm.machine is not None else ""
+
+
+def named(amounts: RefusedDownscale | UrgentWish | None) -> str:
+    """The resources that are there, with their amounts; empty without any."""
+    if amounts is None:
+        return ""
+    found = (f"{amounts.cpu} CPU" if amounts.cpu else "", amounts.memory)
+    return " / ".join(text for text in found if text)

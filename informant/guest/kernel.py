@@ -1,4 +1,4 @@
-"""The three calls of the C library that Python lacks.
+"""The three calls of the C library that Python lacks, and findings: whether a measure of the kernel or the machine can be had.
 
 The packages for inotify look for the library by starting `ldconfig` and a compiler whenever they are imported; a small
 guest has neither, and a daemon should not. Raises `OSError` with the system's number, as Python's own calls do.
@@ -6,6 +6,7 @@ guest has neither, and a daemon should not. Raises `OSError` with the system's n
 
 import ctypes
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,3 +35,17 @@ def inotify_add_watch(instance: int, path: Path, mask: int) -> int:
 def mlockall(flags: int) -> None:
     """Keep this process in memory."""
     _checked(_libc.mlockall(flags))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A measure that was tried: its name, whether it can be had, and the present state or the reason."""
+
+    name: str
+    is_had: bool
+    told: str
+
+
+def reason_of(error: OSError) -> str:
+    """The system's text for an error, as part of a sentence."""
+    return (error.strerror or str(error)).lower()
