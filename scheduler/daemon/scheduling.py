@@ -34,11 +34,10 @@ from scheduler.placing.cycle.assembly import build_frameworks, check_profiles, o
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
-from scheduler.placing.cycle.migration_targets import MigrationTargets
+from scheduler.placing.cycle.passes import MigrationTargets
 from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE, SchedulingEntry
-from scheduler.placing.plugins.registry import new_registry
+from scheduler.placing.plugins.registry import EXTENDER_PROFILE, FULL_PROFILE, SchedulingEntry, new_registry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 LOOK_S: Final = 0.25

@@ -16,7 +16,7 @@ from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 from protocol.texts import clean
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.cycle.ports import CycleFailure
+from scheduler.placing.cycle.attempt import CycleFailure
 
 CONDITION: Final = "PodScheduled"
 MAX_WAITING: Final = 1000

@@ -7,8 +7,7 @@ from scheduler.placing.core.diagnosis import Diagnosis
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.plugin import CycleContext, Plugin, ReservationNominator
 from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Status
-from scheduler.placing.core.values import SchedulingEvent
+from scheduler.placing.core.values import SchedulingEvent, Status
 
 
 class WaitingPod(Protocol):

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
 from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Status
 from scheduler.placing.core.values import (
     ContextData,
     Endpoint,
@@ -23,6 +22,7 @@ from scheduler.placing.core.values import (
     MaybeAwaited,
     PostFilterResult,
     PreFilterResult,
+    Status,
 )
 
 

@@ -23,8 +23,14 @@ from typing import Final, TypeAlias
 from hosting.backoff import Backoff
 from scheduler.placing.core.enqueue import RegisteredEvents, hint_of, is_waited_for
 from scheduler.placing.core.objects import PodInfo, QueuedPod
-from scheduler.placing.core.status import Status, is_success
-from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.core.values import (
+    ActionType,
+    EventResource,
+    QueueingHint,
+    SchedulingEvent,
+    Status,
+    is_success,
+)
 
 MAX_PODS: Final = 10_000
 """Pods in all pools together."""

@@ -11,23 +11,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.status import (
-    REJECTIONS,
-    Code,
-    Status,
-    StatusError,
-    error_status,
-    is_success,
-    new_status,
-)
 from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
+    REJECTIONS,
+    Code,
     ExtensionPoint,
     NodePluginScores,
     NominatingMode,
     PostFilterResult,
     PreFilterResult,
+    Status,
+    StatusError,
+    error_status,
+    is_success,
+    new_status,
 )
 from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, Settled, go_duration
 

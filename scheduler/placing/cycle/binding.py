@@ -10,10 +10,10 @@ from typing import Final, Protocol, Self
 from hosting.logs import Logger
 from scheduler.placing.core import runs
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.status import Code, Status, error_status, is_success
+from scheduler.placing.core.values import Code, Status, error_status, is_success
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
-from scheduler.placing.plugins.notes import MAY_BE_BOUND, find
+from scheduler.placing.plugins.base import MAY_BE_BOUND, find
 
 PRE_FLIGHT_S: Final = 10.0
 """How long plugins may take to say whether they have anything to do before the pod is bound."""

@@ -9,8 +9,7 @@ from functools import partial
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.runs import NoAnswers, PermitAnswers, PointRun, StatusAnswers
-from scheduler.placing.core.status import Code, Status, error_status, new_status
-from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.core.values import Code, ExtensionPoint, Status, error_status, new_status
 from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, go_duration
 from scheduler.placing.cycle.framework import SchedulingFramework
 

@@ -27,8 +27,7 @@ from scheduler.placing.core.handle import (
     SchedulerAdapter,
     WaitingPod,
 )
-from scheduler.placing.core.nominations import with_pod
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod, with_pod
 from scheduler.placing.core.plugin import (
     CycleContext,
     Plugin,
@@ -39,13 +38,29 @@ from scheduler.placing.core.plugin import (
 from scheduler.placing.core.profile import ProfileFault
 from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.runs import PointRun
-from scheduler.placing.core.status import Code, Status, error_status, is_rejected, is_success, message_of
-from scheduler.placing.core.values import ExtensionPoint, NodePluginScores, PostFilterResult, PreFilterResult
+from scheduler.placing.core.values import (
+    Code,
+    ExtensionPoint,
+    NodePluginScores,
+    PostFilterResult,
+    PreFilterResult,
+    Status,
+    error_status,
+    is_rejected,
+    is_success,
+    message_of,
+)
 from scheduler.placing.cycle.assembly import Instances, ProfileError, initializing_faults
-from scheduler.placing.cycle.calls import PointCalls, answered, blame, outcome_of
+from scheduler.placing.cycle.calls import (
+    PointCalls,
+    answered,
+    blame,
+    outcome_of,
+    scored_reservations,
+    weighted_scores,
+)
 from scheduler.placing.cycle.context import CycleState, NotFoundError
 from scheduler.placing.cycle.hooks import SharedHooks
-from scheduler.placing.cycle.scoring import scored_reservations, weighted_scores
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 R = TypeVar("R")

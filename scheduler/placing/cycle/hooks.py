@@ -12,14 +12,18 @@ from typing import Any, Final, TypeAlias, TypeVar
 from hosting import server
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family
-from scheduler.placing.core.diagnosis import DebugFlags, DiagnosisStore
+from scheduler.placing.core.diagnosis import (
+    PERIOD_S,
+    DebugFlags,
+    DiagnosisStore,
+    SchedulingMonitor,
+    SlowCycle,
+)
 from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
-from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
-from scheduler.placing.core.nominations import NominatedPods
-from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo
 from scheduler.placing.core.plugin import NextPodPlugin, Plugin
 from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import Status
 from scheduler.placing.cycle.calls import Timings
 from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
 from scheduler.placing.cycle.waiting_pods import WaitingPods

@@ -27,8 +27,7 @@ from protocol.pages import (
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.placing.core.diagnosis import MOST_NODES, DebugFlags, Diagnosis, DiagnosisStore
-from scheduler.placing.core.nominations import NominatedPods
-from scheduler.placing.core.objects import NodeInfo
+from scheduler.placing.core.objects import NodeInfo, NominatedPods
 from scheduler.placing.core.plugin import APIServiceProvider, Plugin
 from scheduler.placing.core.reservation import Reservation, shown_reservation
 from scheduler.placing.core.values import Endpoint

@@ -10,19 +10,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from hosting.metrics import AnyFamily, Family
 from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.handle import SchedulerCache, SchedulingQueue
 from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
-from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
-from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
-from scheduler.placing.cycle.attempt import Attempt, Frameworks
+from scheduler.placing.core.values import (
+    ActionType,
+    Code,
+    EventResource,
+    SchedulingEvent,
+    Status,
+    error_status,
+    is_success,
+    new_status,
+)
+from scheduler.placing.cycle.attempt import Attempt, CycleFailure, Frameworks, PlacingPort
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import SharedHooks
-from scheduler.placing.cycle.ports import CycleFailure, OutcomeReporter, PlacingPort
 from scheduler.ports import LeadershipGuard, SoleScheduler
 
 MAX_BINDING: Final = 1000
@@ -32,6 +39,16 @@ END_S: Final = 5.0
 """How long calls that bind may take to end when the scheduler ends. The binder's own deadline is shorter."""
 FAILURE_DEADLINE_S: Final = 30.0
 """How long what plugins do about a failure may take."""
+
+
+class OutcomeReporter(Protocol):
+    """Tells people what became of pods. Calls never wait and never fail."""
+
+    def scheduled(self, pod: PodInfo, node_name: str) -> None:
+        """The pod was bound to that node."""
+
+    def failed(self, pod: PodInfo, failure: CycleFailure) -> None:
+        """The pod has no node."""
 
 
 @dataclass(frozen=True, slots=True)

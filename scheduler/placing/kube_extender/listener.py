@@ -18,8 +18,8 @@ from hosting.server import Handler, HangUp, Reply, Request, Route, Server, Serve
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError, TlsFiles
 from protocol.reasons import ErrorCode
+from scheduler.placing.kube_extender.operations import VERBS
 from scheduler.placing.kube_extender.service import HTTP_TIMEOUT_S, MAX_BODY_BYTES, PREFIX
-from scheduler.placing.kube_extender.stats import VERBS
 
 LOOK_AT_FILES_S: Final = 30.0
 """How often certificates are looked at."""

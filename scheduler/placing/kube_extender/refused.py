@@ -19,8 +19,7 @@ from scheduler.placing.core.queue import (
     Rejection,
     by_priority,
 )
-from scheduler.placing.core.status import Code, Status, new_status
-from scheduler.placing.core.values import SchedulingEvent
+from scheduler.placing.core.values import Code, SchedulingEvent, Status, new_status
 
 MAX_REFUSED: Final = 500
 """Pods that are remembered: an event is held against each of them, some 25 µs, while agents wait.

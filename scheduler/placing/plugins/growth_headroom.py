@@ -35,7 +35,7 @@ from scheduler.permits.core.model import Holder
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import Status
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.ledger_fit import own_row
 

@@ -17,17 +17,18 @@ from protocol.values import RESOURCE_NAMES
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     ActionType,
+    Code,
     ContextKey,
     EventResource,
     EventWithHint,
     PreFilterResult,
+    Status,
+    new_status,
 )
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.node_conditions import NODES_CHANGE
-from scheduler.placing.plugins.node_selectors import spec_of
+from scheduler.placing.plugins.node_conditions import NODES_CHANGE, spec_of
 
 PODS: Final = "pods"
 """The resource of which each pod takes one."""

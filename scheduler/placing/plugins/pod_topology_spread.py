@@ -13,20 +13,21 @@ from hosting.settings import check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
     ActionType,
+    Code,
     ContextKey,
     EventResource,
     EventWithHint,
     PreFilterResult,
     QueueingHint,
     SchedulingEvent,
+    Status,
+    new_status,
 )
-from scheduler.placing.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
-from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.node_selectors import (
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
+from scheduler.placing.plugins.node_conditions import (
     HOSTNAME,
     NO_SCHEDULE,
     is_selected,
@@ -34,12 +35,15 @@ from scheduler.placing.plugins.node_selectors import (
     spec_of,
     untolerated,
 )
-from scheduler.placing.plugins.notes import find
 from scheduler.placing.plugins.spread_constraints import (
+    AlikeCounts,
+    AlikePodsIndex,
     Constraint,
     Constraints,
     PodTopologySpreadArgs,
     constraints_of,
+    is_going,
+    matching,
 )
 
 THOUSAND: Final = 1000

@@ -26,18 +26,20 @@ from scheduler.placing.core.reservation import (
     scale_scores,
     shown_reservation,
 )
-from scheduler.placing.core.status import Code, Status, is_success, new_status
 from scheduler.placing.core.values import (
     ActionType,
+    Code,
     ContextKey,
     Endpoint,
     EventResource,
     EventWithHint,
     MaybeAwaited,
     PreFilterResult,
+    Status,
+    is_success,
+    new_status,
 )
-from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.notes import find
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
 
 NO_RESERVATION: Final = "node(s) had no reservation that the pod may use"
 _USABLE: Final = ContextKey("Reservation/usable")

@@ -27,7 +27,7 @@ from scheduler.permits.service.stats import PermitStats
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.kube_extender.stats import ExtenderStats
+from scheduler.placing.kube_extender.operations import ExtenderStats
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
 from tests.tidy.repository import ROOT

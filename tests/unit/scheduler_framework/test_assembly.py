@@ -13,7 +13,6 @@ from scheduler.placing.core.enqueue import ALL_EVENTS
 from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
 from scheduler.placing.core.plugin import CycleContext, FilterPlugin, Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.placing.core.status import Status
 from scheduler.placing.core.values import (
     ActionType,
     EventResource,
@@ -22,6 +21,7 @@ from scheduler.placing.core.values import (
     HintFunction,
     QueueingHint,
     SchedulingEvent,
+    Status,
 )
 from scheduler.placing.cycle.assembly import ProfileError, build_frameworks, check_profiles, of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework

@@ -18,13 +18,15 @@ from scheduler.placing.core.queue import (
     Rejection,
     by_priority,
 )
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     ActionType,
+    Code,
     EventResource,
     EventWithHint,
     QueueingHint,
     SchedulingEvent,
+    Status,
+    new_status,
 )
 
 NODE_ADDED = SchedulingEvent(EventResource.NODE, ActionType.ADD)
