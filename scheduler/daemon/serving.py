@@ -27,14 +27,12 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.rules import Rules
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.service.batch import MAX_BODY_BYTES, BatchService
 from scheduler.permits.service.config_file import Configuration
 from scheduler.permits.service.journal_files import JournalWriter
 from scheduler.permits.service.metrics import families
-from scheduler.permits.service.operations import BATCH
 from scheduler.permits.service.placements import CorePlacements
 from scheduler.permits.service.service import PermitService
-from scheduler.permits.service.transport import PermitTransport
+from scheduler.permits.service.transport import BATCH, MAX_BODY_BYTES, BatchService, PermitTransport
 from scheduler.placing.core.profile import Profile
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.metrics import pool_families

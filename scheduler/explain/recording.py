@@ -14,7 +14,7 @@ from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import Happening
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import VmRecord
 
 EVENT: Final = "decision"
 """The message of every line of a decision; the keys tell them apart."""

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from protocol.values import Resources
 from scheduler.permits.core import parley_callers, promised
 from scheduler.permits.core.ledger import Cause, Floor, RowState
-from scheduler.permits.core.state import CoreState, SchedulerConfig
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.state import CoreState, SchedulerConfig, VmRecord, VmTable
 from tests.machines.agent_models import ExtendedAgent
 
 Patch = AbstractContextManager[object]

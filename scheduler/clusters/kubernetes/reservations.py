@@ -23,8 +23,7 @@ from scheduler.clusters.kubernetes.cluster import TellFault
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner, ReservationSpec
-from scheduler.permits.core.reservations import ReservationAccount
-from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.state import CoreState, ReservationAccount
 from scheduler.ports import ClusterUnreachableError
 
 Take: TypeAlias = Callable[[events.Input], object]

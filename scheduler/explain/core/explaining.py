@@ -28,8 +28,7 @@ from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory, Trail
 from scheduler.explain.core.records import Moment, RememberedDecision, amount_of, shown_amount
 from scheduler.permits.core.ledger import Floor, PoolAccount, Row
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 from scheduler.pools.core.admission_state import PoolAdmissionState, saturated
 from scheduler.pools.core.probe import ProbeResultKind
 

@@ -28,8 +28,7 @@ from scheduler.explain.core.memory import Trail
 from scheduler.explain.core.records import amount_of, shown_amount
 from scheduler.permits.core.ledger import NodeAccount, Row
 from scheduler.permits.core.model import Kind, VmSpec
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.state import CoreState, VmRecord, VmTable
 
 NODES: Final = "node/"
 VMS: Final = "vm/"

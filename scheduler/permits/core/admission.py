@@ -12,8 +12,7 @@ from protocol.reasons import ErrorCode
 from scheduler.permits.core import events
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import Cause, Floor, OverCause, RowState, Verdict
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import AdmissionCall, VmRecord
+from scheduler.permits.core.state import AdmissionCall, CoreState, VmRecord
 
 
 def begin(decision: Decision, verdict: Verdict, state: RowState) -> events.AdmissionCallNeeded:

@@ -5,8 +5,7 @@ from msgspec.structs import replace
 from protocol.values import ZERO
 from scheduler.permits.core import admission, events, migration, neon_callers, promised
 from scheduler.permits.core.ledger import Cause, RowState, Verdict
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 
 
 def schedule(core: CoreState, record: VmRecord) -> None:

@@ -5,21 +5,11 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, Observation
-from scheduler.permits.core import (
-    admission,
-    clock,
-    events,
-    neon_callers,
-    placement,
-    pools,
-    promised,
-    reserving,
-)
+from scheduler.permits.core import admission, clock, events, neon_callers, placement, pools, promised
 from scheduler.permits.core.ledger import Cause, Floor, NodeCapacity, OverCause, RowState, Verdict
 from scheduler.permits.core.model import Holder, Kind, NodeSpec, VmSpec
 from scheduler.permits.core.rules import Rules
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 
 _Outputs = tuple[events.Output, ...]
 
@@ -93,7 +83,7 @@ def pod_gone(core: CoreState, event: events.PodGone) -> _Outputs:
     placement.forget(core, event.pod.holder)
     if core.ledger.row(event.pod.holder) is not None:
         core.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
-    reserving.leave(core, event.pod.holder)
+    placement.leave(core, event.pod.holder)
     return ()
 
 
@@ -185,7 +175,7 @@ def _forget(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
         lambda ticket: events.Refused(ticket, 404, ErrorCode.UNKNOWN_POD, f"{record.name} has gone"),
     )
     core.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
-    reserving.leave(core, record.spec.holder)
+    placement.leave(core, record.spec.holder)
     core.vms.remove(record)
     core.vms.retire(record, now_s + core.config.handover_s)
     core.timers.cancel(record.spec.uid)

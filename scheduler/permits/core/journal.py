@@ -15,9 +15,9 @@ import msgspec
 
 from protocol import codec, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
-from scheduler.permits.core import clock, events, ledger, model, replies, rules, state, vms
+from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.reservations import ReservationAccount
+from scheduler.permits.core.state import ReservationAccount
 
 FORMAT: Final = 9
 """Raised when older journals cannot be read any more."""
@@ -51,10 +51,10 @@ _VALUES: Final = (
     values.Observation,
     values.Resources,
     values.ComputeUnit,
-    vms.AdmissionCall,
-    vms.LastReply,
-    vms.Retired,
-    vms.VmRecord,
+    state.AdmissionCall,
+    state.LastReply,
+    state.Retired,
+    state.VmRecord,
     wire.PodName,
 )
 _TYPES: Final[dict[str, Any]] = {kind.__name__: kind for kind in (*_INPUTS, *_VALUES)}
@@ -99,15 +99,15 @@ class Snapshot:
     over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
     """Why nodes are over-full."""
     records: tuple[dict[str, Any], ...]
-    """The fields of each `vms.VmRecord` but its row."""
-    retired: tuple[tuple[str, vms.Retired], ...]
+    """The fields of each `state.VmRecord` but its row."""
+    retired: tuple[tuple[str, state.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
     reservations: tuple[ReservationParts, ...]
     migrate_after: tuple[tuple[str, float], ...]
     serving_since_s: float | None
 
 
-_RECORDED: Final = tuple(item.name for item in dataclasses.fields(vms.VmRecord) if item.name != "row")
+_RECORDED: Final = tuple(item.name for item in dataclasses.fields(state.VmRecord) if item.name != "row")
 
 
 def snapshot_of(core: Core) -> Snapshot:
@@ -131,7 +131,7 @@ def snapshot_of(core: Core) -> Snapshot:
     )
 
 
-def _parts(record: vms.VmRecord) -> dict[str, Any]:
+def _parts(record: state.VmRecord) -> dict[str, Any]:
     parts = {name: getattr(record, name) for name in _RECORDED}
     call = record.admission
     if call is not None:
@@ -157,7 +157,7 @@ def restore(snapshot: Snapshot) -> Core:
         held.ledger.note_over(node_name, causes)
     for parts in snapshot.records:
         row = held.ledger.require(parts["spec"].holder)
-        record = vms.VmRecord(row=row, **parts)
+        record = state.VmRecord(row=row, **parts)
         call = record.admission
         if call is not None:
             record.admission = dataclasses.replace(call, joined=list(call.joined))
@@ -212,7 +212,7 @@ def recorded(output: events.Output) -> dict[str, Any]:
     """An output as it is compared: the part that the caller was told."""
     match output:
         case events.Decided():
-            return {"permit": replies.encode(output).decode()}
+            return {"permit": decision.encode(output).decode()}
         case events.Refused():
             return {"refused": output.status, "code": output.code.value, "message": output.message}
         case events.HungUp():

@@ -20,8 +20,7 @@ from scheduler.permits.core import admission, events, promised
 from scheduler.permits.core.decision import Decision, decided
 from scheduler.permits.core.ledger import OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
-from scheduler.permits.core.state import CoreState, SchedulerConfig
-from scheduler.permits.core.vms import AdmissionCall, VmRecord
+from scheduler.permits.core.state import AdmissionCall, CoreState, SchedulerConfig, VmRecord
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
 _FRACTIONS = "the VM {} fractions of a CPU or slot, which callers without the extension cannot express"

@@ -18,7 +18,7 @@ from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.limits import Grant, Growth, Limit
 from scheduler.permits.core.model import POOL_LABEL, PoolSpec, VmSpec
 from scheduler.permits.core.rules import Rules
-from scheduler.permits.core.vms import AdmissionCall, VmRecord
+from scheduler.permits.core.state import AdmissionCall, VmRecord
 
 _CHANGED: Final = Reason(
     ReasonCode.POOL, "the VM's pool was changed while it was asked; ask again", retry_after_s=0.0

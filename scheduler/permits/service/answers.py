@@ -12,8 +12,8 @@ from hosting.logs import Logger
 from protocol import codec, wire
 from protocol.reasons import ErrorCode
 from scheduler.explain.recording import DecisionRecorder
-from scheduler.permits.core import events, replies
-from scheduler.permits.service.stats import PermitStats
+from scheduler.permits.core import decision, events
+from scheduler.permits.service.metrics import PermitStats
 
 Outcome: TypeAlias = server.Reply | server.HangUp
 
@@ -40,7 +40,7 @@ class Answers:
         self._stats.count(decided)
         self._recorder.decided(decided)
         headers = _OFFER if decided.echo is not None else _NO_OFFER
-        return server.Reply(200, replies.encode(decided), headers=headers)
+        return server.Reply(200, decision.encode(decided), headers=headers)
 
     def write(
         self, answer: events.Output, request: wire.AgentRequest, *, is_recorded: bool = True

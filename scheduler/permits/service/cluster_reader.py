@@ -9,7 +9,7 @@ from hosting.logs import Logger
 from hosting.settings import SettingsError
 from protocol.wire import PodName
 from scheduler.permits.core import events
-from scheduler.permits.service.stats import PermitStats
+from scheduler.permits.service.metrics import PermitStats
 from scheduler.ports import Cluster, ClusterUnreachableError
 
 SLICE: Final = 256

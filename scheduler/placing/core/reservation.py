@@ -10,8 +10,7 @@ from protocol.explaining import AmountShown
 from protocol.pages import ReservationShown
 from protocol.values import ZERO, Resources
 from scheduler.permits.core.model import Holder, Kind, ReservationOwner
-from scheduler.permits.core.reservations import ReservationAccount
-from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.state import CoreState, ReservationAccount
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.values import MAX_NODE_SCORE, MIN_NODE_SCORE
 

@@ -22,7 +22,7 @@ from protocol.values import ZERO, Value
 from scheduler.permits.core import events
 from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.core.vms import VmTable
+from scheduler.permits.core.state import VmTable
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import Call, Steps
 from scheduler.pools.chain.manager import PluginManager

@@ -14,7 +14,7 @@ from protocol.texts import counted
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value, amount_of
 from scheduler.permits.core import limits
 from scheduler.permits.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.state import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
     CachedRefusal,
     Outcome,

@@ -10,7 +10,7 @@ from protocol.values import Resources
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.core.vms import VmTable
+from scheduler.permits.core.state import VmTable
 from scheduler.pools.core.admission_state import PoolAdmissionState
 from scheduler.pools.core.batches import PoolGrowth, Waiter, labels_of
 from scheduler.pools.core.unmet_demand import UnmetDemand
