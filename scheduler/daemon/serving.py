@@ -35,8 +35,7 @@ from scheduler.permits.service.service import PermitService
 from scheduler.permits.service.transport import BATCH, MAX_BODY_BYTES, BatchService, PermitTransport
 from scheduler.placing.core.profile import Profile
 from scheduler.pools.core.values import Pool
-from scheduler.pools.http.metrics import pool_families
-from scheduler.pools.service import RETRY_S, PoolService
+from scheduler.pools.service import RETRY_S, PoolService, pool_families
 from scheduler.ports import (
     Cluster,
     ClusterUnreachableError,

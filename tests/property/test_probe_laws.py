@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.pools.chain import calls, probing
+from scheduler.pools.chain import calls, manager
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.core import probe
 from scheduler.pools.core.errors import (
@@ -305,7 +305,7 @@ def test_a_chain_admits_what_all_of_its_plugins_admit(
 ) -> None:
     candidate = current + delta
     chain = PluginManager(*(Limited(f"p{number}", *each) for number, each in enumerate(plugins)))
-    steps = probing.probe_steps(chain, CTX, POOL, (), (current, candidate))
+    steps = manager.probe_steps(chain, CTX, POOL, (), (current, candidate))
     found, call = calls.begin(steps)
     assert (call is None) == (not any(is_coroutine for *_, is_coroutine in plugins) or found is not None)
     if call is not None:
@@ -329,7 +329,7 @@ def test_a_chain_admits_what_all_of_its_plugins_admit(
 def test_caps_give_the_same_in_any_order(caps: list[int], order: list[int], candidate: int) -> None:
     def found(limits: list[int]) -> ProbeResult:
         chain = PluginManager(*(Limited("p", limit, "cap", False) for limit in limits))
-        answer, _ = calls.begin(probing.probe_steps(chain, CTX, POOL, (), (0, candidate)))
+        answer, _ = calls.begin(manager.probe_steps(chain, CTX, POOL, (), (0, candidate)))
         assert answer is not None
         return answer
 

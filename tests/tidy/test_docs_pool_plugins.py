@@ -32,7 +32,7 @@ from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, errors, queues
 from scheduler.pools.core.values import Context, Measures, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
-from scheduler.pools.http.metrics import pool_families
+from scheduler.pools.service import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
 from scheduler.pools.shipped.quota_args import QuotaArgs

@@ -4,7 +4,7 @@ A batch asks the chain once for everybody who waits, and its verdict is applied 
 needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
 growth and nothing else, and each request has its answer by its own deadline.
 
-One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probing`), `_end`, `_answer`, `applied`. What is decided on
+One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probe_steps`), `_end`, `_answer`, `applied`. What is decided on
 the way is in `scheduler.pools.core.batches`.
 """
 
@@ -25,8 +25,7 @@ from scheduler.permits.core.model import Holder, Kind
 from scheduler.permits.core.state import VmTable
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import Call, Steps
-from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.probing import about, probe_steps
+from scheduler.pools.chain.manager import PluginManager, about, probe_steps
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, batches
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState

@@ -19,10 +19,9 @@ from scheduler.permits.core.model import PoolSpec
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core import records
-from scheduler.pools.core.admission_state import Parking, message_of
+from scheduler.pools.core import admission_state
+from scheduler.pools.core.admission_state import Parking, PoolRecord, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
-from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import Context, Measures, Pods, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
@@ -85,7 +84,7 @@ class PoolObjects:
         self.admission_queue.use(manager)
 
     def _spec_of(self, pool: Pool) -> PoolSpec:
-        return records.spec_of(pool, limits_amounts=self._manager.limits_amounts(pool))
+        return admission_state.spec_of(pool, limits_amounts=self._manager.limits_amounts(pool))
 
     def plugin_statuses(self) -> list[tuple[str, object]]:
         return self._manager.statuses()
@@ -146,12 +145,12 @@ class PoolObjects:
     async def create(self, pool: Pool, *, is_stored: bool = True) -> Pool:
         """Store a new pool as its hooks want it. Raises `AppError`: 409 for a taken name, or what a hook says."""
         self._check_new(pool.name)
-        records.check_sound(pool)
+        admission_state.check_sound(pool)
         wanted = replace(
             pool, uid=str(uuid.uuid4()), generation=1, replicas=0, amount=ZERO, is_deleting=False
         )
         said = await self._manager.pre_create_pool(Context(Purpose.CREATE), wanted)
-        return await _whole(self._store_new(records.accepted(said, wanted), is_stored=is_stored))
+        return await _whole(self._store_new(admission_state.accepted(said, wanted), is_stored=is_stored))
 
     async def _store_new(self, created: Pool, *, is_stored: bool) -> Pool:
         async with self._writing:
@@ -166,7 +165,7 @@ class PoolObjects:
         `generation` 0 overwrites whatever is there: the last writer wins. Raises `AppError`: 404, 409 where `generation` is not the latest one,
         or what a hook says. A pool that is being deleted goes when its last finalizer does.
         """
-        records.check_sound(pool)
+        admission_state.check_sound(pool)
         for tries in range(1, MAX_TRIES + 1):
             before = self._require(pool.name)
             old = self._now(before.pool)
@@ -177,7 +176,7 @@ class PoolObjects:
             said = await self._manager.pre_update_pool(
                 Context(Purpose.UPDATE), wanted, self.members(pool.name)
             )
-            new = records.accepted(said, wanted)
+            new = admission_state.accepted(said, wanted)
             is_last = tries == MAX_TRIES and pool.generation == 0
             replaced = await _whole(self._replace(before, new, is_stored=is_stored, overwrites=is_last))
             if replaced is not None:
@@ -193,7 +192,7 @@ class PoolObjects:
             before = self._require(name)
             asked = self._now(before.pool)
             said = await self._manager.pre_delete_pool(Context(Purpose.DELETE), asked)
-            kept = replace(records.accepted(said, asked), is_deleting=True)
+            kept = replace(admission_state.accepted(said, asked), is_deleting=True)
             if await _whole(self._replace(before, kept, is_stored=before.is_stored)) is not None:
                 return
         raise conflict(f"pool {name} is being changed by others; try again")
@@ -285,13 +284,13 @@ class PoolObjects:
     async def _replace(
         self, before: PoolRecord, new: Pool, *, is_stored: bool, overwrites: bool = False
     ) -> Pool | None:
-        """Put `new` in the place of `before`. None where another one is there by now (`records.rebased`)."""
+        """Put `new` in the place of `before`. None where another one is there by now (`admission_state.rebased`)."""
         async with self._writing:
             now = self._records.get(new.name)
-            rebased = records.rebased(now, before, new, overwrites=overwrites)
+            rebased = admission_state.rebased(now, before, new, overwrites=overwrites)
             if now is None or rebased is None:
                 return None
-            for record in records.writes(now, rebased, is_stored=is_stored):
+            for record in admission_state.writes(now, rebased, is_stored=is_stored):
                 await self._write(new.name, record)
                 if record is None:
                     self._log.info("pool deleted", pool=new.name)

@@ -18,7 +18,7 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class PoolStats:
-    """What one process has asked its plugins. It is the `Watch` of the chain."""
+    """The questions of one process to its plugins. The chain tells every call (`called`)."""
 
     probes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Searches by pool and outcome; `deadline` where the time was over."""

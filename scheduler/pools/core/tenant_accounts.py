@@ -33,8 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.tenants import TenantNode, Tree
+from scheduler.pools.core.tenants import Demand, TenantNode, Tree, fair_split
 
 MAX_SPLITS: Final = 4096
 """How many splits are remembered; then all are forgotten. There are few in use at a time."""

@@ -27,8 +27,7 @@ from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.placing.kube_extender.operations import ExtenderStats
-from scheduler.pools.http.metrics import pool_families
-from scheduler.pools.service import PoolService
+from scheduler.pools.service import PoolService, pool_families
 from tests.tidy.repository import ROOT
 
 ALERTS: Final = ROOT / "deploy" / "monitoring" / "alerts.yaml"
