@@ -19,12 +19,10 @@ from hosting.kubernetes.resources import PODS, Manifest
 from hosting.supervisor import Child, Supervisor
 from protocol.values import ZERO
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.binder import KubernetesBinder
-from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges
+from scheduler.clusters.kubernetes.binder import KubernetesBinder, PodOutcomes, is_final, write_condition
+from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges, UnscheduledPods
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.clusters.kubernetes.outcomes import PodOutcomes, is_final, write_condition
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.clusters.kubernetes.unscheduled import UnscheduledPods
 from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
 from scheduler.placing.core.objects import NodeSnapshot, PodInfo

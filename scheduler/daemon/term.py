@@ -21,10 +21,10 @@ from hosting.supervisor import Child
 from hosting.threads import in_own_thread
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
-from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.kubernetes.reading import is_served_by_published
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
+from scheduler.clusters.kubernetes.status import PolicyStatus
 from scheduler.clusters.migrator import KubernetesMigrator
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.scheduling import LiveScheduling

@@ -26,7 +26,6 @@ from scheduler.pools.chain.manager import PLUGIN_TIMEOUT_S
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, MaybeAwaitable, ProviderSet
 from scheduler.pools.core.breaker import Breaker, BreakerEvent, BreakerRules, BreakerState, Pass, RetryBudget
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, ProbeEnd, VmRequest
-from scheduler.pools.shipped.http_service import Credentials, Outcomes
 from scheduler.pools.shipped.http_messages import (
     Failed,
     Hook,
@@ -37,6 +36,7 @@ from scheduler.pools.shipped.http_messages import (
     question,
     understood,
 )
+from scheduler.pools.shipped.http_service import Credentials, Outcomes
 
 NAME: Final = "http-admission"
 MAX_QUESTION_BYTES: Final = 1024 * 1024
