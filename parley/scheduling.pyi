@@ -29,7 +29,9 @@ from scheduler.placing.core.objects import NodeInfo as NodeInfo
 from scheduler.placing.core.objects import NodeSnapshot as NodeSnapshot
 from scheduler.placing.core.objects import PodInfo as PodInfo
 from scheduler.placing.core.objects import QueuedPod as QueuedPod
+from scheduler.placing.core.objects import Reservation as Reservation
 from scheduler.placing.core.objects import RowInfo as RowInfo
+from scheduler.placing.core.objects import scale_scores as scale_scores
 from scheduler.placing.core.plugin import APIServiceProvider as APIServiceProvider
 from scheduler.placing.core.plugin import BindPlugin as BindPlugin
 from scheduler.placing.core.plugin import CycleContext as CycleContext
@@ -71,8 +73,6 @@ from scheduler.placing.core.profile import PluginArgs as PluginArgs
 from scheduler.placing.core.profile import PluginSet as PluginSet
 from scheduler.placing.core.profile import Profile as Profile
 from scheduler.placing.core.profile import ProfileFault as ProfileFault
-from scheduler.placing.core.reservation import Reservation as Reservation
-from scheduler.placing.core.reservation import scale_scores as scale_scores
 from scheduler.placing.core.values import MAX_NODE_SCORE as MAX_NODE_SCORE
 from scheduler.placing.core.values import MAX_PERMIT_WAIT_S as MAX_PERMIT_WAIT_S
 from scheduler.placing.core.values import MIN_NODE_SCORE as MIN_NODE_SCORE

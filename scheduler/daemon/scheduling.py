@@ -25,9 +25,8 @@ from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
-from scheduler.placing.core.objects import NodeSnapshot, PodInfo
+from scheduler.placing.core.objects import LedgerReservations, NodeSnapshot, PodInfo
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.core.reservation import LedgerReservations
 from scheduler.placing.cycle.assembly import build_frameworks, check_profiles, of_profile
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.framework import SchedulingFramework

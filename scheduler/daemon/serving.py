@@ -28,9 +28,9 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.rules import Rules
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Configuration
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.permits.service.journal_files import JournalWriter
 from scheduler.permits.service.metrics import families
-from scheduler.permits.service.placements import CorePlacements
 from scheduler.permits.service.service import PermitService
 from scheduler.permits.service.transport import BATCH, MAX_BODY_BYTES, BatchService, PermitTransport
 from scheduler.placing.core.profile import Profile

@@ -26,7 +26,6 @@ from scheduler.clusters.kubernetes.reading import is_served_by_published
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.clusters.kubernetes.status import PolicyStatus
 from scheduler.clusters.migrator import KubernetesMigrator
-from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.scheduling import LiveScheduling
 from scheduler.daemon.serving import (
     ConfigurationSource,
@@ -37,7 +36,7 @@ from scheduler.daemon.serving import (
 from scheduler.permits.core import events
 from scheduler.permits.service.config_file import ConfigFile, Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.kube_extender.listener import ListenerSettings
+from scheduler.placing.kube_extender.listener import ExtenderOptions, ListenerSettings
 from scheduler.placing.kube_extender.service import ExtenderService
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 

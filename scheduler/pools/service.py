@@ -21,12 +21,12 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.pools.api import PoolApi
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.config import ChainConfig, PluginRegistry, build_chain, standard
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.placement_admission import PoolPlacementAdmission
 from scheduler.pools.chain.plugin import PoolHandle
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.admission_state import Parking, PoolAdmissionState, PoolRecord
 from scheduler.pools.core.values import NOTHING, UNITS, Pool
 from scheduler.pools.entry import WrittenPool, shown

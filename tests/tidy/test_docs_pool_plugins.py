@@ -27,8 +27,8 @@ from scheduler.permits.core.model import POOL_LABEL
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Config
 from scheduler.pools.chain import calls, config, manager
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.plugin import HOOKS, Handle
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, errors, queues
 from scheduler.pools.core.values import Context, Measures, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry

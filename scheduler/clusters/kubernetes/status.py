@@ -164,19 +164,8 @@ class PolicyStatus:
             if found is not None:
                 found.append((key, description))
         wall, faults = self._wall(), self._cluster.faults
-        await self._writer.write(
-            [
-                (manifest, _status(key, manifest, faults, pods[key], wall))
-                for key, manifest in policies.items()
-            ]
-        )
-
-
-def _status(
-    key: Key,
-    manifest: Manifest,
-    faults: Mapping[str, tuple[str, ...]],
-    pods: Iterable[tuple[Key, Description]],
-    wall: datetime,
-) -> dict[str, Any]:
-    return policy_status(manifest, faults.get(f"ScalingPolicy {key[0]}/{key[1]}", ()), pods, wall)
+        wanted = []
+        for key, manifest in policies.items():
+            own = faults.get(f"ScalingPolicy {key[0]}/{key[1]}", ())
+            wanted.append((manifest, policy_status(manifest, own, pods[key], wall)))
+        await self._writer.write(wanted)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, Observation
-from scheduler.permits.core import admission, clock, events, neon_callers, placement, pools, promised
+from scheduler.permits.core import admission, clock, events, neon_callers, placement, pools
 from scheduler.permits.core.ledger import Cause, Floor, NodeCapacity, OverCause, RowState, Verdict
 from scheduler.permits.core.model import Holder, Kind, NodeSpec, VmSpec
 from scheduler.permits.core.rules import Rules
@@ -185,7 +185,7 @@ def _forget(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
 def _observe(core: CoreState, record: VmRecord, reading: Observation) -> None:
     """The cluster showed a size: floors above it may end, one below it begins."""
     row = record.row
-    state = promised.after_read(core.config, row.state, reading.use, reading.begun_s)
+    state = admission.after_read(core.config, row.state, reading.use, reading.begun_s)
     state = _after_silence(core, record, state, reading)
     state = state.without(Cause.OBSERVED)
     if reading.use.exceeds(state.current):

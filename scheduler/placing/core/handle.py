@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from scheduler.placing.core.diagnosis import Diagnosis
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, Reservation
 from scheduler.placing.core.plugin import CycleContext, Plugin, ReservationNominator
-from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.values import SchedulingEvent, Status
 
 
 class WaitingPod(Protocol):
     """A pod that waits for its permit. Source: seed 001; plugins by name since 1.18.
 
-    `scheduler.placing.cycle.waiting_pods` has it. The first signal counts and is kept, also before anybody waits for it.
+    `scheduler.placing.cycle.context` has it. The first signal counts and is kept, also before anybody waits for it.
     """
 
     def get_pod(self) -> PodInfo:

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
-from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
-from scheduler.placing.core.reservation import Reservation
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod, Reservation
 from scheduler.placing.core.values import (
     ContextData,
     Endpoint,

@@ -21,15 +21,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from hosting.backoff import Backoff
-from scheduler.placing.core.enqueue import RegisteredEvents, hint_of, is_waited_for
 from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.values import (
     ActionType,
     EventResource,
     QueueingHint,
+    RegisteredEvents,
     SchedulingEvent,
     Status,
+    hint_of,
     is_success,
+    is_waited_for,
 )
 
 MAX_PODS: Final = 10_000

@@ -5,7 +5,7 @@ Sources: seed 001, reference/kubernetes.md 1.4 and 1.9.
 """
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -214,6 +214,58 @@ class EventWithHint:
     resource: EventResource
     action: ActionType
     hint: HintFunction | None = None
+
+
+RegisteredEvents: TypeAlias = Mapping[str, tuple[EventWithHint, ...]]
+"""The events that each plugin waits for, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintVerdict:
+    """Whether a pod is to be queued after an event; and which plugins' hints failed, which counts as `QUEUE`."""
+
+    hint: QueueingHint
+    failures: tuple[tuple[str, Exception], ...] = ()
+
+
+def hint_of(
+    registered: RegisteredEvents, pod: PodInfo, event: SchedulingEvent, rejected_by: Collection[str]
+) -> HintVerdict:
+    """Whether `event` may help a pod that these plugins rejected: where one of them waits for it and its hint does not say Skip.
+
+    A pod that no plugin rejected, or one that is not registered, is queued after every event.
+    """
+    if not rejected_by or any(name not in registered for name in rejected_by):
+        return HintVerdict(QueueingHint.QUEUE)
+    failures = []
+    for name in sorted(rejected_by):
+        for waited in registered[name]:
+            if not _is_meant(waited, event):
+                continue
+            try:
+                hint = waited.hint(pod, event) if waited.hint is not None else QueueingHint.QUEUE
+                if not isinstance(hint, QueueingHint):
+                    raise TypeError(f"a hint must be a QueueingHint, not {hint!r}")
+            except Exception as error:  # noqa: BLE001 - a hint is anybody's code
+                failures.append((name, error))
+                hint = QueueingHint.QUEUE
+            if hint is QueueingHint.QUEUE:
+                return HintVerdict(hint, tuple(failures))
+    return HintVerdict(QueueingHint.SKIP, tuple(failures))
+
+
+def is_waited_for(registered: RegisteredEvents, event: SchedulingEvent, rejected_by: Collection[str]) -> bool:
+    """Whether `hint_of` may say `QUEUE` of some pod that these plugins rejected."""
+    return (
+        not rejected_by
+        or any(name not in registered for name in rejected_by)
+        or any(_is_meant(waited, event) for name in rejected_by for waited in registered[name])
+    )
+
+
+def _is_meant(waited: EventWithHint, event: SchedulingEvent) -> bool:
+    is_same = waited.resource is event.resource or EventResource.ANY in (waited.resource, event.resource)
+    return is_same and bool(waited.action.value & event.action.value)
 
 
 @dataclass(frozen=True, slots=True)

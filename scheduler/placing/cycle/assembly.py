@@ -13,9 +13,8 @@ from typing import Final, Protocol, TypeVar, cast
 
 from hosting.registry import RegistryError, at_once
 from hosting.settings import FaultsError, Settings, check
-from scheduler.placing.core.enqueue import RegisteredEvents, events_of, plugins_with_events
 from scheduler.placing.core.handle import PluginFactory
-from scheduler.placing.core.plugin import PLAIN_METHODS, Plugin, points_of
+from scheduler.placing.core.plugin import PLAIN_METHODS, EnqueueExtensions, Plugin, points_of
 from scheduler.placing.core.profile import (
     NO_DEFAULTS,
     KnownPoints,
@@ -25,10 +24,27 @@ from scheduler.placing.core.profile import (
     common_faults,
     resolve,
 )
-from scheduler.placing.core.values import EventWithHint, ExtensionPoint
+from scheduler.placing.core.values import (
+    ActionType,
+    EventResource,
+    EventWithHint,
+    ExtensionPoint,
+    RegisteredEvents,
+)
 from scheduler.placing.plugins.registry import Registry
 
 F = TypeVar("F", bound="Assembled")
+
+
+REJECTING_POINTS: Final = (
+    ExtensionPoint.PRE_ENQUEUE,
+    ExtensionPoint.PRE_FILTER,
+    ExtensionPoint.FILTER,
+    ExtensionPoint.RESERVE,
+    ExtensionPoint.PERMIT,
+)
+"""Where a plugin can reject a pod so that an event may help."""
+ALL_EVENTS: Final = (EventWithHint(EventResource.ANY, ActionType.ALL),)
 
 
 class ProfileError(FaultsError):
@@ -139,6 +155,16 @@ def _made(
         else:
             plugins[name] = plugin
     return plugins, faults
+
+
+def plugins_with_events(profile: ResolvedProfile) -> tuple[str, ...]:
+    """The plugins that can reject a pod: those whose events count."""
+    return tuple(dict.fromkeys(name for point in REJECTING_POINTS for name in profile.points[point]))
+
+
+def events_of(plugin: Plugin) -> tuple[EventWithHint, ...]:
+    """Ask a plugin for its events: all of them for a plugin that does not say. Raises what the plugin raises."""
+    return tuple(plugin.events_to_register()) if isinstance(plugin, EnqueueExtensions) else ALL_EVENTS
 
 
 def _events(

@@ -13,10 +13,9 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from hosting.metrics import AnyFamily, Durations, HistogramFamily
 from scheduler.placing.core import runs
 from scheduler.placing.core.handle import PluginToReservationScores
-from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation, out_of_range
 from scheduler.placing.core.plugin import CycleContext, Plugin
 from scheduler.placing.core.profile import ResolvedProfile
-from scheduler.placing.core.reservation import Reservation, out_of_range
 from scheduler.placing.core.runs import PointAnswers, PointRun
 from scheduler.placing.core.values import (
     Code,

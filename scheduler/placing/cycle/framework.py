@@ -27,7 +27,7 @@ from scheduler.placing.core.handle import (
     SchedulerAdapter,
     WaitingPod,
 )
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod, with_pod
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod, Reservation, with_pod
 from scheduler.placing.core.plugin import (
     CycleContext,
     Plugin,
@@ -36,7 +36,6 @@ from scheduler.placing.core.plugin import (
     ReservationNominator,
 )
 from scheduler.placing.core.profile import ProfileFault
-from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.runs import PointRun
 from scheduler.placing.core.values import (
     Code,
@@ -85,7 +84,7 @@ class SchedulingFramework:
         self.plugins: Final = made.plugins
         """By name, in the order in which the configuration first names them."""
         self.events: Final = made.events
-        """The events that each plugin waits for (`scheduler.placing.core.enqueue.hint_of` judges by them)."""
+        """The events that each plugin waits for (`scheduler.placing.core.values.hint_of` judges by them)."""
         self.calls: Final = PointCalls(made.profile, made.plugins, shared.timings, shared.ports.clock)
         self._timings: Final = shared.timings
         self._nominations: Final = shared.nominations

@@ -20,13 +20,12 @@ from scheduler.placing.core.diagnosis import (
     SlowCycle,
 )
 from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
-from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo, Reservation
 from scheduler.placing.core.plugin import NextPodPlugin, Plugin
-from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.values import Status
 from scheduler.placing.cycle.calls import Timings
+from scheduler.placing.cycle.context import WaitingPods
 from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
-from scheduler.placing.cycle.waiting_pods import WaitingPods
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 H = TypeVar("H", bound=Callable[..., object])

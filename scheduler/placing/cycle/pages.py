@@ -27,9 +27,8 @@ from protocol.pages import (
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.placing.core.diagnosis import MOST_NODES, DebugFlags, Diagnosis, DiagnosisStore
-from scheduler.placing.core.objects import NodeInfo, NominatedPods
+from scheduler.placing.core.objects import NodeInfo, NominatedPods, Reservation, shown_reservation
 from scheduler.placing.core.plugin import APIServiceProvider, Plugin
-from scheduler.placing.core.reservation import Reservation, shown_reservation
 from scheduler.placing.core.values import Endpoint
 
 PREFIX: Final = "/v1/scheduling"

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, Protocol
 
 from hosting.metrics import AnyFamily, Family
-from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.handle import SchedulerCache, SchedulingQueue
 from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
@@ -21,6 +20,7 @@ from scheduler.placing.core.values import (
     ActionType,
     Code,
     EventResource,
+    RegisteredEvents,
     SchedulingEvent,
     Status,
     error_status,

@@ -21,9 +21,15 @@ from protocol.reasons import ErrorCode
 from protocol.texts import clean
 from protocol.values import Value
 from scheduler.placing.core import runs
-from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.values import MAX_NODE_SCORE, Status, is_rejected, is_success, message_of
+from scheduler.placing.core.values import (
+    MAX_NODE_SCORE,
+    RegisteredEvents,
+    Status,
+    is_rejected,
+    is_success,
+    message_of,
+)
 from scheduler.placing.cycle.calls import fault_text
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes.objects import expression_holds
-from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.objects import NodeInfo, PodInfo, scale_scores
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.reservation import scale_scores
 from scheduler.placing.core.values import (
     ActionType,
     Code,

@@ -16,16 +16,18 @@ from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import FrameworkExtender, RawArgs
-from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.reservation import (
+from scheduler.placing.core.objects import (
+    NodeInfo,
+    PodInfo,
     Reservation,
+    RowInfo,
     best_reservation,
     most_allocated_score,
     restored,
     scale_scores,
     shown_reservation,
 )
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import (
     ActionType,
     Code,

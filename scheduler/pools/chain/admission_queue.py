@@ -24,9 +24,8 @@ from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.permits.core.state import VmTable
 from scheduler.pools.chain import calls
-from scheduler.pools.chain.calls import Call, Steps
+from scheduler.pools.chain.calls import Call, PoolStats, Steps
 from scheduler.pools.chain.manager import PluginManager, about, probe_steps
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, batches
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Waiter

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 from hosting.logs import Logger
 from hosting.registry import FactoryRegistry, RegistryError, at_once
 from hosting.settings import FaultsError
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.plugin import HOOKS, Args, Factory, Handle, Plugin, PoolHandle, ProviderSet
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.admission_state import COOLDOWN_S
 
 PLUGIN_GROUP: Final = "parley.pool_plugins"

@@ -15,9 +15,8 @@ from hosting.logs import Logger
 from hosting.registry import at_once, is_text
 from protocol.values import Resources
 from scheduler.pools.chain import calls
-from scheduler.pools.chain.calls import AbandonedCalls, Call, Steps
+from scheduler.pools.chain.calls import AbandonedCalls, Call, PoolStats, Steps
 from scheduler.pools.chain.plugin import Handle, Plugin
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import probe, validation
 from scheduler.pools.core.errors import AppError, Interrupt, new_internal
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind

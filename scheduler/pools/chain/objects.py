@@ -17,8 +17,8 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import PoolSpec
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state
 from scheduler.pools.core.admission_state import Parking, PoolRecord, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found

@@ -13,7 +13,7 @@ from protocol.values import Resources
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.scheduling import OwnPods
-from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.attempt import Frameworks

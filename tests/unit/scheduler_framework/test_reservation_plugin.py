@@ -10,11 +10,10 @@ from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner
-from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.placing.core import runs
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.placing.core.objects import LedgerReservations, NodeInfo, NodeSnapshot, PodInfo, RowInfo
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.core.reservation import LedgerReservations
 from scheduler.placing.core.values import ExtensionPoint, Status
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.context import CycleState

@@ -6,9 +6,9 @@ import pytest
 
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind, ReservationOwner
-from scheduler.placing.core.objects import RowInfo
-from scheduler.placing.core.reservation import (
+from scheduler.placing.core.objects import (
     Reservation,
+    RowInfo,
     best_reservation,
     most_allocated_score,
     restored,

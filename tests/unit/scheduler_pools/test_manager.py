@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from protocol.values import Resources
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager, new_plugin_manager
 from scheduler.pools.chain.plugin import BasePlugin
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.errors import AppError, new_insufficient_resources
 from scheduler.pools.core.values import (
     ADMITTED,
