@@ -31,7 +31,6 @@ from scheduler.placing.core.objects import PodInfo as PodInfo
 from scheduler.placing.core.objects import QueuedPod as QueuedPod
 from scheduler.placing.core.objects import Reservation as Reservation
 from scheduler.placing.core.objects import RowInfo as RowInfo
-from scheduler.placing.core.objects import scale_scores as scale_scores
 from scheduler.placing.core.plugin import APIServiceProvider as APIServiceProvider
 from scheduler.placing.core.plugin import BindPlugin as BindPlugin
 from scheduler.placing.core.plugin import CycleContext as CycleContext
@@ -101,6 +100,7 @@ from scheduler.placing.core.values import is_rejected as is_rejected
 from scheduler.placing.core.values import is_success as is_success
 from scheduler.placing.core.values import message_of as message_of
 from scheduler.placing.core.values import new_status as new_status
+from scheduler.placing.core.values import scale_scores as scale_scores
 from scheduler.placing.cycle.assembly import ProfileError as ProfileError
 from scheduler.placing.cycle.assembly import of_profile as of_profile
 from scheduler.placing.cycle.context import NOT_FOUND as NOT_FOUND

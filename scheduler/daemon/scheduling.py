@@ -68,14 +68,12 @@ class OwnPods:
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
 
     def use(self, frameworks: Frameworks) -> None:
-        """The profiles are these from now on."""
         self._scheduler.use(frameworks)
         self._names = tuple(frameworks.by_name)
         if self._has_started:
             self._watch()
 
     def start(self) -> None:
-        """Begin to place pods."""
         self._has_started = True
         self._supervisor.start("scheduler", self._scheduler.run)
         self._supervisor.start("room that became free", self._follow_room)
@@ -87,7 +85,6 @@ class OwnPods:
             self._supervisor.start(name, child)
 
     def refreshed(self) -> None:
-        """The ledger has taken what the watches have shown."""
         self._scheduler.happened(self._changes.take())
         self._pods.offer_again()
 
@@ -135,7 +132,6 @@ class RoomFreed:
         )
 
     async def run(self) -> None:
-        """Follow the ledger for ever."""
         self._refused.recover(self._clock())
         failures = 0
         while True:
@@ -277,22 +273,18 @@ class LiveScheduling:
     # ------------------------------------------------------------ what goes on
 
     def start(self) -> None:
-        """Begin to place pods, and to watch how long that takes."""
         self._supervisor.start("scheduling cycles", self.shared.watch_cycles)
         if self._own_pods is not None:
             self._own_pods.start()
 
     def refreshed(self) -> None:
-        """The ledger has taken what the watches have shown."""
         if self._own_pods is not None:
             self._own_pods.refreshed()
 
     def routes(self) -> tuple[server.Route, ...]:
-        """The pages of the framework and of its plugins."""
         return self.shared.routes(self.snapshot)
 
     def families(self) -> tuple[metrics.AnyFamily, ...]:
-        """The metrics of the framework, and of the pods that are placed here."""
         own = self._own_pods.families() if self._own_pods is not None else ()
         return (*self.shared.families(), *own)
 
@@ -316,7 +308,6 @@ class LiveScheduling:
         return self._view.pod_info(manifest)
 
     def assume_pod(self, pod: PodInfo, node_name: str) -> None:
-        """Room is kept for the pod."""
         self._view.assume_pod(pod, node_name)
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:

@@ -86,7 +86,6 @@ class ConfigurationSource(Protocol):
 
 
 def no_scheduling(profiles: tuple[Profile, ...]) -> None:
-    """Nobody places pods here."""
     del profiles
 
 
@@ -197,7 +196,6 @@ class Serving:
         self.service.take(event)
 
     def routes(self) -> tuple[server.Route, ...]:
-        """The routes that are answered from the core."""
         return (
             *self.transport.routes(),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
@@ -274,7 +272,6 @@ class Serving:
             )
 
     def start(self, others: Mapping[str, Child] | None = None) -> None:
-        """Go on with what was loaded, and with `others`."""
         # Loaded objects stay; those of a request are gone with their last reference. Few cycles ever need collecting,
         # and a full collection at 10,000 VMs would be a pause that callers feel.
         gc.unfreeze()

@@ -81,7 +81,6 @@ class ConfigMapSource:
 
     @property
     def path(self) -> Path:
-        """The path that faults name."""
         return Path(f"configmap/{'/'.join(self._place)}/{KEY}")
 
     async def refresh(self) -> Configuration | None:
@@ -253,7 +252,6 @@ class LeadershipTerm:
         return (*self.serving.routes(), *pages)
 
     def families(self, http: server.Server) -> list[metrics.AnyFamily]:
-        """The metrics of the core, and of what is around it."""
         return [
             *self.serving.families(http),
             *(self._scheduling.families() if self._scheduling is not None else ()),
@@ -299,7 +297,6 @@ class LeadershipTerm:
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
-        """Go on with what was loaded."""
         own: dict[str, Child] = {
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),

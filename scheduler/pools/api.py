@@ -228,7 +228,6 @@ class PoolApi:
     # ------------------------------------------------------------ views
 
     def view(self, pool: Pool) -> dict[str, Any]:
-        """A pool with its status, as JSON has it."""
         found: dict[str, Any] = msgspec.to_builtins(self.shown(pool))
         return found
 
@@ -342,7 +341,7 @@ def _admitted(state: PoolAdmissionState) -> ConditionShown:
 
 
 def _plain(status: object) -> Any:
-    """What a plugin shows of itself, as JSON has it; its text where that cannot be."""
+    """The status of a plugin as JSON has it; its text if that cannot be."""
     try:
         return msgspec.to_builtins(status)
     except Exception:  # noqa: BLE001 - anybody may write a plugin

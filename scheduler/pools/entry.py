@@ -21,7 +21,7 @@ def _name(value: str) -> str:
 
 
 def _matching(pattern: re.Pattern[str]) -> WithJsonSchema:
-    """What the OpenAPI document says of a text that matches as a whole."""
+    """The OpenAPI document's word on a text that matches as a whole."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern.pattern})$"})
 
 

@@ -67,10 +67,10 @@ class PoolStateFile:
         self._lock = files.locked(directory, "another scheduler keeps its pools there")
         self._replacing = threading.Lock()
         self.chain = ""
-        """What tells one configuration of the plugins from another; parking holds only under the same one."""
+        """The fingerprint of the plugins' configuration; parking holds only under the same one."""
 
     def load(self) -> tuple[tuple[PoolRecord, ...], str]:
-        """What is stored, and the chain under which it was. Raises `SettingsError` with every fault."""
+        """The stored pools, and the chain under which they were stored. Raises `SettingsError` with every fault."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -96,7 +96,6 @@ class PoolStateFile:
             files.replace(self._path, text)
 
     def close(self) -> None:
-        """Free the directory."""
         self._lock.close()
 
 

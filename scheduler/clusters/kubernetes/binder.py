@@ -1,4 +1,4 @@
-"""What the scheduler of pods writes: a Binding for each pod (the `Binder` port, over the subresource `pods/binding`), and the messages
+"""The writes of the scheduler of pods: a Binding for each pod (the `Binder` port, over the subresource `pods/binding`), and the messages
 to people, which are Events and the condition PodScheduled, worded as kube-scheduler's.
 
 A pod gets its node once, and never another one, so a Binding may be posted again: whether the pod is bound is what its object says.
@@ -158,7 +158,6 @@ class PodOutcomes:
         self._recorder.record(_regarding(pod), "Normal", "Scheduled", "Binding", note)
 
     def failed(self, pod: PodInfo, failure: CycleFailure) -> None:
-        """Why the pod has no node."""
         text = clean(failure.text, MAX_NOTE)
         self._recorder.record(_regarding(pod), "Warning", "FailedScheduling", "Scheduling", text)
         said: tuple[str, str] = failure.reason, text

@@ -111,7 +111,6 @@ class KubernetesCluster:
         self._is_served = is_served
 
     def children(self) -> Mapping[str, Child]:
-        """The tasks that keep the view up to date."""
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
@@ -120,7 +119,6 @@ class KubernetesCluster:
         }
 
     def policies(self) -> Mapping[Key, Manifest]:
-        """Every ScalingPolicy."""
         return self._of_policies.objects()
 
     @property

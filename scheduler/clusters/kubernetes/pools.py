@@ -162,7 +162,6 @@ class KubernetesPools:
         return self._described
 
     async def run(self, views: PoolViews) -> None:
-        """Bring status and finalizers in line from time to time."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.write(views)

@@ -190,7 +190,6 @@ class KubernetesReservations:
         self._faults[uid] = fault
 
     async def write(self, core: CoreState) -> None:
-        """Write the status that has changed."""
         wall, wanted = self._wall(), []
         for manifest in self._watch.objects().values():
             uid = objects.uid(manifest)

@@ -149,7 +149,6 @@ class PolicyStatus:
         self._writer = StatusWriter(api, SCALING_POLICIES, clock, log)
 
     async def run(self) -> None:
-        """Look at all of them from time to time."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.write()

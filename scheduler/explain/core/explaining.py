@@ -51,7 +51,6 @@ class ExplainView:
 
     @property
     def unix_s(self) -> float:
-        """The time of day."""
         return self.now_s + self.core.config.unix_offset_s
 
     def trail_of(self, record: VmRecord) -> Trail | None:
@@ -273,7 +272,6 @@ def floor_shown(floor: Floor, now_s: float) -> FloorShown:
 
 
 def holder_shown(row: Row) -> HolderShown:
-    """A holder of room for people."""
     return HolderShown(
         kind=row.holder.kind.value,
         name=row.name,

@@ -80,7 +80,6 @@ class NameIndex:
         return self._names
 
     def pod(self, name: str) -> PodName:
-        """The pod of a name that `names` told."""
         return self._pods[name]
 
 
@@ -242,7 +241,6 @@ def _encoded(items: bytes) -> Any:
 
 
 def other_shown(row: Row) -> PodShown:
-    """A pod that is no VM, or a reservation, in short."""
     return PodShown(
         kind=row.holder.kind.value,
         name=row.name,
@@ -290,7 +288,6 @@ def pod_in_full(view: ExplainView, pod: PodName) -> PodInFull | None:
 
 
 def row_shown(view: ExplainView, row: Row) -> RowShown:
-    """The line of one holder."""
     core = view.core
     record = core.vms.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
     spec = record.spec if record is not None else None

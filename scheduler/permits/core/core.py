@@ -260,5 +260,4 @@ class Core:
         return _HANDLERS[type(event)](self.state, event)
 
     def audit(self) -> list[str]:
-        """The faults of the accounts, as far as they can be seen from within: none, ever."""
         return auditing.audit(self.state)

@@ -379,7 +379,6 @@ class Replay:
         self.steps = 0
 
     def take(self, step: Step) -> Difference | None:
-        """Apply one step. Returns the differences, if any."""
         self.steps += 1
         replayed = [recorded(output) for output in self.core.apply(step.event)]
         if replayed == step.outputs:

@@ -168,7 +168,6 @@ def seen(core: CoreState, event: events.ReservationSeen) -> tuple[events.Output,
 
 
 def gone(core: CoreState, event: events.ReservationGone) -> tuple[events.Output, ...]:
-    """A reservation was deleted. Its users keep what they have."""
     account = core.reservations.open(event.uid)
     core.placements.pop(account.holder, None)
     account.spec, account.is_used_up = None, False

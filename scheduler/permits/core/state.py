@@ -135,7 +135,6 @@ class VmTable:
         return retired if retired is not None and retired.until_s > now_s else None
 
     def retired(self) -> dict[str, Retired]:
-        """The memories that are kept, by UID."""
         return self._retired
 
     def forget_retired(self, now_s: float) -> None:
@@ -169,7 +168,6 @@ class ReservationAccount:
 
     @property
     def holder(self) -> Holder:
-        """The owner of its row."""
         return Holder(Kind.RESERVATION, self.uid)
 
     @property

@@ -72,7 +72,6 @@ class Answers:
         return server.HangUp()
 
     def overloaded(self, request: wire.AgentRequest) -> Outcome:
-        """Too many wait already."""
         self._recorder.overloaded(request, _OVERLOADED)
         if request.extension is None:
             self._stats.answers["hang-up", ErrorCode.OVERLOADED.value] += 1
@@ -90,14 +89,12 @@ class Answers:
         return self.error(503, ErrorCode.CLUSTER_UNREACHABLE, text, for_extension=True)
 
     def not_leader(self, request: wire.AgentRequest, leader: str | None) -> Outcome:
-        """Another scheduler decides."""
         if request.extension is None:
             return self.hang_up(ErrorCode.NOT_LEADER.value, request, "another scheduler leads")
         self._stats.answers["error", ErrorCode.NOT_LEADER.value] += 1
         return not_leader(leader)
 
     def our_fault(self, request: wire.AgentRequest, error: Exception) -> Outcome:
-        """Something failed that should not."""
         self._log.error(
             "request failed by our fault", pod=str(request.pod), error=repr(error), exc_info=error
         )

@@ -139,9 +139,7 @@ class CorePlacements:
         return answer.reason if isinstance(answer, events.NotPlaced) else None
 
     def forget(self, holder: Holder) -> None:
-        """The pod will not be bound."""
         self._take(events.PlacementForgotten(holder))
 
     def headroom(self, node: str, holder: Holder) -> Resources:
-        """The amount that the others leave to `holder` on a node now."""
         return self._core.ledger.headroom(node, holder)

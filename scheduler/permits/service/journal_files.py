@@ -83,13 +83,11 @@ class JournalWriter:
         return self._lost_before + self._refused
 
     def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
-        """Record an input that is no request."""
         self._put(_Input(event, outputs))
 
     def request(
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
-        """Record a request with the bytes that it came as."""
         self._put(_Request(arrived, body, outputs))
 
     def close(self) -> None:

@@ -66,7 +66,6 @@ def _grown(before: Units, after: Units) -> int:
 
 
 def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
-    """Every metric with its samples now."""
     yield from _decisions(stats)
     yield from _ledger(core.ledger)
     yield from _vms(core)

@@ -120,7 +120,6 @@ class PermitService:
             await self._reader.read(pods)
 
     async def close(self) -> None:
-        """End what still waits."""
         await self._looks.close()
         await self._effects.close()
 

@@ -96,7 +96,7 @@ class PermitTransport:
     service: PermitService
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Where permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
+        """Published agents use no other path; their scheduler reads so much of a body."""
         limit = codec.MAX_REQUEST_BYTES
         return (
             server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True, about=PERMIT),

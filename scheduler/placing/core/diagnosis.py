@@ -13,7 +13,7 @@ from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import Code, NodePluginScores, Status
 
 DIAGNOSIS_KEY: Final = "parley.dev/diagnosis"
-"""Where the context of a cycle keeps its `Diagnosis`."""
+"""The key of the `Diagnosis` in the context of a cycle."""
 MOST_FAILURES: Final = 50
 """A diagnosis keeps no more groups; the largest ones stay."""
 MOST_PODS: Final = 1000
@@ -36,7 +36,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What one cycle found out about its pod. Plugins may add a suggestion; the first one stays."""
+    """The findings of one cycle about its pod. Plugins may add a suggestion; the first one stays."""
 
     pod: PodInfo
     begun_s: float
@@ -48,7 +48,7 @@ class Diagnosis:
     suggestion: str = ""
 
     def suggest(self, suggestion: str) -> bool:
-        """What somebody could do, such as `evict a pod of the same owner`. Whether the text was taken: the first one is."""
+        """Suggest what somebody could do, such as `evict a pod of the same owner`. Whether the text was taken: the first one is."""
         if self.suggestion or not suggestion:
             return False
         self.suggestion = suggestion
@@ -89,7 +89,7 @@ def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
 
 
 def _nodes_text(diagnosis: Diagnosis) -> str:
-    """What kept the pod from each node; the pre-filter's word where that kept it from all of them."""
+    """The reasons that kept the pod from each node; the pre-filter's word if that kept it from all of them."""
     if not diagnosis.node_count:
         return NO_NODES
     head = f"0/{diagnosis.node_count} nodes are available"
@@ -108,7 +108,7 @@ def _nodes_text(diagnosis: Diagnosis) -> str:
 
 
 def brief(reason: str) -> str:
-    """What a reason says without what is peculiar to its node: the part before its first colon."""
+    """A reason without what is peculiar to its node: the part before its first colon."""
     return reason.partition(": ")[0]
 
 
@@ -208,11 +208,9 @@ class SchedulingMonitor:
         self._watched: dict[str, _Watched] = {}
 
     def dequeued(self, uid: str, pod: str, now_s: float) -> None:
-        """The pod left the queue."""
         self._watched[uid] = _Watched(pod, now_s)
 
     def started(self, uid: str, pod: str, now_s: float) -> None:
-        """The cycle of the pod began."""
         self._watched[uid] = _Watched(pod, now_s, now_s)
 
     def completed(self, uid: str, now_s: float) -> SlowCycle | None:

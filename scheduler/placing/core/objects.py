@@ -15,7 +15,6 @@ from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Holder, Kind, ReservationOwner
 from scheduler.permits.core.state import CoreState, ReservationAccount
-from scheduler.placing.core.values import MAX_NODE_SCORE, MIN_NODE_SCORE
 
 NO_MANIFEST: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -40,7 +39,6 @@ class PodInfo:
 
     @property
     def holder(self) -> Holder:
-        """The owner of the pod's row in the ledger."""
         return Holder(Kind.VM if self.bounds is not None else Kind.POD, self.uid)
 
     @property
@@ -80,11 +78,11 @@ class NodeInfo:
 
     @property
     def free(self) -> Resources:
-        """What is left to reserve; negative on a node that is over-full."""
+        """The amount that is left to reserve; negative on a node that is over-full."""
         return self.reservable - self.reserved
 
     def room_for(self, holder: Holder) -> Resources:
-        """What the other rows leave to `holder`; may be negative."""
+        """The amount that the other rows leave to `holder`; may be negative."""
         own = self.rows.get(holder)
         return self.free + own.reserved if own is not None else self.free
 
@@ -207,12 +205,11 @@ class Reservation:
 
     @property
     def holder(self) -> Holder:
-        """The owner of its row."""
         return Holder(Kind.RESERVATION, self.uid)
 
     @property
     def available(self) -> Resources:
-        """What pods can still take."""
+        """The amount that pods can still take."""
         return (self.allocatable - self.allocated).max(ZERO)
 
     @property
@@ -274,43 +271,6 @@ def shown_reservation(reservation: Reservation) -> ReservationShown:
         allocated=AmountShown(**reservation.allocated.written()),
         available=reservation.is_matchable,
     )
-
-
-def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:
-    """Scale the scores in place so that the highest one becomes 100; with `reverse` the highest one becomes 0.
-
-    Where no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
-    """
-    highest = max(scores.values(), default=0)
-    for key, score in scores.items():
-        scaled = MAX_NODE_SCORE * score // highest if highest > 0 else 0
-        scores[key] = MAX_NODE_SCORE - scaled if reverse else scaled
-
-
-def out_of_range(scores: Mapping[str, int]) -> str | None:
-    """What is wrong with scores that were normalised; None where each is from 0 to 100."""
-    for uid, score in scores.items():
-        if not MIN_NODE_SCORE <= score <= MAX_NODE_SCORE:
-            return (
-                f"returned an invalid score {score} for reservation {uid}: must be from {MIN_NODE_SCORE} to "
-                f"{MAX_NODE_SCORE} after normalising"
-            )
-    return None
-
-
-def most_allocated_score(reservation: Reservation, amount: Resources) -> int:
-    """How full the reservation would be with `amount` more, from 0 to 100: the mean over what it reserves.
-
-    A resource that would be over-full counts 0: the rest would come out of the node's free room.
-    """
-    parts = [
-        MAX_NODE_SCORE * (wanted + allocated) // capacity if wanted + allocated <= capacity else 0
-        for (_, capacity), (_, wanted), (_, allocated) in zip(
-            reservation.allocatable.named(), amount.named(), reservation.allocated.named(), strict=True
-        )
-        if capacity > 0
-    ]
-    return sum(parts) // len(parts) if parts else 0
 
 
 def best_reservation(

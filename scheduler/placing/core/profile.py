@@ -30,7 +30,7 @@ class EnabledPlugin:
 
 @dataclass(frozen=True, slots=True)
 class PluginSet:
-    """What a profile says of one point: which plugins are called there, and which defaults are not (`*`: none is)."""
+    """The word of a profile on one point: which plugins are called there, and which defaults are not (`*`: none is)."""
 
     enabled: tuple[EnabledPlugin, ...] = ()
     disabled: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ NO_DEFAULTS: Final = Profile("")
 
 @dataclass(frozen=True, slots=True)
 class ProfileFault:
-    """What is wrong with a profile: where, with which value, which rule it breaks, and what would be right.
+    """A fault of a profile: where, with which value, which rule it breaks, and what would be right.
 
     `remedy` is empty where the rule says everything: it is the text of whoever made a plugin, or of the model of its args.
     """
@@ -104,7 +104,7 @@ class ResolvedProfile:
     args_at: Mapping[str, str] = field(default_factory=dict)
 
     def source_of(self, plugin: str) -> str:
-        """Where the configuration says from what a plugin is made: its args, else its name."""
+        """The place in the configuration from which a plugin is made: its args, else its name."""
         return self.args_at.get(plugin, self.named_at.get(plugin, ""))
 
 
@@ -149,7 +149,7 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
 
 
 def common_faults(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[ProfileFault]:
-    """What is wrong between the profiles of one scheduler: a name that is given twice, several orders of one queue."""
+    """Faults between the profiles of one scheduler: a name that is given twice, several orders of one queue."""
     faults = []
     names: set[str] = set()
     for profile, _ in profiles:

@@ -139,7 +139,7 @@ MAX_PERMIT_WAIT_S: Final = 15 * 60.0
 
 
 class ExtensionPoint(enum.StrEnum):
-    """Where plugins are called, in the order of a cycle. The values are the names in the configuration."""
+    """The points at which plugins are called, in the order of a cycle. The values are the names in the configuration."""
 
     PRE_ENQUEUE = "preEnqueue"
     QUEUE_SORT = "queueSort"
@@ -162,11 +162,11 @@ class ContextKey(str):
 
 
 ContextData: TypeAlias = Any
-"""What a plugin keeps there. Source: seed 001."""
+"""The value that a plugin keeps there. Source: seed 001."""
 
 
 class ActionType(enum.Flag):
-    """What has happened to an object."""
+    """A change of an object."""
 
     ADD = enum.auto()
     UPDATE = enum.auto()
@@ -280,7 +280,7 @@ class PreFilterResult:
 
 
 class NominatingMode(enum.IntEnum):
-    """What becomes of the node that was set aside for the pod earlier."""
+    """The lot of the node that was set aside for the pod earlier."""
 
     NOOP = 0
     OVERRIDE = 1
@@ -311,3 +311,25 @@ class Endpoint:
 
     path: str
     read: Callable[[Mapping[str, str]], Any]
+
+
+def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:
+    """Scale the scores in place so that the highest one becomes 100; with `reverse` the highest one becomes 0.
+
+    Where no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
+    """
+    highest = max(scores.values(), default=0)
+    for key, score in scores.items():
+        scaled = MAX_NODE_SCORE * score // highest if highest > 0 else 0
+        scores[key] = MAX_NODE_SCORE - scaled if reverse else scaled
+
+
+def out_of_range(scores: Mapping[str, int]) -> str | None:
+    """The fault of scores that were normalised; None if each is from 0 to 100."""
+    for uid, score in scores.items():
+        if not MIN_NODE_SCORE <= score <= MAX_NODE_SCORE:
+            return (
+                f"returned an invalid score {score} for reservation {uid}: must be from {MIN_NODE_SCORE} to "
+                f"{MAX_NODE_SCORE} after normalising"
+            )
+    return None

@@ -43,7 +43,7 @@ REJECTING_POINTS: Final = (
     ExtensionPoint.RESERVE,
     ExtensionPoint.PERMIT,
 )
-"""Where a plugin can reject a pod so that an event may help."""
+"""The points at which a plugin can reject a pod so that an event may help."""
 ALL_EVENTS: Final = (EventWithHint(EventResource.ANY, ActionType.ALL),)
 
 
@@ -56,7 +56,7 @@ class ProfileError(FaultsError):
 
 
 class Assembled(Protocol):
-    """What was built of a profile."""
+    """A profile with all that was built of it."""
 
     @property
     def profile(self) -> ResolvedProfile:
@@ -88,7 +88,7 @@ def check_profiles(profiles: Sequence[Profile], registry: Registry, defaults: Pr
 def of_profile(
     profile: Profile, registry: Registry, defaults: Profile = NO_DEFAULTS
 ) -> Callable[[object], Instances]:
-    """What makes the plugins of a profile for a handle: each once, with its args (None without any) and the handle.
+    """A maker of the plugins of a profile for a handle: each once, with its args (None without any) and the handle.
 
     Raises `ProfileError` with every fault when it is called.
     """
@@ -116,7 +116,7 @@ def build_frameworks(
     make: Callable[[Profile], F],
     defaults: Profile = NO_DEFAULTS,
 ) -> dict[str, F]:
-    """What `make` builds of each profile of a scheduler, by the profiles' names; `make` lays each over `defaults` as this does.
+    """The results of `make` for each profile of a scheduler, by the profiles' names; `make` lays each over `defaults` as this does.
 
     Raises `ProfileError` with every fault of all profiles: those that `check_profiles` finds before anything is built, else those
     that building shows.
@@ -228,7 +228,7 @@ MODEL: Final = "ARGS"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the factories of a registry say: the points and the args' models of plugins, and which cannot be loaded."""
+    """The declarations of a registry's factories: the points and the args' models of plugins, and which cannot be loaded."""
 
     points: KnownPoints
     models: Mapping[str, type[Settings]]
@@ -236,7 +236,7 @@ class Declared:
 
 
 def declared(registry: Registry, profiles: Iterable[Profile]) -> Declared:
-    """What the factories say. Only those of plugins that a profile enables are loaded."""
+    """The declarations of the factories. Only those of plugins that a profile enables are loaded."""
     points: dict[str, frozenset[ExtensionPoint] | None] = dict.fromkeys(registry.names())
     models: dict[str, type[Settings]] = {}
     faults: list[ProfileFault] = []
@@ -257,7 +257,7 @@ def declared(registry: Registry, profiles: Iterable[Profile]) -> Declared:
 
 
 def args_faults(profile: ResolvedProfile, models: Mapping[str, type[Settings]]) -> list[ProfileFault]:
-    """What is wrong with the args of the plugins that a profile enables, where there are models of them."""
+    """The faults of the args of the plugins that a profile enables, as far as there are models of them."""
     faults: list[ProfileFault] = []
     for name in profile.plugins:
         if name in models:

@@ -46,7 +46,6 @@ class CycleFailure:
 
     @property
     def reason(self) -> FailureReason:
-        """What the pod's condition says."""
         return "Unschedulable" if self.rejection is not None else SCHEDULER_ERROR
 
     @classmethod
@@ -128,7 +127,7 @@ class Attempt:
         self._guard = guard
 
     def binding(self, assumptions: Assumptions) -> Binding:
-        """What follows the choice of the node. What is not bound when its block ends is undone."""
+        """All that follows the choice of the node. A pod that is not bound when its block ends is given up."""
         return Binding(self.framework, self.context, self.pod, self.node_name, assumptions, self.shared.log)
 
     # ------------------------------------------------------------ the scheduling part

@@ -1,4 +1,4 @@
-"""What follows the choice of a node, for the cycle and the kube extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
+"""From the choice of a node to the bound pod, for the cycle and the kube extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
 
 Source: reference/kubernetes.md 1.7 and 1.9.
 """
@@ -91,7 +91,6 @@ class Binding:
         return await self.framework.wait_on_permit(self.pod)
 
     async def prepare(self) -> Status | None:
-        """Do what must be done before the pod is bound."""
         return await self.framework.run_pre_bind_plugins(self._context, self.pod, self.node_name)
 
     async def bind(self) -> Status | None:

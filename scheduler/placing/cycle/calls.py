@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from hosting.metrics import AnyFamily, Durations, HistogramFamily
 from scheduler.placing.core import runs
 from scheduler.placing.core.handle import PluginToReservationScores
-from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation, out_of_range
+from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation
 from scheduler.placing.core.plugin import CycleContext, Plugin
 from scheduler.placing.core.profile import ResolvedProfile
 from scheduler.placing.core.runs import PointAnswers, PointRun
@@ -25,6 +25,7 @@ from scheduler.placing.core.values import (
     Status,
     error_status,
     is_success,
+    out_of_range,
 )
 from scheduler.placing.cycle.context import CycleState
 
@@ -50,7 +51,7 @@ def blame(error: Exception, plugin: str, point: str) -> None:
 
 
 def fault_text(error: Exception) -> str:
-    """What went wrong, in one line, with the plugin where `blame` named one."""
+    """The error in one line, with the plugin where `blame` named one."""
     blamed = [note for note in getattr(error, "__notes__", ()) if note.startswith(_BLAMED)]
     return ": ".join([*blamed, repr(error)])
 
@@ -89,7 +90,6 @@ class Timings:
         return self._calls == 1
 
     def point(self, profile: str, point: str, status: str, duration_s: float) -> None:
-        """A run of all plugins of a point is over."""
         self._points[profile, point, status].observe(duration_s)
 
     def plugin(self, plugin: str, point: str, status: str, duration_s: float) -> None:
@@ -99,7 +99,6 @@ class Timings:
         self._waits[status,].observe(duration_s)
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The durations so far."""
         return (
             _family(
                 "parley_scheduler_extension_point",
@@ -145,7 +144,6 @@ class LoopTurns:
         return self._loop.time() >= self._until_s
 
     async def give(self) -> None:
-        """Let others go on."""
         await asyncio.sleep(0)
         self._until_s = self._loop.time() + TURN_S
 
@@ -208,7 +206,7 @@ class PointCalls:
     async def changed(
         self, point: ExtensionPoint, method: str, context: CycleContext, *shown: Any
     ) -> tuple[tuple[Any, ...], Status | None]:
-        """What the transformers of a point make of what they are `shown`, one after the other; the first status that is no Success
+        """The outcome of the transformers of a point, which change what is `shown` one after the other; the first status that is no Success
         ends that."""
         for name, change in self.methods(point, method):
             *changed, status = await self.ask(method, name, change, context, *shown, is_counted=False)

@@ -1,4 +1,4 @@
-"""What lasts for one scheduling cycle: the context in which plugins keep things, and the wait for a permit, by UID of the pod.
+"""Things that last for one scheduling cycle: the context in which plugins keep things, and the wait for a permit, by UID of the pod.
 
 Reading and writing the context take no lock: between two awaits no other task runs. A plugin that reads, awaits and then writes takes the
 lock. Waits have one timer for each plugin that made a pod wait; they are decided in `scheduler.placing.core.waiting`.
@@ -59,7 +59,6 @@ class WaitingEntry:
         return self._wait.outcome
 
     def collected(self) -> None:
-        """The run that waits has the outcome."""
         self._become(self._wait.collect())
 
     def cancel(self) -> None:
@@ -197,7 +196,7 @@ class NotFoundError(LookupError):
 
 
 class PluginContext:
-    """What the plugins of one scheduling cycle keep for each other. All plugins are trusted.
+    """Things that the plugins of one scheduling cycle keep for each other. All plugins are trusted.
 
     The lock is there for several steps that belong together; `scheduler.placing.cycle.context` has its rules.
     """

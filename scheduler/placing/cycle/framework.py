@@ -108,11 +108,9 @@ class SchedulingFramework:
     # ------------------------------------------------------------ for the queue
 
     def pre_enqueue_plugins(self) -> tuple[PreEnqueuePlugin, ...]:
-        """The plugins that may keep a pod out of the queue."""
         return cast("tuple[PreEnqueuePlugin, ...]", self.calls.plugins_at(ExtensionPoint.PRE_ENQUEUE))
 
     def queue_sort_less(self, first: QueuedPod, second: QueuedPod) -> bool:
-        """Whether `first` goes before `second`."""
         (sort,) = self.calls.plugins_at(ExtensionPoint.QUEUE_SORT)
         return cast("QueueSortPlugin", sort).less(first, second)
 
@@ -183,7 +181,7 @@ class SchedulingFramework:
         return self.shared.ports.clock()
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
-        """What this cycle has found out so far; a new diagnosis where nobody has begun the cycle."""
+        """The findings of this cycle so far; a new diagnosis where nobody has begun the cycle."""
         try:
             found: Diagnosis = context.read(DIAGNOSIS_KEY)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""What the frameworks of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
+"""The common part of the frameworks of all profiles of a scheduler: handlers, nominations, monitor, diagnoses, pages.
 
 The plugins of any profile reach it through their handle; the cycle and the daemon call it themselves.
 """
@@ -105,7 +105,7 @@ def no_reservations(node_name: str) -> Sequence[Reservation]:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderPorts:
-    """What plugins may reach through their handle.
+    """The ports that plugins may reach through their handle.
 
     `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
     there is no API server.
@@ -120,7 +120,7 @@ class ExtenderPorts:
 
 
 class SharedHooks:
-    """What the frameworks share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
+    """The common part of the frameworks. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the scheduling plugins show over HTTP, below `/v1/scheduling`: read-only pages, and the switches of the debug output.
+"""The pages of scheduling plugins over HTTP, below `/v1/scheduling`: read-only, and the switches of the debug output.
 
 Source: reference/koordinator.md 1.9. A plugin's page is `/v1/scheduling/plugins/{plugin}` and the path of its `Endpoint`.
 """

@@ -125,7 +125,6 @@ class PodScheduler:
             self._changed.set()
 
     def activate(self, uids: Sequence[str]) -> None:
-        """Give these pods their turn as soon as possible."""
         self.queue.activate(uids, self._clock())
         self._changed.set()
 
@@ -216,7 +215,7 @@ class PodScheduler:
             del self._on_their_way[uid]
 
     async def _bind(self, attempt: Attempt, reserved: "asyncio.Future[None]") -> None:
-        """What follows the choice of a node. `reserved` is set when the next cycle may begin."""
+        """All that follows the choice of a node. `reserved` is set when the next cycle may begin."""
         shared, pod = attempt.shared, attempt.pod
         try:
             async with attempt.binding(_Assumptions(self._view, shared)) as binding:
@@ -290,7 +289,6 @@ class PodScheduler:
     # ------------------------------------------------------------ figures
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The metrics."""
         counts = self.queue.counts()
         pods = tuple(((pool.value,), float(counts[pool])) for pool in QueuePool)
         faults = (
@@ -334,7 +332,7 @@ class _Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class _Adapter:
-    """What plugins may ask of the scheduler: its cache, and its queue."""
+    """The scheduler as plugins may ask it: its cache, and its queue."""
 
     scheduler: PodScheduler
 

@@ -115,7 +115,6 @@ class Binds:
         return sum(now_s < doubt.settled_s for doubt in self._doubts.values())
 
     def show(self, pod: Manifest) -> None:
-        """This pod may be bound soon."""
         _remember(self._shown, objects.uid(pod), pod)
 
     async def bind(self, asked: ExtenderBindingArgs) -> str:
@@ -279,7 +278,6 @@ def _check(status: Status | None) -> None:
 
 
 def scheduler_name(manifest: Manifest) -> str:
-    """The name by which a pod chooses its profile."""
     return str((manifest.get("spec") or {}).get("schedulerName") or "")
 
 

@@ -36,7 +36,7 @@ MARGIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """Where to listen (port 0: any free one), and with which certificates; without any it is plain HTTP, for this machine only.
+    """The address to listen on (port 0: any free one) and the certificates; without any it is plain HTTP, for this machine only.
 
     `timeout_s` is kube-scheduler's `httpTimeout`. Raises `ValueError` for a port that anybody could call.
     """

@@ -21,7 +21,7 @@ from scheduler.placing.core.values import Code, Status, new_status
 
 T = TypeVar("T")
 REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What a decoder raises: `ValueError` for texts that are no UTF-8, `RecursionError` for what is nested too deep."""
+"""The errors of a decoder: `ValueError` for texts that are no UTF-8, `RecursionError` for what is nested too deep."""
 
 
 class MessageError(Exception):
@@ -138,7 +138,7 @@ class _Meta(Value, frozen=True):
 
 
 class _Head(Value, frozen=True):
-    """What must be known of any object."""
+    """The least that any object must tell."""
 
     metadata: _Meta
 

@@ -25,7 +25,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _NodeMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known of a node."""
+    """The least that a node must tell."""
 
     name: str
 
@@ -37,7 +37,7 @@ class _CalledNode(msgspec.Struct, frozen=True):
 
 
 class _PodMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known of a pod."""
+    """The least that a pod must tell."""
 
     name: str
     uid: _Text
@@ -162,7 +162,6 @@ class ExtenderStats:
     """Nodes that filter dropped, by the plugin that rejected them and the code of its status."""
 
     def drop(self, failed: Mapping[str, Status]) -> None:
-        """Count nodes that filter drops."""
         for status in failed.values():
             code = status.code
             self.dropped[status.plugin, str(code) if isinstance(code, Code) else "unknown"] += 1

@@ -126,7 +126,7 @@ class RefusedPods:
             self._queue.failed(uid, None, now_s)
 
     def recover(self, now_s: float) -> None:
-        """Whoever told kube-scheduler has been interrupted."""
+        """The task that told kube-scheduler was interrupted."""
         self.failed(self._queue.in_flight(), now_s)
 
     def _gate(self, pod: PodInfo) -> Status | None:

@@ -66,7 +66,7 @@ class CannotSayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What one call goes by: a pod, its profile, and the nodes as they are now."""
+    """The basis of one call: a pod, its profile, and the nodes as they are now."""
 
     pod: PodInfo
     framework: SchedulingFramework
@@ -138,7 +138,6 @@ class ExtenderService:
         return (*verbs, openapi.route("Parley extender", version, verbs, "/extender/v1/openapi.json"))
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The metrics."""
         return tuple(
             self.stats.families(
                 under_way=len(self._binds),

@@ -35,12 +35,11 @@ class ShippedPlugin:
         self._handle = handle
 
     def name(self) -> str:
-        """The plugin's name, by which it is registered and configured."""
         return type(self).__name__
 
 
 class NodeCache(Generic[P, T]):
-    """What was read of a part of each node, until the part is another object.
+    """The reading of a part of each node, until the part is another object.
 
     Parts are compared by identity: what was changed on trial, such as the pods in a preemption, is read anew, and what stayed
     is not, although the node's generation is another one.
@@ -51,7 +50,7 @@ class NodeCache(Generic[P, T]):
         self._found: dict[str, tuple[P, T]] = {}
 
     def of(self, node_name: str, part: P) -> T:
-        """What `part` of that node says."""
+        """The reading of `part` of that node."""
         found = self._found.get(node_name)
         if found is not None and found[0] is part:
             return found[1]
@@ -71,7 +70,7 @@ EARLIER: Final = "earlier"
 
 
 def find(context: CycleContext, key: str) -> Any:
-    """What is kept under `key`; None where nothing is."""
+    """The value under `key`; None if there is none."""
     try:
         return context.read(key)
     except LookupError:  # NotFoundError

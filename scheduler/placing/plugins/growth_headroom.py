@@ -169,7 +169,7 @@ class GrowthHeadroom(ShippedPlugin):
 
 
 def likely(kept: Resources, pressure: Resources, bounds: Bounds | None, share_ppm: int) -> Resources:
-    """What a holder is likely to want: what it keeps and was denied, and a share of the rest up to its maximum, rounded up."""
+    """The amount that a holder is likely to want: what it keeps and was denied, and a share of the rest up to its maximum, rounded up."""
     if bounds is None and pressure is ZERO:
         return kept
     cpu, memory = kept.vcpu_milli + pressure.vcpu_milli, kept.memory_bytes + pressure.memory_bytes

@@ -105,7 +105,7 @@ class LedgerFit(ShippedPlugin):
         return (PreFilterResult(frozenset(kept)) if kept else None), None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """What the other rows of the node leave must hold the pod. What it has on the node already is its own whatever they took."""
+        """The room that the other rows of the node leave must hold the pod. Room that it has there already is its own whatever they took."""
         del context
         own = own_row(pod, node)
         room = node.free if own is None else (node.free + own.reserved).max(own.reserved)
@@ -193,7 +193,7 @@ class LedgerFit(ShippedPlugin):
 
 
 def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
-    """What is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
+    """The row that is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
     as_pod, as_vm = _holders(pod.uid)
     rows = node.rows
     return rows.get(as_pod) or rows.get(as_vm)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes.objects import expression_holds
-from scheduler.placing.core.objects import NodeInfo, PodInfo, scale_scores
+from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import (
     ActionType,
@@ -18,6 +18,7 @@ from scheduler.placing.core.values import (
     PreFilterResult,
     Status,
     new_status,
+    scale_scores,
 )
 from scheduler.placing.plugins.base import ShippedPlugin
 

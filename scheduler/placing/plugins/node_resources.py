@@ -68,7 +68,7 @@ def amounts(written: object) -> dict[str, int]:
 
 
 def requests(pod: PodInfo) -> dict[str, int]:
-    """What kube-scheduler counts for a pod: containers and sidecars together, or the largest init container with the sidecars
+    """The amounts that kube-scheduler counts for a pod: containers and sidecars together, or the largest init container with the sidecars
     before it, and the overhead. Raises `QuantityError`."""
     spec = spec_of(pod.manifest)
     running, before, peak = dict[str, int](), dict[str, int](), dict[str, int]()
@@ -89,7 +89,7 @@ def requests(pod: PodInfo) -> dict[str, int]:
 
 
 def total(pods: Iterable[PodInfo]) -> dict[str, int]:
-    """What pods ask for together, with their number as `pods`. A pod that cannot be read counts as a pod."""
+    """The amounts that pods ask for together, with their number as `pods`. A pod that cannot be read counts as a pod."""
     found = {PODS: 0}
     for pod in pods:
         found[PODS] += 1
@@ -170,7 +170,6 @@ class NodeResources(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Notes what the pod asks for."""
         del nodes
         try:
             found = requests(pod)

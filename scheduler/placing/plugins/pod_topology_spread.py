@@ -88,7 +88,7 @@ class _WeighedConstraint:
 
 @dataclass(frozen=True, slots=True)
 class _SpreadScoring:
-    """What scores rest on. Nodes that lack a label of the pod's own constraints are `ignored`, and get 0."""
+    """The basis of scores. Nodes that lack a label of the pod's own constraints are `ignored`, and get 0."""
 
     weighed: tuple[_WeighedConstraint, ...]
     ignored: frozenset[str]
@@ -129,14 +129,12 @@ class PodTopologySpread(ShippedPlugin):
         return None, None
 
     def add_pod(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo) -> Status | None:
-        """Counts `other` on that node."""
         self._move(context, pod, other, node, 1)
         return None
 
     def remove_pod(
         self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo
     ) -> Status | None:
-        """Counts `other` there no more."""
         self._move(context, pod, other, node, -1)
         return None
 

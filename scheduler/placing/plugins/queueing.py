@@ -28,7 +28,6 @@ class PrioritySort(ShippedPlugin):
     """The higher priority first, then who has waited longer. Point: queueSort."""
 
     def less(self, first: QueuedPod, second: QueuedPod) -> bool:
-        """Whether `first` goes before `second`."""
         return (-first.pod.priority, first.since_s) < (-second.pod.priority, second.since_s)
 
 
@@ -92,7 +91,7 @@ class UnhandledFeatures(ShippedPlugin):
 
 
 def _features(spec: Mapping[str, Any]) -> Iterator[str]:
-    """What is asked for, each with its place in the pod."""
+    """The features that are asked for, each with its place in the pod."""
     for index, volume in enumerate(spec.get("volumes") or ()):
         for source, text in _VOLUMES.items():
             if volume.get(source) is not None:

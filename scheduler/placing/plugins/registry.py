@@ -141,7 +141,6 @@ class PointEntry(Settings):
     disabled: Annotated[list[DisabledEntry], Field(max_length=MAX_PLUGINS)] = Field(default_factory=list)
 
     def plugin_set(self) -> PluginSet:
-        """As the profile has it."""
         return PluginSet(
             tuple(EnabledPlugin(entry.name, entry.weight) for entry in self.enabled),
             tuple(entry.name for entry in self.disabled),
@@ -179,7 +178,7 @@ class ProfileEntry(Settings):
     """The plugins for the pods that name this scheduler."""
 
     scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER_NAME
-    """What pods name as `schedulerName` to be placed by this profile."""
+    """The `schedulerName` of the pods that this profile places."""
     plugins: PointsEntry = Field(default_factory=PointsEntry)
     plugin_config: Annotated[list[PluginArgsEntry], Field(max_length=MAX_PLUGINS)] = Field(
         default_factory=list

@@ -22,13 +22,12 @@ from scheduler.placing.core.objects import (
     Reservation,
     RowInfo,
     best_reservation,
-    most_allocated_score,
     restored,
-    scale_scores,
     shown_reservation,
 )
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import (
+    MAX_NODE_SCORE,
     ActionType,
     Code,
     ContextKey,
@@ -40,6 +39,7 @@ from scheduler.placing.core.values import (
     Status,
     is_success,
     new_status,
+    scale_scores,
 )
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
 
@@ -51,7 +51,7 @@ _ORDERED_SCORE: Final = 1000
 
 @dataclass(slots=True)
 class _Usable:
-    """What this cycle has found out: for each node that has reservations, those that the pod may use."""
+    """The findings of this cycle: for each node that has reservations, those that the pod may use."""
 
     by_node: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     preferred_node: str | None = None
@@ -172,7 +172,6 @@ class ReservationPlugin(ShippedPlugin):
         return max((sum(by.get(each.uid, 0) for by in scores.values()) for each in usable), default=0), None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
-        """The best node has 100."""
         del context, pod
         scale_scores(scores)
         return None
@@ -208,7 +207,7 @@ class ReservationPlugin(ShippedPlugin):
         return best, status
 
     def nominated_reservation(self, pod: PodInfo, node_name: str) -> Reservation | None:
-        """What was nominated for the pod on that node, until it is deleted."""
+        """The reservation that was nominated for the pod on that node, until it is deleted."""
         found = self._nominated.get(pod.uid)
         return found[1] if found is not None and found[0] == node_name else None
 
@@ -231,6 +230,21 @@ class ReservationPlugin(ShippedPlugin):
                 },
             ),
         )
+
+
+def most_allocated_score(reservation: Reservation, amount: Resources) -> int:
+    """How full the reservation would be with `amount` more, from 0 to 100: the mean over what it reserves.
+
+    A resource that would be over-full counts 0: the rest would come out of the node's free room.
+    """
+    parts = [
+        MAX_NODE_SCORE * (wanted + allocated) // capacity if wanted + allocated <= capacity else 0
+        for (_, capacity), (_, wanted), (_, allocated) in zip(
+            reservation.allocatable.named(), amount.named(), reservation.allocated.named(), strict=True
+        )
+        if capacity > 0
+    ]
+    return sum(parts) // len(parts) if parts else 0
 
 
 def _requires(pod: PodInfo) -> bool:

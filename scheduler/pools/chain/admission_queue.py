@@ -1,4 +1,4 @@
-"""Where growth waits for its pool: one queue per pool, asked in batches, served in the order of arrival.
+"""The queues of growth that waits for its pool: one queue per pool, asked in batches, served in the order of arrival.
 
 A batch asks the chain once for everybody who waits, and its verdict is applied to each before the next batch begins. What
 needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
@@ -259,7 +259,7 @@ class PoolAdmissionQueue:
         self._answer_batch(queue, found.told, found.verdict, end)
 
     def _concluded(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> Conclusion:
-        """What a result means; where it does not count any more, everybody in the batch is asked about again."""
+        """The meaning of a result; if it does not count any more, everybody in the batch is asked about again."""
         batch = probe.batch
         if not self._still_holds(queue, probe, result):
             return Conclusion(queue.state, events.PoolVerdict(0), again=batch.growths)
@@ -327,7 +327,7 @@ class PoolAdmissionQueue:
         self._answer_all(waiters, batches.failed(queue.name, "internal error"))
 
     def _cut(self, queue: PoolQueue) -> None:
-        """What is being asked is of no use any more."""
+        """The question under way is of no use any more."""
         run = self._runs.get(queue.name)
         if run is not None and not run.cut.done():
             run.cut.set_result(None)
@@ -411,7 +411,6 @@ class PoolAdmissionQueue:
             self._cut(queue)
 
     def state_of(self, name: str) -> PoolAdmissionState:
-        """What is remembered of a pool now."""
         queue, pool = self._queues.get(name), self._pools.find(name)
         if queue is None:
             return PoolAdmissionState()
@@ -420,7 +419,7 @@ class PoolAdmissionQueue:
     def restore(
         self, name: str, generation: int, parked: Parking | None, parked_vms: Mapping[str, Parking]
     ) -> None:
-        """What a former process had parked."""
+        """Take up the parking of a former process."""
         queue = self._queues[name] = PoolQueue(name)
         queue.state = PoolAdmissionState((), parked, dict(parked_vms), generation=generation)
 
@@ -457,7 +456,7 @@ class PoolAdmissionQueue:
         return {name: run.probe.batch.question.asked for name, run in self._runs.items()}
 
     def unmet_demand(self) -> Mapping[str, Measures]:
-        """What each pool was refused beyond what it has; the same object while nothing has changed."""
+        """The demand of each pool that was refused; the same object while nothing has changed."""
         return self._unmet.by_pool(self._clock())
 
     def unmet_until_s(self, name: str) -> float:

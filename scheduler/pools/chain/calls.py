@@ -55,7 +55,7 @@ class AbandonedCalls:
 
 
 async def _contained(awaitable: Awaitable[object]) -> object:
-    """What the awaitable gives. A task passes these two on to the loop, which they would end with the program."""
+    """The result of the awaitable. A task passes these two on to the loop, which they would end with the program."""
     try:
         return await awaitable
     except (KeyboardInterrupt, SystemExit) as error:
@@ -131,7 +131,7 @@ async def run(steps: Steps[T]) -> T:
 
 
 async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" = None) -> object:
-    """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
+    """The result of the call. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
     done, and whatever the call raises."""
     task = asyncio.ensure_future(_contained(call.awaitable))
     awaited: set[asyncio.Future[Any]] = {task} if cut is None else {task, cut}
@@ -178,7 +178,6 @@ class PoolStats:
     """How long hooks took, by plugin."""
 
     def probed(self, pool: str, result: ProbeResult, current: int) -> None:
-        """A search from `current` on has ended."""
         outcome = _OUTCOMES[result.kind] if result.is_complete else "deadline"
         self.probes[pool, outcome] += 1
         self.probe_calls[pool] += result.calls

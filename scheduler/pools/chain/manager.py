@@ -136,7 +136,7 @@ class PluginManager:
         return await calls.run(self._pod_chain(ctx, pod, pool))
 
     def statuses(self) -> list[tuple[str, object]]:
-        """What each plugin shows of itself, by name; None for a plugin whose `status()` is not there, or fails."""
+        """The status of each plugin, by name; None for a plugin whose `status()` is not there, or fails."""
         return [(name, _status_of(plugin)) for name, plugin, *_ in self._plugins]
 
     def update_steps(self, ctx: Context, new_pool: Pool, pods: Pods) -> Steps[Admission]:

@@ -33,7 +33,7 @@ _ParkedByName: TypeAlias = dict[str, tuple[Parking | None, Mapping[str, Parking]
 
 
 class PoolStore(Protocol):
-    """Where pools are kept across restarts."""
+    """The store of pools across restarts."""
 
     async def save(self, stored: tuple[PoolRecord, ...]) -> None:
         """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
@@ -63,13 +63,13 @@ class PoolObjects:
         self._records: dict[str, PoolRecord] = {}
         self._writing = asyncio.Lock()
         self._file: Mapping[str, Pool] = {}
-        """What the file says."""
+        """The pools as the file describes them."""
         self._described: dict[str, Pool] = {}
-        """What the file said of the pools that follow it, as far as that was taken up."""
+        """The file's description of the pools that follow it, as far as that was taken up."""
         self._ignored: dict[str, Pool] = {}
-        """What the file says of pools that do not follow it."""
+        """The file's description of pools that do not follow it."""
         self._saved_parking: _ParkedByName = {}
-        """What is parked, as it was stored last."""
+        """The parking as it was stored last."""
         self._by_name: dict[str, Pool] = {}
         """The pools with their replicas, as far as the ledger has not changed them since."""
         self._all: tuple[Pool, ...] | None = None
@@ -258,7 +258,7 @@ class PoolObjects:
     # ------------------------------------------------------------ storing
 
     def restore(self, stored: tuple[PoolRecord, ...], *, keep_parking: bool) -> None:
-        """What a former process stored. Its parking holds only where the chain is configured as it was."""
+        """Take up what a former process stored. Its parking holds only where the chain is configured as it was."""
         self._all = None
         for record in stored:
             pool = record.pool
@@ -337,7 +337,7 @@ class PoolObjects:
         self._saved_parking = parking
 
     def _parking(self, kept: Mapping[str, PoolRecord]) -> _ParkedByName:
-        """What is parked now of these pools. An update that is just being stored ends it."""
+        """The parking of these pools now. An update that is just being stored ends it."""
         states = ((record.pool, self.admission_queue.state_of(name)) for name, record in kept.items())
         return {
             pool.name: (state.parked, dict(state.parked_vms))
@@ -366,7 +366,7 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _fault(turns: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
-    """What came of one of many; empty where nothing is wrong."""
+    """The fault of one of many; empty if there is none."""
     async with turns:
         try:
             await work

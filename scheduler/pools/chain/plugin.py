@@ -1,4 +1,4 @@
-"""What a pool plugin is: the hooks, the no-op base, and what a factory gets. Source: seed 000.
+"""The API of pool plugins: the hooks, the no-op base, and what a factory gets. Source: seed 000.
 
 Every hook may be a plain function or a coroutine. One that only computes should be plain: it then costs a call and no
 task. A hook that is a coroutine is cancelled when its time is over.
@@ -23,7 +23,7 @@ from scheduler.pools.core.values import (
 
 _T = TypeVar("_T")
 MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
-"""What a hook gives: the answer itself, or something that is awaited for it."""
+"""The answer of a hook: itself, or something that is awaited for it."""
 
 
 class PoolClient(Protocol):
@@ -43,7 +43,7 @@ class PoolClient(Protocol):
 
 
 class Cache(Protocol):
-    """What is known now, without waiting. Cheap enough for every probe."""
+    """The present state, without waiting. Cheap enough for every probe."""
 
     def pool(self, name: str) -> Pool | None:
         """One pool, with `replicas` as they are now."""
@@ -62,7 +62,7 @@ class Cache(Protocol):
         """
 
     def unmet_demand(self) -> Mapping[str, Measures]:
-        """What each pool was refused a short while ago beyond what it has, where its VMs may still come back for it; zero of what
+        """The demand of each pool that was refused a short while ago, if its VMs may still come back for it; zero of what
         nobody was refused. The same object as before while nothing has changed.
 
         For a hook that splits: what is free now may be somebody's who has asked before.
@@ -73,7 +73,7 @@ class Cache(Protocol):
 
 
 class Handle(Protocol):
-    """What a plugin may use of its host. Kept small on purpose. Source: seed 000, `framework.Handle`."""
+    """The host as a plugin may use it. Kept small on purpose. Source: seed 000, `framework.Handle`."""
 
     @property
     def client(self) -> PoolClient:
@@ -81,11 +81,11 @@ class Handle(Protocol):
 
     @property
     def cache(self) -> Cache:
-        """What is known now."""
+        """The present state."""
 
     @property
     def log(self) -> Logger:
-        """Where to log. Nothing secret belongs there."""
+        """The log. Nothing secret belongs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ Args: TypeAlias = Any
 
 
 class ProviderSet:
-    """What a factory gets between its handle and its args. Source: seed 000, `providerset.Set`. Nothing is in it: a plugin opens
+    """The argument of a factory between its handle and its args. Source: seed 000, `providerset.Set`. Nothing is in it: a plugin opens
     what it asks of the operator's world by itself, as its args say."""
 
     __slots__ = ()

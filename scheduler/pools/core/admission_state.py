@@ -1,4 +1,4 @@
-"""What is remembered of a pool: between two questions, and as it is described; whose description counts, what a change comes to. Pure.
+"""The memory of a pool: between two questions, and as it is described; whose description counts, what a change comes to. Pure.
 
 A refusal for want of resources is cached: up to its total the chain is asked at once, above that not before the cool-down
 is over or the pool was changed. A fault that holds at any size *parks* the pool, or one VM, until the pool's generation
@@ -38,7 +38,7 @@ _DEFAULT_MESSAGES: Final = {
     PluginErrorKind.INTERNAL: "the plugin failed",
     PluginErrorKind.INVALID_SPEC: "the specification is not valid",
 }
-"""What a refusal without a message says, by its kind."""
+"""The text of a refusal without a message, by its kind."""
 
 
 class CachedRefusal(Value, frozen=True):
@@ -122,7 +122,7 @@ class PoolAdmissionState(Value, frozen=True):
         return self.parked is not None or bool(self.parked_vms)
 
     def at(self, generation: int, now_s: float) -> "PoolAdmissionState":
-        """What still holds now, for a pool of this generation."""
+        """The part that still holds now, for a pool of this generation."""
         if self.generation != generation:
             return PoolAdmissionState(last=self.last, generation=generation)
         if any(now_s >= each.until_s for each in self.refusals):
@@ -144,7 +144,7 @@ class PoolAdmissionState(Value, frozen=True):
         return replace(self, parked_vms={**self.parked_vms, uid: parking})
 
     def seen(self, uid: str, spec: VmSpec) -> "PoolAdmissionState":
-        """What holds when a VM is described like this: a parked one that was described otherwise may be right now."""
+        """The state once a VM is described like this: a parked one that was described otherwise may be right now."""
         parking = self.parked_vms.get(uid)
         if parking is None or parking.spec == spec:
             return self
@@ -207,7 +207,7 @@ def check_sound(pool: Pool) -> None:
 
 
 def rebased(now: PoolRecord | None, before: PoolRecord, new: Pool, *, overwrites: bool) -> Pool | None:
-    """What to put in the place of `now`, where `new` was made of `before`: None where another one is in that place by now,
+    """The pool to put in the place of `now`, if `new` was made of `before`: None if another one is in that place by now,
     unless that is the same pool with another description and `new` overwrites it."""
     if now is before:
         return new
@@ -218,7 +218,7 @@ def rebased(now: PoolRecord | None, before: PoolRecord, new: Pool, *, overwrites
 
 
 def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecord | None, ...]:
-    """What is written, one after the other, to put `new` in the place of `before`; None is that the pool goes.
+    """The records to write, one after the other, to put `new` in the place of `before`; None is that the pool goes.
 
     A pool that is being deleted goes when nothing holds its deletion any more. What the hooks of the deletion have changed is
     written first, should the pool not go after all.

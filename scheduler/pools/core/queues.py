@@ -42,7 +42,7 @@ class UnmetGrowth:
 
 
 class UnmetDemand:
-    """What one pool was refused, by the UID of the VM. `total` is the sum beyond what the VMs have; `ended` counts what was
+    """The refused demand of one pool, by the UID of the VM. `total` is the sum beyond what the VMs have; `ended` counts what was
     given up, so that others may have what was kept for it."""
 
     __slots__ = ("_by_uid", "ended", "next_s", "total")
@@ -90,7 +90,7 @@ class UnmetDemand:
             self.ended += 1
 
     def expire(self, now_s: float) -> None:
-        """What nobody has come back for in time ends."""
+        """End the demand that nobody has come back for in time."""
         if now_s < self.next_s:
             return
         for uid in [uid for uid, growth in self._by_uid.items() if growth.until_s <= now_s]:
@@ -236,7 +236,7 @@ class UnmetDemands:
         self._ended_total = 0
 
     def by_pool(self, now_s: float) -> Mapping[str, Measures]:
-        """What each pool was refused beyond what it has; the same object while nothing has changed."""
+        """The demand of each pool that was refused; the same object while nothing has changed."""
         moves = self._ledger.pool_moves
         if self._is_known and moves == self._moves and now_s < self._next_s:
             return self._by_pool

@@ -1,4 +1,4 @@
-"""What each tenant of a tree uses, and how much each may use: the rule of the `quota` plugin, as pure code.
+"""The use of each tenant of a tree, and how much each may use: the rule of the `quota` plugin, as pure code.
 
 Everything is counted in *measures*: units, and milli-CPU and bytes where anybody's limits name them. Each has a tree of the same
 tenants. Limits, guarantees and what they leave hold for each measure by itself; only fair shares are found together. A parent's
@@ -40,7 +40,7 @@ MAX_SPLITS: Final = 4096
 
 
 class BoundBy(enum.Enum):
-    """What keeps a tenant's use down."""
+    """The bound of a tenant's use."""
 
     NOTHING = "nothing"
     LIMIT = "limit"
@@ -65,7 +65,7 @@ class Allowance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TenantStatus:
-    """What a tenant has and uses, in units of its `measure`; None is no limit.
+    """The account of a tenant, in units of its `measure`; None is no limit.
 
     `guaranteed_used_units` is the part of the use within the guarantee. `borrowed_units` is what it keeps from others
     beyond its guarantee: of a parent, also what it must keep for those below. `lent_units` is what its children borrowed of
@@ -88,7 +88,7 @@ class TenantStatus:
 
 
 class _MeasureAccount:
-    """What the tenants use and want of one measure, by place.
+    """The use and the wants of the tenants in one measure, by place.
 
     What a tenant keeps (`kept`) is its use, what its children keep together, or its guarantee, whichever is most. What it is
     after is that with the unmet demand in it, as far as limits let it be had; `borrowing` is how much of that is beyond its
@@ -166,17 +166,17 @@ class _MeasureAccount:
 
 
 def _borrowing(units: int, node: TenantNode) -> int:
-    """What of so many units is beyond the guarantee, as far as the limits of the tenant and of those below it let it be had."""
+    """The part of so many units that is beyond the guarantee, as far as the limits of the tenant and of those below it let it be had."""
     beyond, most = max(units - node.guaranteed_units, 0), node.borrowable_units
     return beyond if most is None else min(beyond, most)
 
 
 _Totals = tuple[int | None, ...]
-"""What a tenant may keep of each measure by limit, guarantee and fair share; None is no limit."""
+"""The amount that a tenant may keep of each measure by limit, guarantee and fair share; None is no limit."""
 
 
 class Accounts:
-    """What the tenants of a tree use, and their unmet demand. Changed only by `add`; places are those of the tree.
+    """The use of the tenants of a tree, and their unmet demand. Changed only by `add`; places are those of the tree.
 
     `trees` are by measure, of the same tenants in the same order. Amounts are given and told for each measure, in their order.
     """
@@ -190,11 +190,11 @@ class Accounts:
         self._splits: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = {}
 
     def used(self, place: int) -> tuple[int, ...]:
-        """What a tenant, or all below it, use."""
+        """The use of a tenant, or of all below it."""
         return tuple([account.used[place] for account in self._accounts])
 
     def wanted(self, place: int) -> tuple[int, ...]:
-        """What a tenant, or all below it, use and were refused."""
+        """The use of a tenant, or of all below it, and what they were refused."""
         return tuple([account.wanted_below[place] for account in self._accounts])
 
     def add(self, place: int, used: Iterable[int], unmet: Iterable[int]) -> None:
@@ -226,7 +226,7 @@ class Accounts:
         return tuple([account.allowance(place, of_measure) for account, of_measure in pairs])
 
     def _totals(self, place: int, wanted: Sequence[int] | None) -> list[_Totals]:
-        """What each tenant of a path may keep, in the order of the path."""
+        """The amounts that each tenant of a path may keep, in the order of the path."""
         path = self._nodes[place].path
         asks = None
         if wanted is not None and len(self._accounts) > 1:
@@ -251,7 +251,7 @@ class Accounts:
     def _shares(
         self, parent: int, totals: _Totals, asking: int, asks: tuple[int, ...] | None
     ) -> Iterator[int]:
-        """What the child that asks may borrow of each measure of which its parent may keep only so much."""
+        """The amounts that the child which asks may borrow of each measure of which its parent may keep only so much."""
         lent = [at for at, total in enumerate(totals) if total is not None]
         if not lent:
             return iter(())
@@ -269,7 +269,7 @@ class Accounts:
     def _split(
         self, parent: int, totals: _Totals, lent: Sequence[int], asking: int, asks: tuple[int, ...] | None
     ) -> dict[str, tuple[int, ...]]:
-        """What the child that asks, and each that borrows or is after that, may borrow."""
+        """The amounts that the child which asks, and each that borrows or is after that, may borrow."""
         accounts = [self._accounts[at] for at in lent]
         demands = []
         for child in self._nodes[parent].children:
@@ -290,7 +290,7 @@ class Accounts:
         return fair_split(lendable, demands)
 
     def status(self) -> tuple[TenantStatus, ...]:
-        """What every tenant has and uses, for each measure one after the other."""
+        """The account of every tenant, for each measure one after the other."""
         places = range(len(self._nodes))
         totals = [self._totals(place, None) for place in places]
         left = [

@@ -48,7 +48,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class TenantFault:
-    """What is wrong with a tenant: its place in the list, the field, and the rule that it breaks."""
+    """A fault of a tenant: its place in the list, the field, and the rule that it breaks."""
 
     index: int
     field: str
@@ -102,7 +102,7 @@ def _from_below(paths: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _guaranteed(tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int]]:
-    """What each is guaranteed, never less than its children together; and what the children of each are."""
+    """The guarantee of each, never less than its children's together; and that of the children of each."""
     found = [tenant.guaranteed_units or 0 for tenant in tenants]
     below = [0] * len(tenants)
     for index in _from_below(paths):
@@ -142,7 +142,7 @@ class TenantNode:
     children_guaranteed_units: int
     children: tuple[int, ...]
     borrowable_units: int | None
-    """What it may borrow at most: as much as its limit, and those below, leave it; None is no limit."""
+    """The most that it may borrow: as much as its limit, and those below, leave it; None is no limit."""
 
     @property
     def limit_units(self) -> int | None:
@@ -179,7 +179,7 @@ class Tree:
 def _borrowable(
     tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]], guaranteed: Sequence[int]
 ) -> list[int | None]:
-    """What each could use at most beyond its guarantee: its limit, and not more than all below it together; None is no limit."""
+    """The most that each could use beyond its guarantee: its limit, and not more than all below it together; None is no limit."""
     reach: list[int | None] = [tenant.limit_units for tenant in tenants]
     below: list[list[int | None]] = [[] for _ in tenants]
     for index in _from_below(paths):

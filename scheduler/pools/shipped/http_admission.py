@@ -99,7 +99,7 @@ class RetryArgs(Settings):
     burst: Annotated[int, Field(ge=0, le=1000)] = 10
     """Retries of all questions together before the budget is empty; it is full at first."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """What each answered question earns of a retry."""
+    """The part of a retry that each answered question earns."""
 
 
 class BreakerArgs(Settings):
@@ -133,13 +133,13 @@ class HttpAdmissionArgs(Settings):
     report_outcomes: bool = False
     """Whether the service is told what became of its questions, in calls of their own (`http_messages.outcome`)."""
     hooks: Annotated[list[Hook], AfterValidator(_each_once)] = Field(default_factory=_growth_and_changes)
-    """What is asked about: `update` is growth (the probes) and changed descriptions."""
+    """The hooks that are asked about: `update` is growth (the probes) and changed descriptions."""
     send_members: bool = False
     """Whether questions name the VMs of the pool."""
     retries: RetryArgs = Field(default_factory=RetryArgs)
     breaker: BreakerArgs = Field(default_factory=BreakerArgs)
     on_outage: Literal["refuse", "admit"] = "refuse"
-    """What holds while the service is not there. DANGEROUS: with `admit` its outage lifts every limit that it keeps, and
+    """The answer while the service is not there. DANGEROUS: with `admit` its outage lifts every limit that it keeps, and
     whoever can bring it down can have everything. Only for a service whose answer is advice. `admit` covers no connection, no
     answer in time, outages (5xx) and an open breaker; never other statuses or answers that cannot be used.
     """
@@ -161,7 +161,7 @@ def checked_args(args: Args) -> HttpAdmissionArgs:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionServiceStatus:
-    """What the plugin knows of the service now. `failures` are those in a row, `wait_s` the rest of an open breaker's
+    """The plugin's knowledge of the service now. `failures` are those in a row, `wait_s` the rest of an open breaker's
     pause, `retries` what the budget still allows; `last_failure` is empty until the first. `waiting` questions wait for a
     connection, `untold` outcomes for being told; `lost` ones never will be."""
 

@@ -1,4 +1,4 @@
-"""What passes between `http-admission` and its service beside questions: credentials, from files that may be renewed, and outcomes."""
+"""The traffic between `http-admission` and its service beside questions: credentials, from files that may be renewed, and outcomes."""
 
 import asyncio
 import random

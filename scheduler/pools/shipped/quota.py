@@ -119,7 +119,7 @@ class QuotaPlugin(BasePlugin):
         return self._admitted(new_pool, place, allowances)
 
     def _wanted(self, pool: Pool, place: int, own: _Counted) -> tuple[int, ...]:
-        """What the tenant is after with the pool as it is asked about, in place of what the pool has wanted until now; nothing
+        """The amounts that the tenant is after with the pool as it is asked about, in place of what the pool has wanted until now; nothing
         where units are all that is limited."""
         if not self._resources:
             return ()
@@ -142,7 +142,7 @@ class QuotaPlugin(BasePlugin):
         return rooms
 
     def _admitted(self, pool: Pool, place: int, allowances: tuple[Allowance, ...]) -> Admission:
-        """What a pool may have, as a cap in its own units and one of each resource that binds it as it is asked about."""
+        """The amount that a pool may have, as a cap in its own units and one of each resource that binds it as it is asked about."""
         (units, _), *rooms = self._rooms(pool, place, allowances)
         cap = None if units is None else _replicas_within(units, pool.compute_unit, self._unit)
         cap = cap if cap is not None and cap < pool.replicas else None
@@ -176,7 +176,7 @@ class QuotaPlugin(BasePlugin):
         return ADMITTED
 
     def status(self) -> tuple[TenantStatus, ...]:
-        """What every tenant has, uses, borrows and lends now, in the order of the configuration."""
+        """The account of every tenant now, in the order of the configuration."""
         self._count()
         return self._accounts.status()
 
@@ -192,7 +192,7 @@ class QuotaPlugin(BasePlugin):
         return self._tree.places.get(pool.labels.get(self._label, ""))
 
     def _of_nobody(self, pool: Pool) -> Admission:
-        """What is said of a pool without a tenant that may own it."""
+        """The answer about a pool without a tenant that may own it."""
         if self._args.unknown_tenant == "admit" and self._named(pool) is None:
             return ADMITTED
         return Admission(error=self._no_owner(pool))
@@ -272,7 +272,7 @@ class QuotaPlugin(BasePlugin):
         self._accounts.add(place, (-used for used in counted.used), (-unmet for unmet in counted.unmet))
 
     def _uses(self, pool: Pool) -> tuple[int, ...]:
-        """What a pool with these replicas and this amount uses of each measure, or its warm minimum where that is more."""
+        """The use of each measure by a pool with these replicas and this amount, or its warm minimum where that is more."""
         units = self._units(pool, pool.replicas)
         if not self._resources:
             return (units,)
@@ -280,7 +280,7 @@ class QuotaPlugin(BasePlugin):
         return units, *(amount_of(amount, name) for name in self._resources)
 
     def _units(self, pool: Pool, replicas: int) -> int:
-        """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
+        """The units of the quota that cover so many replicas of a pool, or its warm minimum if that is more."""
         return (pool.compute_unit * max(replicas, pool.limits.min_units)).units(self._unit)
 
     def _allowances_without(

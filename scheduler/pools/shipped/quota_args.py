@@ -99,7 +99,7 @@ _SHORT: Final = {"guaranteed": "guarantees", "limit": "limits"}
 
 
 def _field(entry: Mapping[str, object], short: str, measure: str) -> str:
-    """Where an amount was written."""
+    """The key under which an amount was written."""
     return short if measure == UNITS and short in entry else f"{_SHORT[short]}.{measure}"
 
 
