@@ -78,11 +78,9 @@ class ConfigurationSource(Protocol):
     @property
     def path(self) -> Path:
         """The path that faults name."""
-        ...
 
     async def refresh(self) -> Configuration | None:
         """The configuration, if it is read for the first time or has changed since; else None. Raises one of `UNREADABLE`."""
-        ...
 
 
 def no_scheduling(profiles: tuple[Profile, ...]) -> None:

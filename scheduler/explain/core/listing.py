@@ -30,7 +30,7 @@ from scheduler.explain.core.explaining import ExplainView
 from scheduler.explain.core.memory import Trail
 from scheduler.explain.core.records import RememberedDecision, amount_of, shown_amount
 from scheduler.permits.core.ledger import NodeAccount, Row
-from scheduler.permits.core.model import Kind, VmSpec
+from scheduler.permits.core.model import Kind
 from scheduler.permits.core.state import CoreState, VmRecord, VmTable
 
 NODES: Final = "node/"
@@ -98,7 +98,15 @@ def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> Stat
             case VmRecord():
                 vms.append(vm_shown(view, item))
             case Row():
-                others.append(other_shown(item))
+                others.append(
+                    PodShown(
+                        kind=item.holder.kind.value,
+                        name=item.name,
+                        uid=item.holder.uid,
+                        node=item.node,
+                        reserved=shown_amount(item.reserved),
+                    )
+                )
             case None:
                 pass
         place = at
@@ -240,16 +248,6 @@ def _encoded(items: bytes) -> Any:
     return msgspec.Raw(b"[%b]" % items[:-1])
 
 
-def other_shown(row: Row) -> PodShown:
-    return PodShown(
-        kind=row.holder.kind.value,
-        name=row.name,
-        uid=row.holder.uid,
-        node=row.node,
-        reserved=shown_amount(row.reserved),
-    )
-
-
 def node_shown(account: NodeAccount) -> NodeShown:
     capacity = account.capacity
     return NodeShown(
@@ -303,16 +301,14 @@ def row_shown(view: ExplainView, row: Row) -> RowShown:
         floors=tuple([explaining.floor_shown(floor, view.now_s) for floor in row.state.floors]),
         is_settled=record.settled if record is not None else None,
         maximum=shown_amount(spec.bounds.max) if spec is not None else None,
-        is_recommend_only=_is_recommend_only(core, spec) if spec is not None else None,
+        is_recommend_only=core.rules.is_recommend_only(spec.pod.namespace, spec.pod.name)
+        if spec is not None
+        else None,
         pool=row.pool,
         pool_units=row.units if row.pool is not None else None,
         last_request=shown_amount(reply.request) if reply is not None else None,
         last_reasons=tuple(map(records.shown_reason, reply.reasons)) if reply is not None else None,
     )
-
-
-def _is_recommend_only(core: CoreState, spec: VmSpec) -> bool:
-    return core.rules.is_recommend_only(spec.pod.namespace, spec.pod.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,8 @@ def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
         return outputs  # nothing is told that is not known: a look at what nobody has changed
     if record.spec != vm:
         _change(core, record, vm)
-    if seen.reading is not None and not _is_older(seen.reading, record.reading):
+    known = record.reading
+    if seen.reading is not None and (known is None or seen.reading.begun_s >= known.begun_s):
         record.reading = seen.reading
         _observe(core, record, seen.reading)
     clock.schedule(core, record)
@@ -215,7 +216,3 @@ def capacity_of(node: NodeSpec, rules: Rules) -> NodeCapacity:
     reservable = (node.allocatable - system).max(ZERO)
     unit = node.compute_unit if node.compute_unit is not None else found.compute_unit
     return NodeCapacity(node.name, reservable, found.watermark.of(reservable), unit)
-
-
-def _is_older(reading: Observation, known: Observation | None) -> bool:
-    return known is not None and reading.begun_s < known.begun_s

@@ -43,35 +43,28 @@ class CallerPolicy(Protocol):
         self, core: CoreState, record: VmRecord, arrived: events.RequestArrived
     ) -> tuple[_Outputs, Decision | events.Answer]:
         """The decision to take, or the answer if there is none; before it whom the request has overtaken."""
-        ...
 
     def settle(self, decision: Decision) -> events.Answer | None:
         """Settle the row and keep what the caller claims; an answer if nothing can be judged yet."""
-        ...
 
     def reopen(
         self, core: CoreState, record: VmRecord, call: AdmissionCall, now_s: float
     ) -> Decision | events.Answer:
         """The decision again, after the VM's pool has given its verdict."""
-        ...
 
     def refusal(self, decision: Decision, verdict: Verdict) -> events.Answer | None:
         """The answer if this verdict must not be told; None if it may."""
-        ...
 
     def waiting_state(self, decision: Decision, verdict: Verdict) -> RowState:
         """The row while the VM's pool is asked."""
-        ...
 
     def conclude(
         self, decision: Decision, verdict: Verdict
     ) -> tuple[Verdict, OverCause | None] | events.Answer:
         """The verdict to post, and the cause to record if it lies beyond the limits; an answer if it cannot be told."""
-        ...
 
     def remember(self, decision: Decision, grant: Grant) -> None:
         """Keep what is to be known of the caller once the permit is posted."""
-        ...
 
 
 _PARLEY: CallerPolicy = parley_callers

@@ -17,7 +17,6 @@ from protocol import codec, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.state import ReservationAccount
 
 FORMAT: Final = 9
 """Raised when older journals cannot be read any more."""
@@ -125,7 +124,10 @@ def snapshot_of(core: Core) -> Snapshot:
         tuple(_parts(record) for record in core.vms),
         tuple(core.vms.retired().items()),
         tuple(held.placements.items()),
-        tuple(_reservation_parts(account) for account in held.reservations),
+        tuple(
+            (each.uid, each.spec, tuple(each.taken.items()), each.is_used_up, each.reason)
+            for each in held.reservations
+        ),
         tuple(held.migrate_after_s.items()),
         held.serving_since_s,
     )
@@ -137,10 +139,6 @@ def _parts(record: state.VmRecord) -> dict[str, Any]:
     if call is not None:
         parts["admission"] = dataclasses.replace(call, joined=list(call.joined))
     return parts
-
-
-def _reservation_parts(account: ReservationAccount) -> ReservationParts:
-    return account.uid, account.spec, tuple(account.taken.items()), account.is_used_up, account.reason
 
 
 def restore(snapshot: Snapshot) -> Core:

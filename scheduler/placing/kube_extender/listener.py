@@ -94,7 +94,12 @@ class ExtenderListener:
 
     def answer_from(self, routes: tuple[Route, ...] | None) -> None:
         """Answer by these routes, those of an `ExtenderService`, from now on; None: this process does not lead."""
-        self.server.route(tuple(map(_guarded, routes)) if routes is not None else self._not_leading())
+        if routes is None:
+            self.server.route(self._not_leading())
+            return
+        self.server.route(
+            tuple(replace(each, handler=partial(_without_origin, each.handler)) for each in routes)
+        )
 
     def _tell_refused(self, why: str) -> None:
         """kube-scheduler is told of a certificate that is not believed as the end of the connection, and nothing more."""
@@ -120,10 +125,6 @@ class ExtenderListener:
 
     def _not_leading(self) -> tuple[Route, ...]:
         return tuple(Route("POST", f"{PREFIX}/{verb}", _refuse, MAX_BODY_BYTES) for verb in VERBS)
-
-
-def _guarded(route: Route) -> Route:
-    return replace(route, handler=partial(_without_origin, route.handler))
 
 
 async def _without_origin(handler: Handler, request: Request) -> Reply | HangUp:

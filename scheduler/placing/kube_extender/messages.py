@@ -273,7 +273,9 @@ def read_preemption(body: bytes) -> ExtenderPreemptionArgs:
         fields.fault("NodeNameToVictims, NodeNameToMetaVictims", "exactly one of them must be there")
     victims = {}
     for name, raw in (metas or {}).items():
-        victims[name] = _victims(fields.inner(f"NodeNameToMetaVictims.{name}", raw), _uid_of_meta)
+        victims[name] = _victims(
+            fields.inner(f"NodeNameToMetaVictims.{name}", raw), lambda pod: pod.text("UID")
+        )
     for name, raw in (whole or {}).items():
         victims[name] = _victims(fields.inner(f"NodeNameToVictims.{name}", raw), _uid_of_pod)
     return _checked(fields, ExtenderPreemptionArgs(pod, victims))
@@ -283,10 +285,6 @@ def _victims(fields: _Fields, uid_of: Callable[[_Fields], str]) -> Victims:
     found = fields.optional("Pods", list[msgspec.Raw]) or ()
     uids = tuple(uid_of(fields.inner(f"Pods[{place}]", raw)) for place, raw in enumerate(found))
     return Victims(uids, fields.optional("NumPDBViolations", int) or 0)
-
-
-def _uid_of_meta(fields: _Fields) -> str:
-    return fields.text("UID")
 
 
 def _uid_of_pod(fields: _Fields) -> str:

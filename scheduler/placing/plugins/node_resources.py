@@ -204,7 +204,9 @@ class NodePorts(ShippedPlugin):
 
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
-        self._taken: NodeCache[tuple[PodInfo, ...], Mapping[HostPort, str]] = NodeCache(_ports_of)
+        self._taken: NodeCache[tuple[PodInfo, ...], Mapping[HostPort, str]] = NodeCache(
+            lambda pods: {port: pod.name for pod in pods for port in host_ports(pod)}
+        )
 
     def events_to_register(self) -> Sequence[EventWithHint]:
         """Nodes that come or change, and pods that go."""
@@ -242,10 +244,6 @@ def _allocatable(manifest: Mapping[str, object]) -> Amounts:
         return amounts(status.get("allocatable")) if isinstance(status, Mapping) else {}
     except QuantityError:
         return {}
-
-
-def _ports_of(pods: tuple[PodInfo, ...]) -> Mapping[HostPort, str]:
-    return {port: pod.name for pod in pods for port in host_ports(pod)}
 
 
 def _lacking(name: str, wanted: int, has: int, taken: int) -> str:

@@ -64,7 +64,9 @@ class ReservationPlugin(ShippedPlugin):
         super().__init__(args, handle)
         self._framework = handle
         self._nominated: dict[str, tuple[str, Reservation]] = {}
-        self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(_has_reservations)
+        self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(
+            lambda rows: any(holder.kind is Kind.RESERVATION for holder in rows)
+        )
 
     def name(self) -> str:
         """`Reservation`, as in the source; the class of that name is what the plugin is about."""
@@ -256,10 +258,6 @@ def _requires(pod: PodInfo) -> bool:
 def _state(context: CycleContext) -> _Usable:
     found: _Usable | None = find(context, _USABLE)
     return found if found is not None else _Usable()
-
-
-def _has_reservations(rows: Mapping[Holder, RowInfo]) -> bool:
-    return any(holder.kind is Kind.RESERVATION for holder in rows)
 
 
 def _largest(node: NodeInfo) -> tuple[int, int]:

@@ -345,13 +345,10 @@ def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
         capped.message,
         own.error,
         plugin if own.error is not None or capped is own else so_far.plugin,
-        _by(plugin, own.amounts, so_far.amounts) if own.amounts else so_far.amounts,
+        tightest(so_far.amounts, tuple(replace(cap, plugin=plugin) for cap in own.amounts))
+        if own.amounts
+        else so_far.amounts,
     )
-
-
-def _by(plugin: str, own: tuple[AmountCap, ...], so_far: tuple[AmountCap, ...]) -> tuple[AmountCap, ...]:
-    """The caps of a chain once a plugin has said its own."""
-    return tightest(so_far, tuple(replace(cap, plugin=plugin) for cap in own))
 
 
 def tightest(*caps: tuple[AmountCap, ...]) -> tuple[AmountCap, ...]:
