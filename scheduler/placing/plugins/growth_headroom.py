@@ -144,7 +144,6 @@ class GrowthHeadroom(ShippedPlugin):
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """0 to 100, as the module says."""
-        del context
         total = self._rows.of(node.name, node.rows) + likely(pod.amount, ZERO, pod.bounds, self._share_ppm)
         own = own_row(pod, node)
         if own is not None:

@@ -106,7 +106,6 @@ class LedgerFit(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """The room that the other rows of the node leave must hold the pod. Room that it has there already is its own whatever they took."""
-        del context
         own = own_row(pod, node)
         room = node.free if own is None else (node.free + own.reserved).max(own.reserved)
         if pod.amount.fits_in(room):
@@ -140,7 +139,6 @@ class LedgerFit(ShippedPlugin):
 
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         """Give back what this cycle has had kept; nothing where the pod may be bound for all that is known."""
-        del node_name
         kept, doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
         if not doubt:
             self._in_doubt.pop(pod.uid, None)
@@ -266,7 +264,6 @@ class PoolAdmission(ShippedPlugin):
 
         A pod for which room is kept already, because it may be bound, counts in its pool: nobody is asked again.
         """
-        del context
         if pod.pool is None or any(own_row(pod, node) is not None for node in nodes):
             return None, new_status(Code.SKIP)
         deadline_s = self._handle.now_s() + self._deadline_s

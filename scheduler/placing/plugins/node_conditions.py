@@ -161,7 +161,6 @@ class NodeName(ShippedPlugin):
         return NODES_CHANGE
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        del context
         wanted = spec_of(pod.manifest).get("nodeName")
         if not wanted or wanted == node.name:
             return None
@@ -177,7 +176,6 @@ class NodeUnschedulable(ShippedPlugin):
         return NODES_CHANGE
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        del context
         if not spec_of(node.manifest).get("unschedulable"):
             return None
         if any(tolerates(each, _CORDON) for each in spec_of(pod.manifest).get("tolerations") or ()):
@@ -193,7 +191,6 @@ class TaintToleration(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """Every taint NoSchedule or NoExecute must be tolerated."""
-        del context
         found = untolerated(node, spec_of(pod.manifest).get("tolerations") or (), NO_SCHEDULE)
         if not found:
             return None
@@ -201,14 +198,12 @@ class TaintToleration(ShippedPlugin):
         return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, f"node(s) had untolerated taint(s) {taints}")
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
-        del context
         return len(
             untolerated(node, spec_of(pod.manifest).get("tolerations") or (), PREFER_NO_SCHEDULE)
         ), None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         """The fewer the better."""
-        del context, pod
         scale_scores(scores, reverse=True)
         return None
 
@@ -223,7 +218,6 @@ class NodeAffinity(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Skip for a pod that asks for nothing. A pod that goes by the names of nodes gets those."""
-        del context, nodes
         spec = spec_of(pod.manifest)
         terms = required_terms(spec)
         if terms is None and not spec.get("nodeSelector"):
@@ -233,7 +227,6 @@ class NodeAffinity(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """All of the nodeSelector, and one term of the required affinity."""
-        del context
         if is_selected(spec_of(pod.manifest), node):
             return None
         return new_status(
@@ -241,12 +234,10 @@ class NodeAffinity(ShippedPlugin):
         )
 
     def pre_score(self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Status | None:
-        del context, nodes
         return None if preferred_terms(spec_of(pod.manifest)) else new_status(Code.SKIP)
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """The sum of the weights of the preferred terms that match."""
-        del context
         labels = node_labels(node)
         return sum(
             int(each.get("weight") or 0)
@@ -256,6 +247,5 @@ class NodeAffinity(ShippedPlugin):
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         """The more the better."""
-        del context, pod
         scale_scores(scores)
         return None

@@ -170,7 +170,6 @@ class NodeResources(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        del nodes
         try:
             found = requests(pod)
         except QuantityError as error:
@@ -181,7 +180,6 @@ class NodeResources(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """The pods of the node must leave all of it. More than the node has at all cannot be resolved."""
-        del pod
         most = self._allocatable.of(node.name, node.manifest)
         used = self._used.of(node.name, node.pods)
         texts, is_resolvable = [], True
@@ -216,7 +214,6 @@ class NodePorts(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Skip for a pod that takes no ports of its node."""
-        del nodes
         ports = host_ports(pod)
         context.write(_PORTS, ports)
         return None, None if ports else new_status(Code.SKIP)

@@ -140,7 +140,6 @@ class PodTopologySpread(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """With the pod, no domain may have more pods above the fewest than `maxSkew`."""
-        del pod
         labels = node_labels(node)
         for each in context.read(_REQUIRED):
             constraint = each.constraint
@@ -176,7 +175,6 @@ class PodTopologySpread(ShippedPlugin):
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """The more such pods in the node's domains, the higher; `normalize_score` turns that round."""
-        del pod
         scoring: _SpreadScoring = context.read(_PREFERRED)
         if node.name in scoring.ignored:
             return 0, None
@@ -193,7 +191,6 @@ class PodTopologySpread(ShippedPlugin):
         return score, None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
-        del pod
         scoring: _SpreadScoring = context.read(_PREFERRED)
         counted = [score for name, score in scores.items() if name not in scoring.ignored]
         least, most = min(counted, default=0), max(counted, default=0)

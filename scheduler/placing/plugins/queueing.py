@@ -79,7 +79,6 @@ class UnhandledFeatures(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        del context, nodes
         found = list(_features(spec_of(pod.manifest)))
         if not found:
             return None, new_status(Code.SKIP)

@@ -89,7 +89,6 @@ class ReservationPlugin(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """`filter` has nothing to say of pods that may also go where no reservation is."""
-        del context, nodes
         return None, None if _requires(pod) else new_status(Code.SKIP)
 
     def after_pre_filter(
@@ -117,7 +116,6 @@ class ReservationPlugin(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """A pod that requires a reservation goes nowhere else; no victim would help."""
-        del pod
         if _state(context).by_node.get(node.name):
             return None
         return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NO_RESERVATION)
@@ -174,7 +172,6 @@ class ReservationPlugin(ShippedPlugin):
         return max((sum(by.get(each.uid, 0) for by in scores.values()) for each in usable), default=0), None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
-        del context, pod
         scale_scores(scores)
         return None
 
@@ -182,7 +179,6 @@ class ReservationPlugin(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
     ) -> tuple[int, Status | None]:
         """The fuller a reservation becomes, the better: large ones stay for pods that need them."""
-        del context, node_name
         return most_allocated_score(reservation, pod.amount), None
 
     async def nominate_reservation(

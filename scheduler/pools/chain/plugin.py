@@ -153,26 +153,21 @@ class BasePlugin:
         return "base"
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
-        del handle
         return None
 
     def stop(self) -> MaybeAwaitable[None]:
         return None
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        del ctx, pool
         return ADMITTED
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> MaybeAwaitable[Admission]:
-        del ctx, new_pool, pods
         return ADMITTED
 
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        del ctx, pool
         return ADMITTED
 
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
-        del ctx, pod, pool
         return POD_ADMITTED
 
 

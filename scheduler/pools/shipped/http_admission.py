@@ -247,7 +247,6 @@ class HttpAdmission(BasePlugin):
 
     async def start(self, handle: Handle) -> None:
         """Read token and certificates and open the session. Raises `ValueError` for files that cannot be used."""
-        del handle
         if self._client is not None:
             raise RuntimeError("it was started already")
         await self._credentials.load()
@@ -435,5 +434,4 @@ def _closed_door(breaker: Breaker, now_s: float) -> str:
 
 def factory(handle: Handle, providers: ProviderSet, args: Args) -> HttpAdmission:
     """Makes the plugin. Raises `ValueError` with every fault of its args."""
-    del providers
     return HttpAdmission(checked_args(args), handle.log)

@@ -93,7 +93,6 @@ class QuotaPlugin(BasePlugin):
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
         """Refuses a pool that is nobody's."""
-        del ctx
         place = self._place(pool)
         if place is None:
             return self._of_nobody(pool)
@@ -102,7 +101,6 @@ class QuotaPlugin(BasePlugin):
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
         """Refuses a pool that is nobody's, and admits growth as far as the rule allows."""
-        del pods
         place = self._place(new_pool)
         if place is None:
             return self._of_nobody(new_pool)
@@ -339,5 +337,4 @@ def _replicas_within(units: int, own: Resources, unit: Resources) -> int:
 
 def factory(handle: Handle, providers: ProviderSet, args: Args) -> QuotaPlugin:
     """Make the plugin. Raises `FaultsError` with every fault of the args."""
-    del providers
     return QuotaPlugin(handle, check(args, QuotaArgs))
