@@ -7,8 +7,8 @@ queue until everything before it has run: no call nests.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from hosting.backoff import Backoff
 from hosting.logs import Logger
@@ -127,7 +127,7 @@ class Effects:
         self._log = log
         self._rng = random.Random()
         self._asking: set[int] = set()
-        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
 
     def call_admission(self, needed: events.AdmissionCallNeeded, due_s: float) -> None:
@@ -158,11 +158,13 @@ class Effects:
         self._pools.cancel(ticket)
 
     def migrate(self, wanted: events.MigrationWanted) -> None:
-        self._start(("migrate", wanted.uid), f"migrate {wanted.pod}", self._migrate(wanted))
+        task = asyncio.create_task(self._migrate(wanted), name=f"migrate {wanted.pod}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """End every task; requests that still wait end undecided."""
-        tasks = list(self._tasks.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -170,15 +172,6 @@ class Effects:
         await self._pools.close()
         for ticket in sorted(self._asking):
             self._answered(ticket, None)
-
-    def _start(self, key: object, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks[key] = task
-        task.add_done_callback(lambda done: self._forget(key, done))
-
-    def _forget(self, key: object, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(key) is task:  # else another one has taken its place
-            del self._tasks[key]
 
     async def _migrate(self, wanted: events.MigrationWanted) -> None:
         try:

@@ -242,19 +242,13 @@ def _shown_diagnosis(diagnosis: Diagnosis) -> DiagnosisShown:
         post_filter_message=diagnosis.post_filter_message,
         suggestion=diagnosis.suggestion,
         failures=tuple(
-            FailureShown(
-                reason=failure.reason,
-                plugin=failure.plugin,
-                preemption_might_help=failure.preemption_might_help,
-                nodes=failure.nodes,
-            )
-            for failure in diagnosis.failures
+            msgspec.convert(each, FailureShown, from_attributes=True) for each in diagnosis.failures
         ),
     )
 
 
 def _shown_flags(flags: DebugFlags) -> DebugFlagsShown:
-    return DebugFlagsShown(scores=flags.scores, filters=flags.filters)
+    return msgspec.convert(flags, DebugFlagsShown, from_attributes=True)
 
 
 def _amount(amount: Resources) -> AmountShown:

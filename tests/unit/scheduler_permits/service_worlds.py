@@ -214,7 +214,7 @@ class ServiceWorld:
         """Nobody waits, nothing is pending, the accounts are right."""
         await turns()
         assert len(self.service._waiting) == 0
-        assert self.service._effects._tasks == {}
+        assert self.service._effects._tasks == set()
         assert self.core.state.admission_calls == {}
         assert self.core.audit() == []
         return not any(
