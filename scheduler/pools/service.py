@@ -1,4 +1,4 @@
-"""Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured. What must outlive the process stands in one file."""
+"""Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured. One file outlives the process."""
 
 import asyncio
 import threading
@@ -89,7 +89,7 @@ class PoolStateFile:
         }
         text = msgspec.json.format(msgspec.json.encode(content), indent=1)
         work = in_own_thread(lambda: self._replace(text))
-        await asyncio.shield(work)  # whoever waits may go away in the middle; the file is whole all the same
+        await asyncio.shield(work)  # the caller may go away in the middle; the file is whole all the same
 
     def _replace(self, text: bytes) -> None:
         with self._replacing:  # nobody may wait for the one before any more, while it still writes
@@ -226,7 +226,7 @@ class PoolService:
     def load(self, *, is_chain_known: bool = True) -> None:
         """Take up what a former process stored. Raises `SettingsError` with every fault.
 
-        Where the chain is not known, because the configuration has faults, nothing that is parked is forgotten.
+        If the chain is not known, because the configuration has faults, nothing that is parked is forgotten.
         """
         if self._state is None:
             return

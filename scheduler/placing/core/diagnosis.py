@@ -70,7 +70,7 @@ class Diagnosis:
 def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
     """The failures of nodes by (reason, plugin, whether preemption might help), the most frequent first.
 
-    Reasons may name amounts and holders of their node. Where that makes too many groups, what stands before the first colon of a
+    Reasons may name amounts and holders of their node. If that makes too many groups, what stands before the first colon of a
     reason counts as the reason, so that no node is left out.
     """
     found = [
@@ -221,7 +221,7 @@ class SchedulingMonitor:
         return slow
 
     def check(self, now_s: float) -> tuple[SlowCycle, ...]:
-        """The cycles that are slow now. What never began is dropped."""
+        """The cycles that are slow now. Those that never began are dropped."""
         unhandled = [
             uid
             for uid, watched in self._watched.items()

@@ -57,7 +57,7 @@ The handle is a `FrameworkHandle`; in a scheduler it is an `ExtendedHandle`, whi
 
 
 class SchedulerCache(Protocol):
-    """The pods that were given a node and are not seen there yet. Whoever forgets one calls `ExtendedHandle.forget_pod`."""
+    """The pods that were given a node and are not seen there yet. To forget one, call `ExtendedHandle.forget_pod`."""
 
     def is_assumed_pod(self, uid: str) -> bool:
         """Whether room is held for that pod."""

@@ -1,7 +1,7 @@
 """The plugin API: the protocols of every point, in the order of a cycle, and which methods belong to which point.
 
 A plugin takes part in a point by having its method; nothing is registered. Any method may be a coroutine, but not those of
-`PLAIN_METHODS`, and no hint. `None` in place of a status is Success. What a plugin raises goes through to the caller of the run.
+`PLAIN_METHODS`, and no hint. `None` in place of a status is Success. Errors of plugins go through to the caller of the run.
 Transformers run in the order of the profile's list of the point that they belong to, and only where their plugin is enabled there;
 plugins that work on reservations in the order in which the configuration first names them.
 
@@ -359,7 +359,7 @@ class PreBindExtensions(Plugin, Protocol):
         self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
     ) -> MaybeAwaited[Status | None]:
         """The manifest of the pod as it was and as it is wanted. Skip leaves it to the next plugin, and
-        Success ends the run. Where all say Skip nothing is written, and that is no failure."""
+        Success ends the run. If all say Skip nothing is written, and that is no failure."""
 
 
 @runtime_checkable

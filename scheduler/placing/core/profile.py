@@ -73,7 +73,7 @@ NO_DEFAULTS: Final = Profile("")
 class ProfileFault:
     """A fault of a profile: where, with which value, which rule it breaks, and what would be right.
 
-    `remedy` is empty where the rule says everything: it is the text of whoever made a plugin, or of the model of its args.
+    `remedy` is empty where the rule says everything: it is the text of a plugin's author, or of the model of its args.
     """
 
     path: str
@@ -120,7 +120,7 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
     """Apply the rules to a profile that is laid over `defaults`; they are taken to be right by themselves.
 
     A profile that says nothing of plugins, over defaults that say nothing, has none, and nothing is wrong with that.
-    Where the points of a plugin are not known yet, what depends on them is not judged; `multi_point` does not enable it then.
+    If the points of a plugin are not known yet, what depends on them is not judged; `multi_point` does not enable it then.
     """
     points = {point: _laid_over(defaults.at(point), profile.at(point)) for point in METHODS}
     multi_point = _laid_over(defaults.multi_point, profile.multi_point)
@@ -167,7 +167,7 @@ def common_faults(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[P
 
 def _queue_sort_differences(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[ProfileFault]:
     faults: list[ProfileFault] = []
-    # Where no queue sort is known, that is another fault, or the plugin is not made yet.
+    # If no queue sort is known, that is another fault, or the plugin is not made yet.
     sorts = [
         (profile, resolved, sort)
         for profile, resolved in profiles

@@ -127,7 +127,7 @@ def by_priority(first: QueuedPod, second: QueuedPod) -> bool:
 
 
 class _TurnKey:
-    """A place in the order of the active pool. Whoever came first is first among equals.
+    """A place in the order of the active pool. Of equals the one that came first is first.
 
     The pod counts as it was when it got the place: a heap has no order any more where a place that was left moves in it.
     """

@@ -204,7 +204,7 @@ class QueueingHint(enum.Enum):
 
 
 HintFunction: TypeAlias = Callable[[PodInfo, SchedulingEvent], QueueingHint]
-"""Says whether an event may help the pod that the plugin rejected. What it raises counts as `QUEUE`."""
+"""Says whether an event may help the pod that the plugin rejected. An error counts as `QUEUE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class Endpoint:
 def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:
     """Scale the scores in place so that the highest one becomes 100; with `reverse` the highest one becomes 0.
 
-    Where no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
+    If no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
     """
     highest = max(scores.values(), default=0)
     for key, score in scores.items():

@@ -48,7 +48,7 @@ TABLE: Final[Mapping[tuple[WaitPhase, WaitEvent], WaitPhase | None]] = MappingPr
         **{(phase, WaitEvent.CANCELLED): None for phase in WaitPhase},
     }
 )
-"""The phase after an event. No other event has a meaning: whoever signals too late is told that nothing changed."""
+"""The phase after an event. No other event has a meaning: a signal that comes too late is told that nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)

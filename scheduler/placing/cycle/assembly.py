@@ -1,7 +1,7 @@
 """From a profile and a registry to plugins: everything that can be known is checked before any factory runs.
 
 A factory says beforehand which points its plugins extend, and of what form their args are, that is the plugin's class, or that returns
-one by its annotation. A class may have `ARGS`, a `Settings` model: its args are checked by that before any factory runs. Where the
+one by its annotation. A class may have `ARGS`, a `Settings` model: its args are checked by that before any factory runs. If the
 points of a plugin are known only once the plugin is made, the profile is checked again then, and again every fault is told.
 """
 

@@ -34,7 +34,7 @@ class Assumptions(Protocol):
 class Binding:
     """One pod on its way to a node. Call `reserve`, `wait`, `prepare` and `bind` in a block `async with`, as long as each succeeds.
 
-    What is not bound when the block ends, however that ends, is undone: all that was kept is given back, in reverse order. Whoever calls
+    A pod that is not bound when the block ends, however that ends, is given up: all that was kept is given back, in reverse order. The caller
     has the deadlines, inside of the block. `wait` needs none: what is asked before the wait has its own, and so has each wait.
     """
 
@@ -94,7 +94,7 @@ class Binding:
         return await self.framework.run_pre_bind_plugins(self._context, self.pod, self.node_name)
 
     async def bind(self) -> Status | None:
-        """Bind the pod. What goes wrong after that is logged only."""
+        """Bind the pod. Later failures are logged only."""
         status = await self.framework.run(runs.BIND, self._context, self.pod, self.node_name)
         if status is not None and status.code is Code.SKIP:
             return error_status("no plugin of the profile binds pods")

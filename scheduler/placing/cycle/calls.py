@@ -218,7 +218,7 @@ class PointCalls:
     async def ask(
         self, called: str, plugin: str, method: Method, *arguments: object, is_counted: bool = True
     ) -> Any:
-        """One answer of a plugin. What it raises goes on, with the plugin's name."""
+        """One answer of a plugin. Its error goes on, with the plugin's name."""
         started_s, ended = self._now_s(), RAISED
         try:
             answer = await answered(method(*arguments))

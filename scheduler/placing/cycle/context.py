@@ -84,7 +84,7 @@ class WaitingEntry:
 class WaitingPods:
     """All pods that wait for their permit, by UID. Needs a running event loop.
 
-    Where a pod comes under the UID of one that waits, the later one is found from then on. Each of them still ends by itself.
+    If a pod comes under the UID of one that waits, the later one is found from then on. Each of them still ends by itself.
     """
 
     def __init__(self) -> None:

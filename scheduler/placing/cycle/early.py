@@ -1,6 +1,6 @@
 """The four runs of seed 001, with the codes and texts of their time, over the plugins of a framework of today.
 
-Source: reference/kubernetes.md 1.5 and 1.6. What a plugin raises goes through to the caller.
+Source: reference/kubernetes.md 1.5 and 1.6. Errors of plugins go through to the caller.
 """
 
 from dataclasses import dataclass

@@ -336,7 +336,7 @@ class SchedulingFramework:
     ) -> tuple[PostFilterResult | None, Status | None]:
         """When no node is left: the diagnosis is kept, plugins may make room, and after_post_filter of each is told.
 
-        A suggestion, where anybody made one, joins the status. What after_post_filter raises is logged: it cannot change the outcome.
+        A suggestion, where anybody made one, joins the status. Errors of after_post_filter are logged: they cannot change the outcome.
         """
         found = self.record_rejection(context, pod, statuses)
         result, status = await self.run(runs.POST_FILTER, context, pod, statuses)
@@ -432,7 +432,7 @@ class SchedulingFramework:
     async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
         """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip.
 
-        Where all skip nothing is written, and that is Success.
+        If all skip nothing is written, and that is Success.
         """
         if not self.calls.methods(ExtensionPoint.PRE_BIND, "apply_patch"):
             return await self.run(runs.PRE_BIND, context, pod, node_name)

@@ -185,7 +185,7 @@ class SharedHooks:
             return None
 
     def dequeued(self, pod: PodInfo) -> None:
-        """The pod left the queue. Where no cycle begins for it soon, the monitor drops it."""
+        """The pod left the queue. If no cycle begins for it soon, the monitor drops it."""
         self.monitor.dequeued(pod.uid, pod.name, self.ports.clock())
 
     async def failed(self, pod: PodInfo, status: Status, handle: Callable[[], Awaitable[None]]) -> None:

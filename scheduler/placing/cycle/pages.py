@@ -131,7 +131,7 @@ def _failed(detail: str) -> server.Reply:
 
 
 class FlagsBody(Settings):
-    """The body of `PUT /v1/scheduling/debug`. What is left out is switched off."""
+    """The body of `PUT /v1/scheduling/debug`. Switches that are left out are off."""
 
     scores: Annotated[int, Field(ge=0, le=MOST_NODES)] = 0
     filters: bool = False

@@ -153,7 +153,7 @@ class PodScheduler:
             await self._end()
 
     async def _end(self) -> None:
-        """Nobody waits for a permit any more. Calls that bind are let end: whoever leads next must find the pods bound, or not."""
+        """Nobody waits for a permit any more. Calls that bind are let end: the next leader must find the pods bound, or not."""
         ways = tuple(self._on_their_way.values())
         for each in ways:
             if not each.attempt.is_sending:

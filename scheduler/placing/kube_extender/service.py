@@ -1,6 +1,6 @@
 """The verbs of the extender, over HTTP: filter, prioritize, preempt and bind. Source: reference/kubernetes.md 2.
 
-Filter, prioritize and preempt have no side effects; they judge the cluster as it is in that moment. What goes wrong here is an answer with
+Filter, prioritize and preempt have no side effects; they judge the cluster as it is in that moment. A failure here is an answer with
 status 200 and an `Error`, where the verb has one: kube-scheduler shows that text in an Event of the pod. A process that does not
 lead answers 503.
 """
@@ -148,7 +148,7 @@ class ExtenderService:
         )
 
     async def close(self) -> None:
-        """Begin no bind any more, and let those under way end: whoever leads next must find them bound, or not."""
+        """Begin no bind any more, and let those under way end: the next leader must find them bound, or not."""
         await self._binds.close()
 
     # ------------------------------------------------------------ any call

@@ -58,7 +58,7 @@ class LedgerFitArgs(Settings):
     """The args of `LedgerFit`.
 
     `hold_s` is how long (seconds) room is kept for a pod that is being bound, beyond the wait for its permit and what is done before
-    the call that binds: after that a read of the cluster which does not show the pod on its node gives the room back. Where the answer to
+    the call that binds: after that a read of the cluster which does not show the pod on its node gives the room back. If the answer to
     the call is lost, room is kept for as long as the API server may still carry the call out.
     """
 

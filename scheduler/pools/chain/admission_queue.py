@@ -1,11 +1,11 @@
 """The queues of growth that waits for its pool: one queue per pool, asked in batches, served in the order of arrival.
 
-A batch asks the chain once for everybody who waits, and its verdict is applied to each before the next batch begins. What
-needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
+A batch asks the chain once for everybody who waits, and its verdict is applied to each before the next batch begins. Growth that
+need not wait is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
 growth and nothing else, and each request has its answer by its own deadline.
 
-One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probe_steps`), `_end`, `_answer`, `applied`. What is decided on
-the way is in `scheduler.pools.core.batches`.
+One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probe_steps`), `_end`, `_answer`, `applied`. The decisions on
+the way are in `scheduler.pools.core.batches`.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ class PoolAdmissionQueue:
                 told.then()
 
     async def close(self) -> None:
-        """End every question. Whoever waits is not answered."""
+        """End every question. Waiting callers are not answered."""
         for ticket in tuple(self._pending):
             self._take(ticket)
         tasks = tuple(self._tasks)
@@ -403,7 +403,7 @@ class PoolAdmissionQueue:
     # ------------------------------------------------------------ what is remembered
 
     def use(self, manager: PluginManager) -> None:
-        """Another chain from now on. What the old one has said is void; batches under way begin anew."""
+        """Another chain from now on. The word of the old one is void; batches under way begin anew."""
         self._manager = manager
         for queue in self._queues.values():
             queue.state = queue.state.cleared()

@@ -107,7 +107,7 @@ class PluginManager:
                 raise PluginStartError(f'plugin "{name}" start: {text}') from error
 
     async def stop(self) -> None:
-        """Stop every plugin, the last first. What a plugin raises is logged; the others are stopped all the same."""
+        """Stop every plugin, the last first. Errors are logged; the others are stopped all the same."""
         await self._stop(self._plugins)
 
     async def stop_started(self) -> None:
@@ -147,7 +147,7 @@ class PluginManager:
         """Whether the plugins that only compute admit `new_pool` now, without waiting for anything.
 
         For a grant about to be made after others were made meanwhile: two pools must not both get what is left of one
-        quota. What plugins that wait have said still counts.
+        quota. The word of plugins that wait still counts.
         """
         for place, (_, plugin, _) in enumerate(self._plugins):
             if inspect.iscoroutinefunction(plugin.pre_update_pool):
@@ -304,7 +304,7 @@ def probe_steps(
     clock: Callable[[], float] | None = None,
     amount: Resources | None = None,
 ) -> Steps[ProbeResult]:
-    """A search within `bounds` (current, candidate) that asks `manager`. What a plugin changes is dropped.
+    """A search within `bounds` (current, candidate) that asks `manager`. Changes by plugins are dropped.
 
     With an `amount`, the chain is asked about that as well, as far as the units of each question can hold it.
 

@@ -184,7 +184,7 @@ class PoolObjects:
         raise conflict(f"pool {pool.name} is being changed by others; try again")
 
     async def delete(self, name: str) -> None:
-        """Delete a pool. What its hooks change is stored first, and while it has finalizers it stays, marked.
+        """Delete a pool. Changes by its hooks are stored first, and while it has finalizers it stays, marked.
 
         Raises `AppError`: 404, or what a hook says.
         """
@@ -270,7 +270,7 @@ class PoolObjects:
                 self.admission_queue.restore(pool.name, pool.generation, record.parked, record.parked_vms)
 
     async def flush(self) -> None:
-        """Store what is parked, where that has changed. What fails is tried again the next time."""
+        """Store what is parked, where that has changed. A failed write is tried again the next time."""
         if self._store is not None and self._parking(self._records) != self._saved_parking:
             await _whole(self._flush(self._store))
 
@@ -305,7 +305,7 @@ class PoolObjects:
             return self._now(rebased)
 
     async def _write(self, name: str, record: PoolRecord | None) -> None:
-        """Keep, then apply, then tell the core. Where keeping fails nothing has happened."""
+        """Keep, then apply, then tell the core. If keeping fails nothing has happened."""
         kept = {other: each for other, each in self._records.items() if other != name}
         if record is not None:
             kept[name] = record
@@ -359,7 +359,7 @@ class PoolObjects:
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:
-    """Do what must not end in the middle, although whoever waits for it may go away."""
+    """Do what must not end in the middle, although its caller may go away."""
     task = asyncio.create_task(work, name="pools written")
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)

@@ -51,7 +51,7 @@ class Cache(Protocol):
     def pools(self) -> tuple[Pool, ...]:
         """All pools by name, with `replicas` as they are now. One that is as before is the same object as before.
 
-        What another pool is just being asked for is not among its replicas (`asked`). If it is granted before this call
+        Units that another pool is just being asked for are not among its replicas (`asked`). If they are granted before this call
         has come to its end, plain hooks are asked again.
         """
 
@@ -108,7 +108,7 @@ class PoolPlugin(Protocol):
         """The plugin's name in logs, metrics and reasons."""
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
-        """Called once, after every plugin was built and before anything is asked. What it raises ends the start-up."""
+        """Called once, after every plugin was built and before anything is asked. An error ends the start-up."""
 
     def stop(self) -> MaybeAwaitable[None]:
         """Called once at the end, or when another configuration replaces the chain. An addition to seed 000."""

@@ -220,7 +220,7 @@ def rebased(now: PoolRecord | None, before: PoolRecord, new: Pool, *, overwrites
 def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecord | None, ...]:
     """The records to write, one after the other, to put `new` in the place of `before`; None is that the pool goes.
 
-    A pool that is being deleted goes when nothing holds its deletion any more. What the hooks of the deletion have changed is
+    A pool that is being deleted goes when nothing holds its deletion any more. Changes by the hooks of the deletion are
     written first, should the pool not go after all.
     """
     stored = is_stored or before.is_stored

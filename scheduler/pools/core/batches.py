@@ -72,7 +72,7 @@ class PoolGrowth(Value, frozen=True):
 class Question(Value, frozen=True):
     """The question to the chain: how many units in (`current`, `asked.units`], with an amount of at most `asked.amount`.
 
-    `cut` names the measures of which cached refusals allow no more. Where the chain does not limit amounts, `asked.amount` is
+    `cut` names the measures of which cached refusals allow no more. If the chain does not limit amounts, `asked.amount` is
     zero, and so is `wanted`, the amount of all that is wanted. `is_vain` says that nobody could grow by what refusals leave.
     """
 
@@ -167,7 +167,7 @@ def question(
 ) -> Question:
     """The question when the pool has so much `now` and these VMs want to grow, all of them together.
 
-    Where the chain limits amounts, `unit` is the pool's. Then the question is about the units that it has as well, within
+    If the chain limits amounts, `unit` is the pool's. Then the question is about the units that it has as well, within
     which amounts may grow.
     """
     wanted = now.units + sum(max(growth.wanted.units - growth.has.units, 0) for growth in growths)
@@ -417,7 +417,7 @@ def _insufficient(
     cooldown_s: float,
     freed: int,
 ) -> tuple[PoolAdmissionState, PoolVerdict]:
-    """The chain has refused, or the time was over. What was refused is not asked again before the cool-down is over."""
+    """The chain has refused, or the time was over. The same is not asked again before the cool-down is over."""
     message = message_of(result.error)
     wait_s = max(cooldown_s, min(result.retry_after_s or 0.0, MAX_WAIT_S))
     until_s = now_s + wait_s

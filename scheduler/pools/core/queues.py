@@ -68,7 +68,7 @@ class UnmetDemand:
         self._put(uid, UnmetGrowth(has, wanted, now_s + min(wait_s + STAY_AWAY_S, MAX_UNMET_S)))
 
     def has(self, uid: str, now: Measures) -> None:
-        """A VM has so much now. What it has given something back of, it does not want more of."""
+        """A VM has so much now. It does not want more of a measure of which it has given something back."""
         growth = self._by_uid.get(uid)
         if growth is None or growth.has == now:
             return
@@ -268,7 +268,7 @@ class UnmetDemands:
         """Changes whenever a pool may get what was refused to it: others gave something back (whole units, unless the pool's
         amounts are limited), what others were refused was given up, pools changed.
 
-        What the pool itself gives back leaves its total as it was admitted.
+        Units that the pool itself gives back leave its total as it was admitted.
         """
         self.by_pool(now_s)
         account = self._ledger.pool(name)
@@ -284,7 +284,7 @@ class UnmetDemands:
         self._wakes += 1
 
     def note(self, queue: PoolQueue, growth: PoolGrowth, verdict: PoolVerdict, now_s: float) -> None:
-        """A growth was told this verdict, and has in the ledger what was granted. What was refused is remembered."""
+        """A growth was told this verdict, and has in the ledger what was granted. The refused part is remembered."""
         before = queue.unmet.total
         refused = [limit.reason for limit in verdict.amounts if not limit.is_all]
         if not verdict.is_all and verdict.reason is not None:

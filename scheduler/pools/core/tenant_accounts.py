@@ -7,18 +7,18 @@ use is that of its children.
 The rule:
 
 1. Nobody exceeds a limit: his own, or that of a tenant above him.
-2. What is guaranteed is kept free for its owner, used or not. What a parent's limit leaves beyond the guarantees of its
+2. A guarantee is kept free for its owner, used or not. The part of a parent's limit that is left beyond the guarantees of its
    children can be lent: lendable = limit − Σ guaranteed.
 3. The lendable is split (`fair_split`) among the children that take part: the one that asks, and each that borrows (is above its
    guarantee) or is after that, because growth was refused to it a short while ago (its *unmet demand*). The share of one that does
-   not ask is never more than it borrows and is refused, so what nobody wants goes to whoever does. Each may borrow up to its share,
-   as far as nobody has borrowed it before: nothing is ever taken away. Whoever is above his share keeps what he has and does not grow.
+   not ask is never more than it borrows and is refused, so what nobody wants goes to those who do. Each may borrow up to its share,
+   as far as nobody has borrowed it before: nothing is ever taken away. A tenant above its share keeps what it has and does not grow.
 
-So a tenant that nobody competes with may borrow everything that is lendable; unmet demand keeps what becomes free for whoever
+So a tenant that nobody competes with may borrow everything that is lendable; unmet demand keeps what becomes free for the tenant that
 was refused, and all come to their shares as usage moves up and down. While everybody who was refused comes back, nothing
 that can be lent is idle beside demand. With more than two levels, a parent that has a parent itself splits its guarantee and its
 own share of what is lent above; without any limit above, nothing is scarce and nothing is split. With
-`Accounts(..., reserves_shares=False)` point 3 is dropped: whoever comes first borrows what is there.
+`Accounts(..., reserves_shares=False)` point 3 is dropped: the first tenant that asks borrows what is there.
 
 Example: `org` has 20 units. `ci` is guaranteed 6 (weight 2), `dev` 4, `batch` 0 (weight 1 each), so 10 can be lent.
 `ci` comes alone and may use 6 + 10; it takes 15. Now `dev` asks for 7: of the 10, 7 go to `ci` and 3 to `dev` (6⅔ and 3⅓).
@@ -90,7 +90,7 @@ class TenantStatus:
 class _MeasureAccount:
     """The use and the wants of the tenants in one measure, by place.
 
-    What a tenant keeps (`kept`) is its use, what its children keep together, or its guarantee, whichever is most. What it is
+    A tenant keeps (`kept`) its use, what its children keep together, or its guarantee, whichever is most. What it is
     after is that with the unmet demand in it, as far as limits let it be had; `borrowing` is how much of that is beyond its
     guarantee. The same of its children together is `below` and `wanted_below`. `versions` is, of a parent, how often what its
     children are after has changed.
@@ -140,7 +140,7 @@ class _MeasureAccount:
     def allowance(self, place: int, totals: Iterable[int | None]) -> Allowance:
         """How much a tenant may use now, where those of its path may keep `totals`. A parent counts as one tenant.
 
-        Exact: the answer does not depend on the tenant's own use, so whoever takes all of it has the same allowance again.
+        Exact: the answer does not depend on the tenant's own use, so a tenant that takes all of it has the same allowance again.
         """
         path = self.nodes[place].path
         bounds: list[tuple[int, Allowance]] = []
@@ -212,7 +212,7 @@ class Accounts:
     def allowances(self, place: int, wanted: Sequence[int] | None = None) -> tuple[Allowance, ...]:
         """How much a tenant may use now of each measure, whatever it uses already: the rule of this module.
 
-        Where measures are split together, that depends on the proportion in which the tenant wants them: `wanted` is what
+        If measures are split together, that depends on the proportion in which the tenant wants them: `wanted` is what
         it would use. None is everything that it could get.
         """
         if self._reserves_shares:

@@ -228,7 +228,7 @@ def exact_split(totals: Sequence[int], demands: Sequence[Demand]) -> tuple[dict[
             break
         common = lcm(*[each.step for each in rising])
         ends = [_runs_out(at, left[at], rising, common) for at in there]
-        # Where there is enough of everything, the end is where the last has all that he wants.
+        # If there is enough of everything, the end is where the last has all that he wants.
         end = min([level for level in ends if level is not None], default=Fraction(rising[-1].level))
         level, part = end.numerator, end.denominator
         scale = common * part

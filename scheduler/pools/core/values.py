@@ -95,7 +95,7 @@ class PoolLimits:
     max_units_per_vm: int | None = None
     """At least 1."""
     min_units: int = 0
-    """A warm minimum, at most `max_units`: kept for the pool, used or not, by whoever counts over several pools."""
+    """A warm minimum, at most `max_units`: kept for the pool, used or not, by plugins that count over several pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Context:
 @dataclass(frozen=True, slots=True)
 class ProbeEnd:
     """The end of a search: the chain was asked for up to `asked` replicas in all and admitted `admitted` of them, of
-    which `committed` were given to VMs beyond what they had. What was admitted beyond is free again. `pool` is as it is now.
+    which `committed` were given to VMs beyond what they had. The units admitted beyond are free again. `pool` is as it is now.
     """
 
     question: str

@@ -1,7 +1,7 @@
 """The pool plugin `http-admission`: an HTTP service outside says whether a pool may grow, change, come or go.
 
 `scheduler.pools.shipped.http_messages` tells what is asked and what the answers mean. A breaker keeps a service that fails
-from being asked, and a budget keeps retries from adding to its trouble. What is not an answer grants nothing.
+from being asked, and a budget keeps retries from adding to its trouble. Nothing but an answer grants anything.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class HttpAdmissionArgs(Settings):
     breaker: BreakerArgs = Field(default_factory=BreakerArgs)
     on_outage: Literal["refuse", "admit"] = "refuse"
     """The answer while the service is not there. DANGEROUS: with `admit` its outage lifts every limit that it keeps, and
-    whoever can bring it down can have everything. Only for a service whose answer is advice. `admit` covers no connection, no
+    an attacker who brings it down can have everything. Only for a service whose answer is advice. `admit` covers no connection, no
     answer in time, outages (5xx) and an open breaker; never other statuses or answers that cannot be used.
     """
 
@@ -292,7 +292,7 @@ class HttpAdmission(BasePlugin):
             self._outcomes.add(outcome(end))
 
     async def _report(self, body: bytes) -> bool:
-        """Tell one outcome; whether the service has taken it. What is not understood there is not told again."""
+        """Tell one outcome; whether the service has taken it. An outcome that is not understood there is not told again."""
         if self._client is None:
             return False
         answer = await self._client.call(

@@ -86,7 +86,7 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
 def outcome(end: ProbeEnd) -> bytes:
     """The end of a question, as JSON: how many of the pool's units were committed to VMs, and how many it holds now.
 
-    What was admitted beyond what it holds is free again. Any 2xx takes it, the body is not looked at; it may come twice.
+    Units that were admitted beyond what it holds are free again. Any 2xx takes it, the body is not looked at; it may come twice.
     """
     told = {
         "version": VERSION,

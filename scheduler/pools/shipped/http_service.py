@@ -56,7 +56,7 @@ class Credentials:
                 raise ValueError("caFile, certFile, keyFile: could not be read in time") from None
 
     async def refresh(self) -> None:
-        """Read again what was renewed. What cannot be used is reported once, and what was read before stays in force."""
+        """Read renewed files again. One that cannot be used is reported once, and what was read before stays in force."""
         try:
             await self._read_token()
             if self.tls is not None:
@@ -108,7 +108,7 @@ class Outcomes:
         self._task = asyncio.create_task(self._run(), name="outcomes of admissions")
 
     async def stop(self) -> None:
-        """End. What was not told by then is not told any more."""
+        """End. Outcomes that were not told by then are lost."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -1,7 +1,7 @@
 """The pool plugin `quota`: units and amounts for each tenant, in a tree of tenants with limits, guarantees and lending.
 
 A pool belongs to the tenant that its label (`tenantLabel`) names, and uses as many units (`computeUnit`) as cover its
-replicas: the larger number of the two resources, rounded up for each pool. Where a tenant's limits name CPU or memory, exact
+replicas: the larger number of the two resources, rounded up for each pool. If a tenant's limits name CPU or memory, exact
 amounts are counted beside the units. How much a tenant may use of each of these measures is the rule of
 `scheduler.pools.core.tenant_accounts`. The plugin computes only: it waits for nothing, and a probe changes nothing.
 
@@ -53,7 +53,7 @@ class _Counted(NamedTuple):
 
 
 class QuotaPlugin(BasePlugin):
-    """The plugin. What the pools use is kept between calls; a call looks only at pools that are other objects than before."""
+    """The plugin. The pools' use is kept between calls; a call looks only at pools that are other objects than before."""
 
     def __init__(self, handle: Handle, args: QuotaArgs) -> None:
         self._handle = handle
