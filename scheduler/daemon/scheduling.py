@@ -25,7 +25,7 @@ from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
-from scheduler.placing.core.objects import LedgerReservations, NodeSnapshot, PodInfo
+from scheduler.placing.core.objects import LedgerReservations, PodInfo
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.assembly import build_frameworks, check_profiles, of_profile
 from scheduler.placing.cycle.attempt import Frameworks
@@ -204,7 +204,8 @@ class LiveScheduling:
         """With `is_full`, pods are bound that name a profile as their scheduler."""
         self._api, self._cluster, self._core, self._rng = api, cluster, serving.core, rng
         self._supervisor = serving.supervisor
-        self._view = PlacingView(cluster, serving.core, serving.placements)
+        view = self._view = PlacingView(cluster, serving.core, serving.placements)
+        self.snapshot, self.pod_info, self.assume_pod = view.snapshot, view.pod_info, view.assume_pod
         self._refresh = serving.service.refresh
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(
@@ -299,16 +300,6 @@ class LiveScheduling:
     def framework_of(self, scheduler_name: str) -> SchedulingFramework:
         """The profile of that name, else the first one."""
         return self._frameworks.get(scheduler_name) or next(iter(self._frameworks.values()))
-
-    def snapshot(self) -> NodeSnapshot:
-        return self._view.snapshot()
-
-    def pod_info(self, manifest: Manifest) -> PodInfo:
-        """A pod as plugins see it. Raises `ValueError` for one that cannot be read."""
-        return self._view.pod_info(manifest)
-
-    def assume_pod(self, pod: PodInfo, node_name: str) -> None:
-        self._view.assume_pod(pod, node_name)
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         self.shared.forget_pod(pod, node_name)

@@ -22,7 +22,7 @@ from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.core import admission_state
 from scheduler.pools.core.admission_state import Parking, PoolRecord, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
-from scheduler.pools.core.values import Context, Measures, Pods, Pool, Purpose, described_as
+from scheduler.pools.core.values import Context, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
@@ -58,7 +58,8 @@ class PoolObjects:
         self._tell = tell
         self._log = log
         self._store = store
-        self.admission_queue = PoolAdmissionQueue(core.ledger, core.vms, self, clock, log, stats)
+        queue = self.admission_queue = PoolAdmissionQueue(core.ledger, core.vms, self, clock, log, stats)
+        self.asked, self.unmet_demand, self.members = queue.asked, queue.unmet_demand, queue.members
         self._manager = PluginManager()
         self._records: dict[str, PoolRecord] = {}
         self._writing = asyncio.Lock()
@@ -114,15 +115,6 @@ class PoolObjects:
         if changed or self._all is None:
             self._all = tuple(self._by_name.values())
         return self._all
-
-    def asked(self) -> Mapping[str, Measures]:
-        return self.admission_queue.asked()
-
-    def unmet_demand(self) -> Mapping[str, Measures]:
-        return self.admission_queue.unmet_demand()
-
-    def members(self, name: str) -> Pods:
-        return self.admission_queue.members(name)
 
     def is_ignored_in_file(self, name: str) -> bool:
         """Whether the file describes the pool otherwise, and that does not count."""
