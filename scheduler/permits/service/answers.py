@@ -1,19 +1,24 @@
-"""The core's decisions, as they travel: JSON for callers with the extension, published shapes for the others.
+"""The core's decisions, as they travel and as they are counted: JSON for callers with the extension, published shapes for the others.
+
+The counters are plain integers, counted at every decision and read at scrape time.
 
 For callers without the extension any status but 200 is fatal, so an error that is not their own fault closes the connection
 without a response (reference/neon.md section 1.4, design section 4).
 """
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from hosting import problems, server
 from hosting.logs import Logger
+from hosting.metrics import Durations
 from protocol import codec, wire
 from protocol.reasons import ErrorCode
+from protocol.values import Units
 from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.core import decision, events
-from scheduler.permits.service.metrics import PermitStats
 
 Outcome: TypeAlias = server.Reply | server.HangUp
 
@@ -26,6 +31,52 @@ _OVERLOADED: Final = "too many requests are waiting; ask again later"
 _INTERNAL: Final = "internal error"
 _OFFER: Final = {BATCH_HEADER: str(MAX_BATCH)}
 _NO_OFFER: Final[Mapping[str, str]] = {}
+
+
+@dataclass(slots=True)
+class PermitStats:
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By outcome (permit, error, hang-up) and status or code."""
+    permits: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By result (full, partial, denied) and the code of the binding reason."""
+    units: Counter[str] = field(default_factory=Counter)
+    """Compute units of growth: granted and refused."""
+    migrations: Counter[str] = field(default_factory=Counter)
+    """Migrations by outcome: started, failed."""
+    latency: Durations = field(default_factory=Durations)
+    """From a request's bytes to its answer; of a batch's items to what could be said at once."""
+    cluster_stale: bool = False
+    """Whether the cluster could not be read the last time; the reading before is in force then."""
+    rules_stale: bool = False
+    """Whether the configuration could not be used the last time; the one before is in force then."""
+
+    def count(self, decided: events.Decided) -> None:
+        self.answers["permit", "200"] += 1
+        if decided.permit == decided.requested:
+            self.permits["full", ""] += 1
+            if not decided.changed:
+                return
+        else:
+            code = decided.reasons[0].code.value if decided.reasons else ""
+            self.permits["partial" if decided.changed else "denied", code] += 1
+        self._count_units(decided)
+
+    def _count_units(self, decided: events.Decided) -> None:
+        unit = decided.unit
+        if not unit.step.is_positive():
+            return
+        permit = unit.covering(decided.permit)
+        if decided.changed and (granted := _grown(unit.covering(decided.before), permit)) > 0:
+            self.units["granted"] += granted
+        if decided.permit != decided.requested:
+            refused = _grown(permit, unit.covering(decided.requested))
+            if refused > 0:
+                self.units["refused"] += refused
+
+
+def _grown(before: Units, after: Units) -> int:
+    """By how many units the resource grows that grows most."""
+    return max(after.cpu - before.cpu, after.memory - before.memory)
 
 
 class Answers:

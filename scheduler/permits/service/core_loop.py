@@ -15,7 +15,7 @@ from hosting.logs import Logger
 from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.permits.service.metrics import PermitStats
+from scheduler.permits.service.answers import PermitStats
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
     MIGRATE_DEADLINE_S,

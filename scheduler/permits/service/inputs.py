@@ -17,7 +17,7 @@ from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Holder
-from scheduler.permits.service.metrics import PermitStats
+from scheduler.permits.service.answers import PermitStats
 from scheduler.ports import Cluster, ClusterUnreachableError
 
 SLICE: Final = 256

@@ -22,10 +22,9 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.neon_callers import is_first_of_its_caller
 from scheduler.permits.core.state import VmRecord
-from scheduler.permits.service.answers import Answers, Outcome
+from scheduler.permits.service.answers import Answers, Outcome, PermitStats
 from scheduler.permits.service.core_loop import CoreLoop, Effects
 from scheduler.permits.service.inputs import ClusterReader
-from scheduler.permits.service.metrics import PermitStats
 from scheduler.permits.service.waiting import Looks, WaitingRequest, WaitingRequests
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,

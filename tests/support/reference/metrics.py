@@ -22,7 +22,8 @@ from hosting.server import Server
 from scheduler.daemon.leader import leading_family
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.service.metrics import PermitStats, families
+from scheduler.permits.service.answers import PermitStats
+from scheduler.permits.service.metrics import families
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
