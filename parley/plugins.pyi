@@ -11,6 +11,7 @@ from scheduler.pools.chain.config import register as register
 from scheduler.pools.chain.manager import PluginManager as PluginManager
 from scheduler.pools.chain.manager import PluginStartError as PluginStartError
 from scheduler.pools.chain.manager import new_plugin_manager as new_plugin_manager
+from scheduler.pools.chain.manager import probe_accepted_replicas as probe_accepted_replicas
 from scheduler.pools.chain.plugin import Args as Args
 from scheduler.pools.chain.plugin import BasePlugin as BasePlugin
 from scheduler.pools.chain.plugin import Cache as Cache
@@ -20,7 +21,6 @@ from scheduler.pools.chain.plugin import Plugin as Plugin
 from scheduler.pools.chain.plugin import PoolClient as PoolClient
 from scheduler.pools.chain.plugin import PoolHandle as PoolHandle
 from scheduler.pools.chain.plugin import ProviderSet as ProviderSet
-from scheduler.pools.chain.probing import probe_accepted_replicas as probe_accepted_replicas
 from scheduler.pools.core.errors import AppError as AppError
 from scheduler.pools.core.errors import Detail as Detail
 from scheduler.pools.core.errors import PluginErrorKind as PluginErrorKind

@@ -57,7 +57,6 @@ class Cluster(Protocol):
         is later comes after a while. Raises `ClusterUnreachableError`, or `SettingsError` with every fault of what was read;
         then everything that was told before stays in force.
         """
-        ...
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """A fresh look at these pods, begun after the call: one `VmSeen` for each VM that is there, changed or not, with
@@ -67,14 +66,12 @@ class Cluster(Protocol):
         soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`, or of the end of an older call that it
         has to wait for. Raises as `refresh` does.
         """
-        ...
 
     def look(self, pod: PodName) -> events.Look:
         """The state of one VM's pod that `refresh` or `read` told last; not found if that has gone or ended.
 
         It `is_watched` if a watch that works has shown nothing of the VM since.
         """
-        ...
 
 
 class Pools(Protocol):
@@ -90,19 +87,15 @@ class Pools(Protocol):
 
         Verdicts of one pool are given in the order in which they count.
         """
-        ...
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for the verdict on the request of `ticket` any more."""
-        ...
 
     def applied(self, ticket: int) -> None:
         """The verdict that was answered for the request of `ticket` counts in the ledger from now on."""
-        ...
 
     async def close(self) -> None:
         """End every question. Callers that still wait are not answered."""
-        ...
 
 
 class NoPools:
@@ -139,7 +132,6 @@ class Migrator(Protocol):
 
         Raises `MigratorError`; then nothing has happened. Cancelled after `MIGRATE_DEADLINE_S`.
         """
-        ...
 
 
 class Journal(Protocol):
@@ -147,13 +139,11 @@ class Journal(Protocol):
 
     def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
         """An input that is no request, and its outcome."""
-        ...
 
     def request(
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """A request with the bytes that it came as, and its outcome."""
-        ...
 
 
 class NoJournal:
@@ -181,7 +171,6 @@ class LeadershipGuard(Protocol):
 
     def check(self, seen_epoch: int) -> None:
         """Raises `NotLeadingError` if it may not. `seen_epoch` is the highest one that the caller has met; 0 if it has met none."""
-        ...
 
 
 class SoleScheduler:
@@ -214,15 +203,12 @@ class Placements(Protocol):
         It is kept until the cluster shows the pod on that node, until `forget`, or until a read of the cluster that was begun
         after `until_s` does not show the pod. Repeated, it changes nothing. Raises `NotLeadingError`.
         """
-        ...
 
     def forget(self, holder: Holder) -> None:
         """The pod will not be bound. The cluster itself ends a row that it shows."""
-        ...
 
     def headroom(self, node: str, holder: Holder) -> Resources:
         """The amount that the others leave to `holder` on a node now; may be negative."""
-        ...
 
 
 class PlacementAdmission(Protocol):
@@ -235,7 +221,6 @@ class PlacementAdmission(Protocol):
 
         `pod` is its manifest. The ledger keeps the amount for the pod (`Placements.assume`).
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,4 +245,3 @@ class Binder(Protocol):
         The API server copies `annotations` to the pod. Ends within the implementation's own deadline, and raises nothing
         but cancellation: then the pod may be bound.
         """
-        ...

@@ -15,9 +15,9 @@ from hosting.addresses import AddressError, advertised, endpoint
 from hosting.options import Advertise, FiniteRange, daemon
 from hosting.problems import HEALTHZ, METRICS, READYZ
 from scheduler.clusters.file import FileCluster
-from scheduler.daemon.extender import ExtenderOptions, extender_options, listener_settings
 from scheduler.daemon.serving import Serving, ServingOptions, Sources, description
 from scheduler.permits.service.config_file import ConfigFile
+from scheduler.placing.kube_extender.listener import ExtenderOptions, extender_options, listener_settings
 
 if TYPE_CHECKING:
     from scheduler.daemon.term import KubernetesOptions

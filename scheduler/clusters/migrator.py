@@ -130,7 +130,6 @@ class KubernetesMigrator:
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow every move to its end, for ever."""
         await self._watch.synced()
         while True:
             self._changed.clear()
@@ -263,6 +262,5 @@ class KubernetesMigrator:
 
 
 def _preferring(node: str) -> Manifest:
-    """The node affinity of a VM that had better go to that node."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}

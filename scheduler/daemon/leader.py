@@ -58,7 +58,6 @@ T = TypeVar("T")
 
 
 async def into(found: list[T], wait: Awaitable[T]) -> None:
-    """Keep what `wait` comes to in `found`."""
     found.append(await wait)
 
 
@@ -251,7 +250,6 @@ class KubernetesProgram:
     # ------------------------------------------------------------ from its beginning to its end
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Serve until the end is asked for."""
         self._stop = stop
         self._answer_from(None)
         try:
@@ -394,7 +392,6 @@ class KubernetesProgram:
         return {"label of the leader": lambda: label.keep(lambda: leadership.is_valid(time.monotonic()))}
 
     async def _load(self, term: LeadershipTerm) -> None:
-        """Read everything before the first decision."""
         failures = 0
         while faults := await term.load():
             self._faults.failed("; ".join(faults))

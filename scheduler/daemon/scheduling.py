@@ -19,26 +19,22 @@ from hosting.kubernetes.resources import PODS, Manifest
 from hosting.supervisor import Child, Supervisor
 from protocol.values import ZERO
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.binder import KubernetesBinder
-from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges
+from scheduler.clusters.kubernetes.binder import KubernetesBinder, PodOutcomes, is_final, write_condition
+from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges, UnscheduledPods
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.clusters.kubernetes.outcomes import PodOutcomes, is_final, write_condition
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.clusters.kubernetes.unscheduled import UnscheduledPods
 from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
-from scheduler.placing.core.objects import NodeSnapshot, PodInfo
+from scheduler.placing.core.objects import LedgerReservations, PodInfo
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.core.reservation import LedgerReservations
 from scheduler.placing.cycle.assembly import build_frameworks, check_profiles, of_profile
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
-from scheduler.placing.cycle.migration_targets import MigrationTargets
+from scheduler.placing.cycle.passes import MigrationTargets
 from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.placing.kube_extender.refused import RefusedPods, largest_room
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE, SchedulingEntry
-from scheduler.placing.plugins.registry import new_registry
+from scheduler.placing.plugins.registry import EXTENDER_PROFILE, FULL_PROFILE, SchedulingEntry, new_registry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 LOOK_S: Final = 0.25
@@ -72,14 +68,12 @@ class OwnPods:
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
 
     def use(self, frameworks: Frameworks) -> None:
-        """The profiles are these from now on."""
         self._scheduler.use(frameworks)
         self._names = tuple(frameworks.by_name)
         if self._has_started:
             self._watch()
 
     def start(self) -> None:
-        """Begin to place pods."""
         self._has_started = True
         self._supervisor.start("scheduler", self._scheduler.run)
         self._supervisor.start("room that became free", self._follow_room)
@@ -91,7 +85,6 @@ class OwnPods:
             self._supervisor.start(name, child)
 
     def refreshed(self) -> None:
-        """The ledger has taken what the watches have shown."""
         self._scheduler.happened(self._changes.take())
         self._pods.offer_again()
 
@@ -139,7 +132,6 @@ class RoomFreed:
         )
 
     async def run(self) -> None:
-        """Follow the ledger for ever."""
         self._refused.recover(self._clock())
         failures = 0
         while True:
@@ -212,7 +204,8 @@ class LiveScheduling:
         """With `is_full`, pods are bound that name a profile as their scheduler."""
         self._api, self._cluster, self._core, self._rng = api, cluster, serving.core, rng
         self._supervisor = serving.supervisor
-        self._view = PlacingView(cluster, serving.core, serving.placements)
+        view = self._view = PlacingView(cluster, serving.core, serving.placements)
+        self.snapshot, self.pod_info, self.assume_pod = view.snapshot, view.pod_info, view.assume_pod
         self._refresh = serving.service.refresh
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(
@@ -281,22 +274,18 @@ class LiveScheduling:
     # ------------------------------------------------------------ what goes on
 
     def start(self) -> None:
-        """Begin to place pods, and to watch how long that takes."""
         self._supervisor.start("scheduling cycles", self.shared.watch_cycles)
         if self._own_pods is not None:
             self._own_pods.start()
 
     def refreshed(self) -> None:
-        """The ledger has taken what the watches have shown."""
         if self._own_pods is not None:
             self._own_pods.refreshed()
 
     def routes(self) -> tuple[server.Route, ...]:
-        """The pages of the framework and of its plugins."""
         return self.shared.routes(self.snapshot)
 
     def families(self) -> tuple[metrics.AnyFamily, ...]:
-        """The metrics of the framework, and of the pods that are placed here."""
         own = self._own_pods.families() if self._own_pods is not None else ()
         return (*self.shared.families(), *own)
 
@@ -311,17 +300,6 @@ class LiveScheduling:
     def framework_of(self, scheduler_name: str) -> SchedulingFramework:
         """The profile of that name, else the first one."""
         return self._frameworks.get(scheduler_name) or next(iter(self._frameworks.values()))
-
-    def snapshot(self) -> NodeSnapshot:
-        return self._view.snapshot()
-
-    def pod_info(self, manifest: Manifest) -> PodInfo:
-        """A pod as plugins see it. Raises `ValueError` for one that cannot be read."""
-        return self._view.pod_info(manifest)
-
-    def assume_pod(self, pod: PodInfo, node_name: str) -> None:
-        """Room is kept for the pod."""
-        self._view.assume_pod(pod, node_name)
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         self.shared.forget_pod(pod, node_name)

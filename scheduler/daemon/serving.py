@@ -27,18 +27,15 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.rules import Rules
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.service.batch import MAX_BODY_BYTES, BatchService
 from scheduler.permits.service.config_file import Configuration
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.permits.service.journal_files import JournalWriter
 from scheduler.permits.service.metrics import families
-from scheduler.permits.service.operations import BATCH
-from scheduler.permits.service.placements import CorePlacements
 from scheduler.permits.service.service import PermitService
-from scheduler.permits.service.transport import PermitTransport
+from scheduler.permits.service.transport import BATCH, MAX_BODY_BYTES, BatchService, PermitTransport
 from scheduler.placing.core.profile import Profile
 from scheduler.pools.core.values import Pool
-from scheduler.pools.http.metrics import pool_families
-from scheduler.pools.service import RETRY_S, PoolService
+from scheduler.pools.service import RETRY_S, PoolService, pool_families
 from scheduler.ports import (
     Cluster,
     ClusterUnreachableError,
@@ -81,15 +78,12 @@ class ConfigurationSource(Protocol):
     @property
     def path(self) -> Path:
         """The path that faults name."""
-        ...
 
     async def refresh(self) -> Configuration | None:
         """The configuration, if it is read for the first time or has changed since; else None. Raises one of `UNREADABLE`."""
-        ...
 
 
 def no_scheduling(profiles: tuple[Profile, ...]) -> None:
-    """Nobody places pods here."""
     del profiles
 
 
@@ -200,7 +194,6 @@ class Serving:
         self.service.take(event)
 
     def routes(self) -> tuple[server.Route, ...]:
-        """The routes that are answered from the core."""
         return (
             *self.transport.routes(),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
@@ -277,7 +270,6 @@ class Serving:
             )
 
     def start(self, others: Mapping[str, Child] | None = None) -> None:
-        """Go on with what was loaded, and with `others`."""
         # Loaded objects stay; those of a request are gone with their last reference. Few cycles ever need collecting,
         # and a full collection at 10,000 VMs would be a pause that callers feel.
         gc.unfreeze()

@@ -21,12 +21,11 @@ from hosting.supervisor import Child
 from hosting.threads import in_own_thread
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
-from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.kubernetes.reading import is_served_by_published
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
+from scheduler.clusters.kubernetes.status import PolicyStatus
 from scheduler.clusters.migrator import KubernetesMigrator
-from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.scheduling import LiveScheduling
 from scheduler.daemon.serving import (
     ConfigurationSource,
@@ -37,7 +36,7 @@ from scheduler.daemon.serving import (
 from scheduler.permits.core import events
 from scheduler.permits.service.config_file import ConfigFile, Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.kube_extender.listener import ListenerSettings
+from scheduler.placing.kube_extender.listener import ExtenderOptions, ListenerSettings
 from scheduler.placing.kube_extender.service import ExtenderService
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
@@ -82,7 +81,6 @@ class ConfigMapSource:
 
     @property
     def path(self) -> Path:
-        """The path that faults name."""
         return Path(f"configmap/{'/'.join(self._place)}/{KEY}")
 
     async def refresh(self) -> Configuration | None:
@@ -254,7 +252,6 @@ class LeadershipTerm:
         return (*self.serving.routes(), *pages)
 
     def families(self, http: server.Server) -> list[metrics.AnyFamily]:
-        """The metrics of the core, and of what is around it."""
         return [
             *self.serving.families(http),
             *(self._scheduling.families() if self._scheduling is not None else ()),
@@ -300,7 +297,6 @@ class LeadershipTerm:
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
-        """Go on with what was loaded."""
         own: dict[str, Child] = {
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),

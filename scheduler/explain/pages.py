@@ -23,10 +23,9 @@ from protocol.explaining import (
 )
 from protocol.reasons import ErrorCode
 from protocol.wire import PodName
-from scheduler.explain.core import explaining, latest, listing, queries
+from scheduler.explain.core import explaining, listing, queries
 from scheduler.explain.core.explaining import ExplainView
-from scheduler.explain.core.latest import LatestFilter
-from scheduler.explain.core.listing import NameIndex, StateFilter
+from scheduler.explain.core.listing import LatestFilter, NameIndex, StateFilter
 from scheduler.explain.core.memory import OF_A_VM, DecisionMemory
 from scheduler.explain.core.queries import Parameter, Query, Whole, Word, YesNo
 from scheduler.permits.core.core import Core
@@ -116,7 +115,7 @@ class ExplainPages:
             return _wrong(query)
         after, limit = query.numbers["after"], query.numbers["limit"]
         wanted = LatestFilter(after, limit, query.answers["oldest"], **query.words)
-        return _json(latest.decisions(self._view(), wanted))
+        return _json(listing.decisions(self._view(), wanted))
 
     async def _state(self, request: server.Request) -> server.Reply:
         query = queries.read(request.query, _STATE)

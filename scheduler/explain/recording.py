@@ -14,7 +14,7 @@ from scheduler.explain.core.memory import DecisionMemory
 from scheduler.explain.core.records import Happening
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import VmRecord
 
 EVENT: Final = "decision"
 """The message of every line of a decision; the keys tell them apart."""
@@ -36,7 +36,6 @@ class CountedLine:
         self._next_s = -math.inf
 
     def count(self, now_s: float) -> None:
-        """It has happened once more."""
         self._requests += 1
         if now_s >= self._next_s:
             self._log.warning(self._event, requests=self._requests)
@@ -55,7 +54,6 @@ class DecisionRecorder:
         self._left_out = CountedLine(log, "decisions about pods that are not there are left out")
 
     def decided(self, decided: events.Decided) -> None:
-        """A request got a permit."""
         record = self._core.vms.find(decided.pod)
         uid = record.spec.uid if record is not None else ""
         load = self._note_load(record) if record is not None else None
@@ -78,7 +76,6 @@ class DecisionRecorder:
         self._request(request, DecisionOutcome.REFUSED, code, message)
 
     def hung_up(self, request: AgentRequest, why: str) -> None:
-        """The connection of a request was closed without an answer."""
         self._request(request, DecisionOutcome.REFUSED, ProgressCode.CONNECTION_CLOSED, why)
 
     def overloaded(self, request: AgentRequest, message: str) -> None:
@@ -91,7 +88,6 @@ class DecisionRecorder:
         self._overloads.count(self._clock())
 
     def held(self, request: AgentRequest, code: ProgressCode, message: str) -> None:
-        """The answer to a request waits."""
         self._request(request, DecisionOutcome.HELD, code, message)
 
     def released(self, pod: PodName) -> None:

@@ -21,7 +21,7 @@ def _name(value: str) -> str:
 
 
 def _matching(pattern: re.Pattern[str]) -> WithJsonSchema:
-    """What the OpenAPI document says of a text that matches as a whole."""
+    """The OpenAPI document's word on a text that matches as a whole."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern.pattern})$"})
 
 
@@ -82,7 +82,7 @@ class PoolEntry(Settings):
 class WrittenPool(PoolEntry):
     """A pool in the body of a request. With a `generation` it is only written where that is still the latest one.
 
-    What a reply shows may be sent back: `uid`, `deleting` and `status` are read over.
+    A reply may be sent back: `uid`, `deleting` and `status` are read over.
     """
 
     generation: Annotated[int, Field(ge=0)] = 0

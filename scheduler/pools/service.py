@@ -1,9 +1,9 @@
-"""Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured. What must outlive the process stands in one file."""
+"""Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured. One file outlives the process."""
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,21 +13,23 @@ from pydantic import Field
 
 from hosting import files, server
 from hosting.logs import Logger
+from hosting.metrics import AnyFamily, Family, HistogramFamily
 from hosting.settings import FaultsError, Settings, SettingsError, listed, parse_json
 from hosting.threads import in_own_thread
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Ledger, PoolAccount
+from scheduler.pools.api import PoolApi
+from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.config import ChainConfig, PluginRegistry, build_chain, standard
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.placement_admission import PoolPlacementAdmission
 from scheduler.pools.chain.plugin import PoolHandle
-from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core.admission_state import Parking
-from scheduler.pools.core.records import PoolRecord
-from scheduler.pools.core.values import Pool
+from scheduler.pools.core.admission_state import Parking, PoolAdmissionState, PoolRecord
+from scheduler.pools.core.values import NOTHING, UNITS, Pool
 from scheduler.pools.entry import WrittenPool, shown
-from scheduler.pools.http.api import PoolApi
 
 FORMAT: Final = 1
 _FILE: Final = "pools.json"
@@ -65,10 +67,10 @@ class PoolStateFile:
         self._lock = files.locked(directory, "another scheduler keeps its pools there")
         self._replacing = threading.Lock()
         self.chain = ""
-        """What tells one configuration of the plugins from another; parking holds only under the same one."""
+        """The fingerprint of the plugins' configuration; parking holds only under the same one."""
 
     def load(self) -> tuple[tuple[PoolRecord, ...], str]:
-        """What is stored, and the chain under which it was. Raises `SettingsError` with every fault."""
+        """The stored pools, and the chain under which they were stored. Raises `SettingsError` with every fault."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -87,14 +89,13 @@ class PoolStateFile:
         }
         text = msgspec.json.format(msgspec.json.encode(content), indent=1)
         work = in_own_thread(lambda: self._replace(text))
-        await asyncio.shield(work)  # whoever waits may go away in the middle; the file is whole all the same
+        await asyncio.shield(work)  # the caller may go away in the middle; the file is whole all the same
 
     def _replace(self, text: bytes) -> None:
         with self._replacing:  # nobody may wait for the one before any more, while it still writes
             files.replace(self._path, text)
 
     def close(self) -> None:
-        """Free the directory."""
         self._lock.close()
 
 
@@ -225,7 +226,7 @@ class PoolService:
     def load(self, *, is_chain_known: bool = True) -> None:
         """Take up what a former process stored. Raises `SettingsError` with every fault.
 
-        Where the chain is not known, because the configuration has faults, nothing that is parked is forgotten.
+        If the chain is not known, because the configuration has faults, nothing that is parked is forgotten.
         """
         if self._state is None:
             return
@@ -276,3 +277,91 @@ class PoolService:
         await self.objects.flush()
         if self._state is not None:
             self._state.close()
+
+
+def pool_families(ledger: Ledger, queue: PoolAdmissionQueue, stats: PoolStats) -> Iterator[AnyFamily]:
+    pools = [(account, queue.state_of(account.name)) for account in ledger.pools()]
+    yield Family(
+        "gauge",
+        "parley_scheduler_pool_units",
+        "Units of each pool: held by its VMs, its limit, beyond that, where its plugins have refused more, claimed",
+        ("pool", "field"),
+        tuple(
+            ((account.name, field), units)
+            for account, state in pools
+            for field, units in _units(account, state, queue).items()
+        ),
+    )
+    yield Family(
+        "gauge",
+        "parley_scheduler_pool_members",
+        "VMs and pods that belong to the pool",
+        ("pool",),
+        tuple(((account.name,), len(account.rows)) for account, _ in pools),
+    )
+    yield Family(
+        "gauge",
+        "parley_scheduler_pool_state",
+        "Pools that are named and not there, saturated, parked, or have parked VMs",
+        ("pool", "state"),
+        tuple(((account.name, flag), 1.0) for account, state in pools for flag in _flags(account, state)),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_pool_came_beyond",
+        "VMs that were born into the pool, or came by their label, beyond its limit",
+        ("pool",),
+        tuple(((account.name,), account.came_beyond) for account, _ in pools),
+    )
+    yield from _plugins(stats)
+
+
+def _units(account: PoolAccount, state: PoolAdmissionState, queue: PoolAdmissionQueue) -> Mapping[str, int]:
+    found = {"held": account.units}
+    if account.spec is not None and account.spec.max_units is not None:
+        found |= {"limit": account.spec.max_units, "beyond": account.excess_units}
+    refusal, unmet = state.refused(UNITS), queue.unmet_demand().get(account.name, NOTHING)
+    if refusal is not None:
+        found["saturated"] = refusal.total
+    return {**found, "claimed": unmet.units} if unmet.units else found
+
+
+def _flags(account: PoolAccount, state: PoolAdmissionState) -> list[str]:
+    flags = {
+        "unknown": account.spec is None,
+        "saturated": state.refused(UNITS) is not None,
+        "parked": state.parked is not None,
+        "vm-parked": bool(state.parked_vms),
+    }
+    return [flag for flag, holds in flags.items() if holds]
+
+
+def _plugins(stats: PoolStats) -> Iterator[AnyFamily]:
+    yield Family(
+        "counter",
+        "parley_scheduler_pool_probes",
+        "Searches for what a pool's plugins admit, by outcome",
+        ("pool", "outcome"),
+        tuple(stats.probes.items()),
+    )
+    yield _by_pool(
+        "parley_scheduler_pool_probe_calls", "Questions to the whole chain of plugins", stats.probe_calls
+    )
+    yield _by_pool("parley_scheduler_pool_partial", "Searches that admitted a part", stats.partial)
+    yield Family(
+        "counter",
+        "parley_scheduler_plugin_calls",
+        "Hooks of pool plugins by outcome",
+        ("plugin", "hook", "outcome"),
+        tuple(stats.calls.items()),
+    )
+    yield HistogramFamily(
+        "parley_scheduler_plugin_seconds",
+        "How long hooks of pool plugins took",
+        tuple(((plugin,), durations.now()) for plugin, durations in stats.seconds.items()),
+        ("plugin",),
+    )
+
+
+def _by_pool(name: str, text: str, counts: Counter[str]) -> Family:
+    return Family("counter", name, text, ("pool",), tuple(((pool,), count) for pool, count in counts.items()))

@@ -17,14 +17,13 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import POOL_LABEL, NodeSpec, PodSpec, VmSpec
 from scheduler.permits.core.rules import DEFAULT_RULES, GrowthSwitches
-from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import SchedulerConfig, VmRecord
 from scheduler.permits.service.service import PermitService
 from scheduler.permits.service.transport import PermitTransport
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.plugin import Plugin, PoolHandle, ProviderSet
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.shipped import quota, quota_args
 from tests.support.amounts import GIB, UNIT, cu

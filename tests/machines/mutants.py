@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from protocol import sequence
 from protocol.values import ZERO, Observation, Resources
 from scheduler.permits.core import (
+    admission,
     cluster,
     core,
     decision,
@@ -24,7 +25,6 @@ from scheduler.permits.core import (
     neon_callers,
     parley_callers,
     pools,
-    promised,
 )
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.events import VmSeen
@@ -184,7 +184,7 @@ def decrease_believed_at_once() -> Patch:
         )
         return replace(state, floors=kept)
 
-    return _patch(promised, "after_read", after_read)
+    return _patch(admission, "after_read", after_read)
 
 
 def targets_left_out() -> Patch:

@@ -8,10 +8,9 @@ from unittest import mock
 from msgspec.structs import replace
 
 from protocol.values import Resources
-from scheduler.permits.core import parley_callers, promised
+from scheduler.permits.core import admission, parley_callers
 from scheduler.permits.core.ledger import Cause, Floor, RowState
-from scheduler.permits.core.state import CoreState, SchedulerConfig
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.state import CoreState, SchedulerConfig, VmRecord, VmTable
 from tests.machines.agent_models import ExtendedAgent
 
 Patch = AbstractContextManager[object]
@@ -23,14 +22,14 @@ ANY: Final = "any"
 
 def told_floor_ends_before_the_deadline() -> Patch:
     """Any read begun after a published agent was told less ends what it was told before: its last command may still land."""
-    after_read = promised.after_read
+    after_read = admission.after_read
 
     def without_deadline(
         config: SchedulerConfig, state: RowState, use: Resources, begun_s: float
     ) -> RowState:
         return after_read(with_fields(config, command_deadline_s=0.0), state, use, begun_s)
 
-    return mock.patch.object(promised, "after_read", without_deadline)
+    return mock.patch.object(admission, "after_read", without_deadline)
 
 
 def smaller_told_floor_replaces_a_larger() -> Patch:
@@ -39,17 +38,17 @@ def smaller_told_floor_replaces_a_larger() -> Patch:
     def with_told(state: RowState, amount: Resources, about: str) -> RowState:
         return state.without(Cause.TOLD).with_floor(Floor(Cause.TOLD, amount, about=about))
 
-    return mock.patch.object(promised, "with_told", with_told)
+    return mock.patch.object(admission, "with_told", with_told)
 
 
 def told_floor_ends_after_a_short_silence() -> Patch:
     """A published agent that says nothing for some seconds is taken to hold nothing; it has no lease that would end."""
-    after_silence = promised.after_silence
+    after_silence = admission.after_silence
 
     def after_seconds(config: SchedulerConfig, state: RowState, now_s: float, heard_s: float) -> RowState:
         return after_silence(with_fields(config, handover_s=SILENCE_S), state, now_s, heard_s)
 
-    return mock.patch.object(promised, "after_silence", after_seconds)
+    return mock.patch.object(admission, "after_silence", after_seconds)
 
 
 def floors_end_early() -> Patch:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest import mock
 
-from scheduler.permits.core import core, events, placement, pools, reserving
+from scheduler.permits.core import core, events, placement, pools
 from scheduler.permits.core.ledger import Cause, Row, RowState
 from scheduler.permits.core.model import Holder
 from scheduler.permits.core.state import CoreState
@@ -66,18 +66,18 @@ def other_kind_is_another_pod() -> Patch:
 
 def reservation_given_twice() -> Patch:
     """A reservation's room counts for each pod that uses it, and its row does not shrink."""
-    settle = reserving.settle
+    settle = placement.settle
 
     def settle_at_first(state: CoreState, account: Any) -> None:
         if not account.taken:
             settle(state, account)
 
-    return mock.patch.object(reserving, "settle", settle_at_first)
+    return mock.patch.object(placement, "settle", settle_at_first)
 
 
 def reservation_grows_without_a_look() -> Patch:
     """What a user gives back, or a larger description wants, is kept whether the node has it or not."""
-    return mock.patch.object(reserving, "_has_room", return_value=True)
+    return mock.patch.object(placement, "_has_room", return_value=True)
 
 
 def memory_is_not_looked_at() -> Patch:

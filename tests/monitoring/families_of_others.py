@@ -18,7 +18,7 @@ from scheduler.daemon.leader import leading_family
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.kube_extender.stats import ExtenderStats
+from scheduler.placing.kube_extender.operations import ExtenderStats
 from tests.support.pages import AgentPage, paged
 
 

@@ -20,8 +20,7 @@ from hosting.kubernetes import objects
 from hosting.kubernetes.resources import Manifest
 from hosting.server import Route, Server
 from protocol.wire import PodName
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.reservation import Reservation
+from scheduler.placing.core.objects import PodInfo, Reservation
 from scheduler.placing.core.values import Endpoint
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.kube_extender.service import PREFIX

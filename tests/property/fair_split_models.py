@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from scheduler.pools.core.fair_split import Demand, fair_split
 from scheduler.pools.core.tenant_accounts import Accounts
-from scheduler.pools.core.tenants import Tenant, TenantNode, Tree
+from scheduler.pools.core.tenants import Demand, Tenant, TenantNode, Tree, fair_split
 
 NAMES = "abcdefgh"
 

@@ -5,9 +5,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.pools.core import fair_split as splitting
-from scheduler.pools.core.fair_split import Demand, fair_split
+from scheduler.pools.core import tenants
 from scheduler.pools.core.tenant_accounts import Accounts
+from scheduler.pools.core.tenants import Demand, fair_split
 from tests.property.fair_split_models import NAMES, Use, leaves, trees
 
 _numbers = st.integers(0, 12) | st.integers(0, 10**12)
@@ -24,7 +24,7 @@ def splits(draw: st.DrawFn, least: int = 1, most: int = 3) -> tuple[list[int], l
 
 
 def exact_split(totals: list[int], demands: list[Demand]) -> dict[str, list[Fraction]]:
-    shares, one = splitting.exact_split(totals, demands)
+    shares, one = tenants.exact_split(totals, demands)
     return {name: [Fraction(share, one) for share in own] for name, own in shares.items()}
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from hosting.server import Reply
 from scheduler.pools.chain.plugin import PoolHandle, ProviderSet
-from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.tenants import Tenant, Tree
-from scheduler.pools.core.unmet_demand import MAX_UNMET_S, STAY_AWAY_S
+from scheduler.pools.core.queues import MAX_UNMET_S, STAY_AWAY_S
+from scheduler.pools.core.tenants import Demand, Tenant, Tree, fair_split
 from scheduler.pools.core.values import Pool
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import Use

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from protocol.values import Resources
 from scheduler.pools.chain.plugin import ProviderSet
-from scheduler.pools.core import fair_split as splitting
-from scheduler.pools.core.fair_split import Demand
+from scheduler.pools.core import tenants
 from scheduler.pools.core.tenant_accounts import Accounts
-from scheduler.pools.core.tenants import Tenant, Tree
+from scheduler.pools.core.tenants import Demand, Tenant, Tree
 from scheduler.pools.core.values import Context, Pool, Purpose
 from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import NAMES, Use, leaves, trees, uses
@@ -20,7 +19,7 @@ from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
 def fair_split(total: int, demands: list[Demand]) -> dict[str, int]:
     """The split of a single measure."""
-    return {name: share for name, (share,) in splitting.fair_split([total], demands).items()}
+    return {name: share for name, (share,) in tenants.fair_split([total], demands).items()}
 
 
 def most_of(demand: Demand) -> int | None:

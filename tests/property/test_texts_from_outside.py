@@ -43,8 +43,8 @@ from protocol import codec
 from protocol.reasons import ErrorCode, ReasonCode
 from scheduler.clusters.kubernetes.status import StatusCondition, conditions_of
 from scheduler.explain.core import records
-from scheduler.placing.core.status import Code, Status, error_status, new_status
-from scheduler.placing.kube_extender import verdicts
+from scheduler.placing.core.values import Code, Status, error_status, new_status
+from scheduler.placing.kube_extender import messages
 from scheduler.pools.core import validation
 from scheduler.pools.core.admission_state import message_of
 from scheduler.pools.core.errors import AppError
@@ -252,7 +252,7 @@ EDGES: Final[dict[str, Callable[[str], list[str]]]] = {
     "a pool plugin's answer": _admission,
     "a pool plugin's error": lambda text: [message_of(AppError(503, text))],
     "why a scheduling plugin drops a node": lambda text: [
-        *verdicts.texts({"n": new_status(Code.UNSCHEDULABLE, text)}, are_resolvable=True).values()
+        *messages.texts({"n": new_status(Code.UNSCHEDULABLE, text)}, are_resolvable=True).values()
     ],
     "the condition of an object": _condition,
     "an informant": lambda text: _ran(_informant_says(text)),

@@ -22,8 +22,7 @@ from protocol.wire import DownscaleResult
 from scheduler.permits.core import events, neon_callers, parley_callers, placement
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, RowState
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 from tests.machines import mutants as of_the_ledger
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm

@@ -6,6 +6,7 @@ import enum
 import functools
 import inspect
 import re
+import types
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,12 +28,12 @@ from scheduler.permits.core.model import POOL_LABEL
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Config
 from scheduler.pools.chain import calls, config, manager
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.plugin import HOOKS, Handle
-from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, errors, queues
 from scheduler.pools.core.values import Context, Measures, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
-from scheduler.pools.http.metrics import pool_families
+from scheduler.pools.service import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
 from scheduler.pools.shipped.quota_args import QuotaArgs
@@ -198,7 +199,8 @@ def test_the_constructors_give_the_codes_and_kinds_of_the_page() -> None:
             else:
                 assert error.detail is None
             seen.add(function)
-    offered = {name for name in dir(plugins) if inspect.isfunction(getattr(plugins, name))}
+    made = (types.FunctionType, functools.partial)
+    offered = {name for name in dir(plugins) if isinstance(getattr(plugins, name), made)}
     others = {
         "build",
         "get",

@@ -16,8 +16,13 @@ from scheduler.placing.core.profile import Profile
 from scheduler.placing.core.values import ExtensionPoint
 from scheduler.placing.cycle.assembly import ProfileError, check_profiles
 from scheduler.placing.plugins.base import ShippedPlugin
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE, ProfileEntry
-from scheduler.placing.plugins.registry import SHIPPED, new_registry
+from scheduler.placing.plugins.registry import (
+    EXTENDER_PROFILE,
+    FULL_PROFILE,
+    SHIPPED,
+    ProfileEntry,
+    new_registry,
+)
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_settings import fields
 

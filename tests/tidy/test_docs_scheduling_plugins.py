@@ -17,16 +17,15 @@ from hosting.settings import check
 from parley import scheduling
 from protocol.wire import PodName
 from scheduler.permits.service.config_file import Config
-from scheduler.placing.core.monitor import SCHEDULING_TIMEOUT_S
+from scheduler.placing.core.diagnosis import SCHEDULING_TIMEOUT_S
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.status import Code, code_of
+from scheduler.placing.core.values import Code, code_of
 from scheduler.placing.cycle.assembly import build_frameworks, of_profile
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.cycle.pages import MOST_BYTES
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE
-from scheduler.placing.plugins.registry import PLUGIN_GROUP, new_registry
+from scheduler.placing.plugins.registry import EXTENDER_PROFILE, PLUGIN_GROUP, new_registry
 from tests.tidy.repository import ROOT
 
 PAGE: Final = (ROOT / "docs/guides/scheduling-plugins.md").read_text()

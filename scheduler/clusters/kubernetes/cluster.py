@@ -97,6 +97,7 @@ class KubernetesCluster:
         self._of_pods = watch(PODS, WITH_A_NODE)
         self._of_machines = watch(VIRTUAL_MACHINES, is_optional=True)
         self._of_policies = watch(SCALING_POLICIES, is_optional=True)
+        self._all = (self._of_nodes, self._of_pods, self._of_machines, self._of_policies)
         self._told: dict[Key, Told] = {}
         self._nodes: dict[str, NodeSpec] = {}
         self._largest_room = ZERO
@@ -111,7 +112,6 @@ class KubernetesCluster:
         self._is_served = is_served
 
     def children(self) -> Mapping[str, Child]:
-        """The tasks that keep the view up to date."""
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
@@ -120,7 +120,6 @@ class KubernetesCluster:
         }
 
     def policies(self) -> Mapping[Key, Manifest]:
-        """Every ScalingPolicy."""
         return self._of_policies.objects()
 
     @property
@@ -180,12 +179,7 @@ class KubernetesCluster:
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """The changes since the last call. Raises `ClusterUnreachableError` if one of the watches does not run."""
-        await in_time(
-            self._mark(self._of_nodes),
-            self._mark(self._of_pods),
-            self._mark(self._of_machines),
-            self._mark(self._of_policies),
-        )
+        await in_time(*map(self._mark, self._all))
         faults = [each.fault for each in self._watches() if each.fault]
         if faults:
             raise ClusterUnreachableError("; ".join(faults))
@@ -193,7 +187,7 @@ class KubernetesCluster:
 
     async def prove_readable(self) -> None:
         """List everything once, whether the children run or not. Raises `ClusterUnreachableError`."""
-        for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
+        for watch in self._all:
             try:
                 await watch.caught_up(self._clock())
             except KubernetesError as error:
@@ -225,9 +219,7 @@ class KubernetesCluster:
 
     def _watches(self) -> Iterator[Reflector]:
         """Those of types that there are."""
-        for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
-            if not watch.is_missing:
-                yield watch
+        return (watch for watch in self._all if not watch.is_missing)
 
     def look(self, pod: PodName) -> events.Look:
         """The state of the pod that was told last."""

@@ -36,16 +36,13 @@ class PoolViews(Protocol):
     @property
     def has_plugins(self) -> bool:
         """Whether hooks are to be asked about a deletion."""
-        ...
 
     @property
     def faults(self) -> Mapping[str, str]:
         """Why pools were not taken up as they are described, by name."""
-        ...
 
     def view(self, name: str) -> Mapping[str, Any] | None:
         """A pool as `/v1/pools` shows it; None if there is none."""
-        ...
 
 
 def pool_of(manifest: Manifest) -> Pool:
@@ -162,7 +159,6 @@ class KubernetesPools:
         return self._described
 
     async def run(self, views: PoolViews) -> None:
-        """Bring status and finalizers in line from time to time."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.write(views)

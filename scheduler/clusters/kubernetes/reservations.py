@@ -23,8 +23,7 @@ from scheduler.clusters.kubernetes.cluster import TellFault
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner, ReservationSpec
-from scheduler.permits.core.reservations import ReservationAccount
-from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.state import CoreState, ReservationAccount
 from scheduler.ports import ClusterUnreachableError
 
 Take: TypeAlias = Callable[[events.Input], object]
@@ -191,7 +190,6 @@ class KubernetesReservations:
         self._faults[uid] = fault
 
     async def write(self, core: CoreState) -> None:
-        """Write the status that has changed."""
         wall, wanted = self._wall(), []
         for manifest in self._watch.objects().values():
             uid = objects.uid(manifest)

@@ -28,8 +28,7 @@ from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory, Trail
 from scheduler.explain.core.records import Moment, RememberedDecision, amount_of, shown_amount
 from scheduler.permits.core.ledger import Floor, PoolAccount, Row
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 from scheduler.pools.core.admission_state import PoolAdmissionState, saturated
 from scheduler.pools.core.probe import ProbeResultKind
 
@@ -52,7 +51,6 @@ class ExplainView:
 
     @property
     def unix_s(self) -> float:
-        """The time of day."""
         return self.now_s + self.core.config.unix_offset_s
 
     def trail_of(self, record: VmRecord) -> Trail | None:
@@ -274,7 +272,6 @@ def floor_shown(floor: Floor, now_s: float) -> FloorShown:
 
 
 def holder_shown(row: Row) -> HolderShown:
-    """A holder of room for people."""
     return HolderShown(
         kind=row.holder.kind.value,
         name=row.name,

@@ -1,4 +1,6 @@
-"""Nodes, VMs and other holders of room as lists, in pages that hold nothing between two calls. Reads only."""
+"""Nodes, VMs and other holders of room as lists, in pages that hold nothing between two calls; and the latest decisions, for somebody who
+follows them. Reads only.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from msgspec.structs import asdict
 
 from protocol.explaining import (
     DecisionOutcome,
+    Decisions,
     GrowthShown,
     NodeInFull,
     NodeShown,
@@ -25,11 +28,10 @@ from protocol.wire import PodName
 from scheduler.explain.core import explaining, records
 from scheduler.explain.core.explaining import ExplainView
 from scheduler.explain.core.memory import Trail
-from scheduler.explain.core.records import amount_of, shown_amount
+from scheduler.explain.core.records import RememberedDecision, amount_of, shown_amount
 from scheduler.permits.core.ledger import NodeAccount, Row
-from scheduler.permits.core.model import Kind, VmSpec
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.model import Kind
+from scheduler.permits.core.state import CoreState, VmRecord, VmTable
 
 NODES: Final = "node/"
 VMS: Final = "vm/"
@@ -78,7 +80,6 @@ class NameIndex:
         return self._names
 
     def pod(self, name: str) -> PodName:
-        """The pod of a name that `names` told."""
         return self._pods[name]
 
 
@@ -97,7 +98,15 @@ def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> Stat
             case VmRecord():
                 vms.append(vm_shown(view, item))
             case Row():
-                others.append(other_shown(item))
+                others.append(
+                    PodShown(
+                        kind=item.holder.kind.value,
+                        name=item.name,
+                        uid=item.holder.uid,
+                        node=item.node,
+                        reserved=shown_amount(item.reserved),
+                    )
+                )
             case None:
                 pass
         place = at
@@ -239,17 +248,6 @@ def _encoded(items: bytes) -> Any:
     return msgspec.Raw(b"[%b]" % items[:-1])
 
 
-def other_shown(row: Row) -> PodShown:
-    """A pod that is no VM, or a reservation, in short."""
-    return PodShown(
-        kind=row.holder.kind.value,
-        name=row.name,
-        uid=row.holder.uid,
-        node=row.node,
-        reserved=shown_amount(row.reserved),
-    )
-
-
 def node_shown(account: NodeAccount) -> NodeShown:
     capacity = account.capacity
     return NodeShown(
@@ -288,7 +286,6 @@ def pod_in_full(view: ExplainView, pod: PodName) -> PodInFull | None:
 
 
 def row_shown(view: ExplainView, row: Row) -> RowShown:
-    """The line of one holder."""
     core = view.core
     record = core.vms.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
     spec = record.spec if record is not None else None
@@ -304,7 +301,9 @@ def row_shown(view: ExplainView, row: Row) -> RowShown:
         floors=tuple([explaining.floor_shown(floor, view.now_s) for floor in row.state.floors]),
         is_settled=record.settled if record is not None else None,
         maximum=shown_amount(spec.bounds.max) if spec is not None else None,
-        is_recommend_only=_is_recommend_only(core, spec) if spec is not None else None,
+        is_recommend_only=core.rules.is_recommend_only(spec.pod.namespace, spec.pod.name)
+        if spec is not None
+        else None,
         pool=row.pool,
         pool_units=row.units if row.pool is not None else None,
         last_request=shown_amount(reply.request) if reply is not None else None,
@@ -312,5 +311,45 @@ def row_shown(view: ExplainView, row: Row) -> RowShown:
     )
 
 
-def _is_recommend_only(core: CoreState, spec: VmSpec) -> bool:
-    return core.rules.is_recommend_only(spec.pod.namespace, spec.pod.name)
+@dataclass(frozen=True, slots=True)
+class LatestFilter:
+    """Which decisions are asked for: after which number, how many at most; None stands for all. After 0 these are the newest ones, or with
+    `is_from_oldest` those from the oldest that is remembered."""
+
+    after: int
+    limit: int
+    is_from_oldest: bool = False
+    namespace: str | None = None
+    name: str | None = None
+    node: str | None = None
+    outcome: str | None = None
+
+    def holds(self, remembered: RememberedDecision) -> bool:
+        namespace, _, name = remembered.vm.partition("/")
+        return (
+            (self.namespace is None or self.namespace == namespace)
+            and (self.name is None or self.name == name)
+            and (self.node is None or self.node == remembered.node)
+            and (self.outcome is None or self.outcome == remembered.outcome)
+        )
+
+
+def decisions(view: ExplainView, wanted: LatestFilter) -> Decisions:
+    """The decisions after a number, the oldest first, and the number to go on from."""
+    memory = view.memory
+    if wanted.after or wanted.is_from_oldest:
+        found = list(islice(_held(memory.after(wanted.after), wanted), wanted.limit))
+        is_cut = len(found) == wanted.limit
+    else:
+        found = list(islice(_held(memory.newest_first(), wanted), wanted.limit))[::-1]
+        is_cut = False
+    return Decisions(
+        instance=str(view.core.config.instance),
+        next=found[-1].number if is_cut else memory.number,
+        are_lost=memory.are_lost(wanted.after),
+        decisions=tuple([records.recall(remembered, view.moment) for remembered in found]),
+    )
+
+
+def _held(remembered: Iterator[RememberedDecision], wanted: LatestFilter) -> Iterator[RememberedDecision]:
+    return (each for each in remembered if wanted.holds(each))

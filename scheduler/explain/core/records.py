@@ -122,7 +122,6 @@ def standing_of_happening(happening: Happening) -> StandingDecision:
 
 
 def shown_reason(reason: Reason) -> ReasonShown:
-    """A reason of a permit for people."""
     return told(reason.code, reason.message, reason.resource, reason.retry_after_s)
 
 

@@ -19,7 +19,11 @@ def audit(core: CoreState) -> list[str]:
 
 def audit_placements(core: CoreState) -> list[str]:
     """Rows that are assumed by nobody, and placements without their row."""
-    assumed = {row.holder for row in core.ledger.rows() if is_assumed(row)}
+    assumed = {
+        row.holder
+        for row in core.ledger.rows()
+        if any(floor.cause is Cause.ASSUMED for floor in row.state.floors)
+    }
     waiting = {holder for holder, until_s in core.placements.items() if until_s is not None}
     faults = [
         f"{holder}: assumed in its row or as a placement, and not as both" for holder in assumed ^ waiting
@@ -27,11 +31,6 @@ def audit_placements(core: CoreState) -> list[str]:
     return faults + [
         f"{holder}: a placement and no row" for holder in core.placements if core.ledger.row(holder) is None
     ]
-
-
-def is_assumed(row: Row) -> bool:
-    """Whether a row is kept for a holder that is not there yet."""
-    return any(floor.cause is Cause.ASSUMED for floor in row.state.floors)
 
 
 def audit_reservations(core: CoreState) -> list[str]:

@@ -3,10 +3,9 @@
 from msgspec.structs import replace
 
 from protocol.values import ZERO
-from scheduler.permits.core import admission, events, migration, neon_callers, promised
+from scheduler.permits.core import admission, events, migration, neon_callers
 from scheduler.permits.core.ledger import Cause, RowState, Verdict
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 
 
 def schedule(core: CoreState, record: VmRecord) -> None:
@@ -53,7 +52,7 @@ def elapse(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Outp
     if len(live) != len(state.floors):
         state = replace(state, floors=live)
     if record.published_heard_s is not None:
-        state = promised.after_silence(core.config, state, now_s, record.published_heard_s)
+        state = admission.after_silence(core.config, state, now_s, record.published_heard_s)
     if state.pressure != ZERO and now_s >= _pressure_until_s(core, record):
         state = replace(state, pressure=ZERO)
     if state is not row.state:

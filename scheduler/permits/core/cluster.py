@@ -5,21 +5,11 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, Observation
-from scheduler.permits.core import (
-    admission,
-    clock,
-    events,
-    neon_callers,
-    placement,
-    pools,
-    promised,
-    reserving,
-)
+from scheduler.permits.core import admission, clock, events, neon_callers, placement, pools
 from scheduler.permits.core.ledger import Cause, Floor, NodeCapacity, OverCause, RowState, Verdict
 from scheduler.permits.core.model import Holder, Kind, NodeSpec, VmSpec
 from scheduler.permits.core.rules import Rules
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, VmRecord
 
 _Outputs = tuple[events.Output, ...]
 
@@ -93,7 +83,7 @@ def pod_gone(core: CoreState, event: events.PodGone) -> _Outputs:
     placement.forget(core, event.pod.holder)
     if core.ledger.row(event.pod.holder) is not None:
         core.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
-    reserving.leave(core, event.pod.holder)
+    placement.leave(core, event.pod.holder)
     return ()
 
 
@@ -118,7 +108,8 @@ def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
         return outputs  # nothing is told that is not known: a look at what nobody has changed
     if record.spec != vm:
         _change(core, record, vm)
-    if seen.reading is not None and not _is_older(seen.reading, record.reading):
+    known = record.reading
+    if seen.reading is not None and (known is None or seen.reading.begun_s >= known.begun_s):
         record.reading = seen.reading
         _observe(core, record, seen.reading)
     clock.schedule(core, record)
@@ -185,7 +176,7 @@ def _forget(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
         lambda ticket: events.Refused(ticket, 404, ErrorCode.UNKNOWN_POD, f"{record.name} has gone"),
     )
     core.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
-    reserving.leave(core, record.spec.holder)
+    placement.leave(core, record.spec.holder)
     core.vms.remove(record)
     core.vms.retire(record, now_s + core.config.handover_s)
     core.timers.cancel(record.spec.uid)
@@ -195,7 +186,7 @@ def _forget(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
 def _observe(core: CoreState, record: VmRecord, reading: Observation) -> None:
     """The cluster showed a size: floors above it may end, one below it begins."""
     row = record.row
-    state = promised.after_read(core.config, row.state, reading.use, reading.begun_s)
+    state = admission.after_read(core.config, row.state, reading.use, reading.begun_s)
     state = _after_silence(core, record, state, reading)
     state = state.without(Cause.OBSERVED)
     if reading.use.exceeds(state.current):
@@ -225,7 +216,3 @@ def capacity_of(node: NodeSpec, rules: Rules) -> NodeCapacity:
     reservable = (node.allocatable - system).max(ZERO)
     unit = node.compute_unit if node.compute_unit is not None else found.compute_unit
     return NodeCapacity(node.name, reservable, found.watermark.of(reservable), unit)
-
-
-def _is_older(reading: Observation, known: Observation | None) -> bool:
-    return known is not None and reading.begun_s < known.begun_s

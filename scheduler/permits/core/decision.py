@@ -1,21 +1,104 @@
-"""One request on its way to a permit: its amount, its limits, its grant, and the answer.
+"""One request on its way to a permit: its amount, its limits, its grant, and the answer in words and as it travels.
 
-`scheduler.permits.core.requests` drives it; `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers` fill it in for their callers.
+`scheduler.permits.core.core` drives it; `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers` fill it in for
+their callers. `message` is the one place where a permit becomes a message.
 """
 
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from protocol import codec, wire
+from protocol.extension import RawReply, ReplyExtension
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import NO_UNIT, ZERO, ComputeUnit, Resources
+from protocol.texts import counted
+from protocol.values import NO_UNIT, ZERO, ComputeUnit, Resources, amount_of
 from protocol.wire import AgentRequest
-from scheduler.permits.core import events, pools, refusals
-from scheduler.permits.core.ledger import RowState, Verdict
+from scheduler.permits.core import events, limits, pools
+from scheduler.permits.core.events import Decided
+from scheduler.permits.core.ledger import Cause, Ledger, PoolAccount, RowState, Verdict
 from scheduler.permits.core.limits import Grant, Growth, Limit, grant, growth
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import AdmissionCall, VmRecord
+from scheduler.permits.core.model import Holder
+from scheduler.permits.core.state import AdmissionCall, CoreState, VmRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """The part of another row that stands in the way: its current permit (`cause` None), or a floor, and how much it adds."""
+
+    name: str
+    cause: Cause | None
+    amount: int
+    since_s: float | None = None
+    until_s: float | None = None
+
+
+def obstacles(ledger: Ledger, node: str, holder: Holder, resource: str) -> list[Obstacle]:
+    """Which rows, and which floor of each, stand in the way of `holder` in one resource; the largest first.
+
+    Per row the current permit, and the largest floor with what it keeps beyond that.
+    """
+    account = ledger.node(node)
+    found = []
+    for row in account.rows.values() if account is not None else ():
+        if row.holder == holder:
+            continue
+        current = amount_of(row.state.current, resource)
+        if current:
+            found.append(Obstacle(row.name, None, current))
+        floor = max(row.state.floors, key=lambda each: amount_of(each.amount, resource), default=None)
+        if floor is not None and (beyond := amount_of(floor.amount, resource) - current) > 0:
+            found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s, floor.until_s))
+    return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
+
+
+def named(reason: Reason, found: list[Obstacle], now_s: float, unsettled_s: float) -> Reason:
+    """A refusal for want of room that says which floors stand in the way, and names VMs that stay unsettled."""
+    kept = [obstacle for obstacle in found if obstacle.cause is not None]
+    if not kept or reason.resource is None:
+        return reason
+    texts = [_described(obstacle, reason.resource, now_s, unsettled_s) for obstacle in kept[:3]]
+    more = f", and {len(kept) - 3} more" if len(kept) > 3 else ""
+    message = f"{reason.message}; kept beyond what is permitted: {', '.join(texts)}{more}"
+    late = [obstacle for obstacle in kept[3:] if _is_late(obstacle, now_s, unsettled_s)]
+    if late:
+        message += "; unsettled too: " + ", ".join(obstacle.name for obstacle in late[:3])
+    return Reason(reason.code, message[:1024], reason.resource, reason.retry_after_s)
+
+
+def _is_late(obstacle: Obstacle, now_s: float, unsettled_s: float) -> bool:
+    began_s = obstacle.since_s
+    return obstacle.cause is Cause.START_UP and began_s is not None and now_s - began_s >= unsettled_s
+
+
+def _described(obstacle: Obstacle, resource: str, now_s: float, unsettled_s: float) -> str:
+    text = f"{obstacle.name} {limits.amount_text(resource, obstacle.amount)} ({obstacle.cause}"
+    if _is_late(obstacle, now_s, unsettled_s):
+        assert obstacle.since_s is not None
+        text += f", unsettled for {now_s - obstacle.since_s:.0f} s"
+    elif obstacle.cause is Cause.HANDOVER and obstacle.until_s is not None:
+        text += f", what an earlier agent may still hold: {math.ceil(obstacle.until_s - now_s)} s more"
+    return text + ")"
+
+
+def of_pool(reason: Reason, account: PoolAccount, left_s: float) -> Reason:
+    """A pool's refusal that says how much of the pool is kept for what agents may hold from before the scheduler's start,
+    `left_s` more seconds."""
+    assert account.spec is not None
+    unit = account.spec.compute_unit
+    kept = sum(row.units - row.state.current.units(unit) for row in account.rows.values())
+    if kept <= 0:
+        return reason
+    why = f"{kept} of its {counted(account.units, 'unit')} {'is' if kept == 1 else 'are'} kept for what agents may hold from before this scheduler's start"
+    return dataclasses.replace(
+        reason, message=f"{reason.message[:768]}; {why}, for {math.ceil(left_s)} s more at most"
+    )
+
 
 _OF_POOLS: Final = (ReasonCode.POOL, ReasonCode.POOL_SATURATED)
 _EXPLAINED: Final = (ReasonCode.NODE_HEADROOM, *_OF_POOLS)
@@ -123,7 +206,7 @@ def _explained(decision: Decision, reason: Reason) -> Reason:
         )  # the pool was changed, or asked for less: no limit of its own
         if pool is None or pool.spec is None or left_s <= 0 or is_passing:
             return reason
-        return refusals.of_pool(reason, pool, left_s)
+        return of_pool(reason, pool, left_s)
     if reason.code is not ReasonCode.NODE_HEADROOM or reason.resource is None:
         return reason
     account = core.ledger.node(record.spec.node)
@@ -132,8 +215,8 @@ def _explained(decision: Decision, reason: Reason) -> Reason:
         return Reason(ReasonCode.NODE_HEADROOM, message, reason.resource)
     if (account.buffer - (record.row.reserved - record.row.state.current)).fits_in(ZERO):
         return reason
-    found = refusals.obstacles(core.ledger, record.spec.node, record.row.holder, reason.resource)
-    return refusals.named(reason, found, now_s, core.config.unsettled_s)
+    found = obstacles(core.ledger, record.spec.node, record.row.holder, reason.resource)
+    return named(reason, found, now_s, core.config.unsettled_s)
 
 
 def decided(decision: Decision, grant: Grant, before: Resources, *, changed: bool) -> events.Decided:
@@ -157,3 +240,28 @@ def decided(decision: Decision, grant: Grant, before: Resources, *, changed: boo
         echo is not None and record.row.state.migrating,
         changed,
     )
+
+
+def message(decided: Decided) -> wire.PluginResponse:
+    """The message of a permit; its integers are the amounts rounded down to whole vCPUs and memory slots."""
+    permit, unit, raw = _amounts(decided.permit, decided.unit, decided.slot_bytes)
+    echo = decided.echo
+    if echo is None:
+        return wire.PluginResponse(permit, unit)
+    extension = ReplyExtension(
+        echo.sequence_number, echo.instance, echo.epoch, raw, decided.reasons, echo.token
+    )
+    return wire.PluginResponse(permit, unit, wire.MigrateResponse() if decided.migrate else None, extension)
+
+
+@functools.lru_cache(maxsize=4096)
+def _amounts(
+    permit: Resources, unit: ComputeUnit, slot_bytes: int
+) -> tuple[wire.SlotResources, wire.SlotResources, RawReply]:
+    """The amounts of a reply in each form. Kept, because most replies repeat an earlier one's."""
+    slots = wire.permit_slots(permit, slot_bytes), wire.permit_slots(unit.step, slot_bytes)
+    return *slots, RawReply(permit, unit)
+
+
+def encode(decided: Decided) -> bytes:
+    return codec.encode(message(decided))

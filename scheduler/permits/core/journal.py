@@ -15,9 +15,8 @@ import msgspec
 
 from protocol import codec, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
-from scheduler.permits.core import clock, events, ledger, model, replies, rules, state, vms
+from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.reservations import ReservationAccount
 
 FORMAT: Final = 9
 """Raised when older journals cannot be read any more."""
@@ -51,10 +50,10 @@ _VALUES: Final = (
     values.Observation,
     values.Resources,
     values.ComputeUnit,
-    vms.AdmissionCall,
-    vms.LastReply,
-    vms.Retired,
-    vms.VmRecord,
+    state.AdmissionCall,
+    state.LastReply,
+    state.Retired,
+    state.VmRecord,
     wire.PodName,
 )
 _TYPES: Final[dict[str, Any]] = {kind.__name__: kind for kind in (*_INPUTS, *_VALUES)}
@@ -99,15 +98,15 @@ class Snapshot:
     over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
     """Why nodes are over-full."""
     records: tuple[dict[str, Any], ...]
-    """The fields of each `vms.VmRecord` but its row."""
-    retired: tuple[tuple[str, vms.Retired], ...]
+    """The fields of each `state.VmRecord` but its row."""
+    retired: tuple[tuple[str, state.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
     reservations: tuple[ReservationParts, ...]
     migrate_after: tuple[tuple[str, float], ...]
     serving_since_s: float | None
 
 
-_RECORDED: Final = tuple(item.name for item in dataclasses.fields(vms.VmRecord) if item.name != "row")
+_RECORDED: Final = tuple(item.name for item in dataclasses.fields(state.VmRecord) if item.name != "row")
 
 
 def snapshot_of(core: Core) -> Snapshot:
@@ -125,22 +124,21 @@ def snapshot_of(core: Core) -> Snapshot:
         tuple(_parts(record) for record in core.vms),
         tuple(core.vms.retired().items()),
         tuple(held.placements.items()),
-        tuple(_reservation_parts(account) for account in held.reservations),
+        tuple(
+            (each.uid, each.spec, tuple(each.taken.items()), each.is_used_up, each.reason)
+            for each in held.reservations
+        ),
         tuple(held.migrate_after_s.items()),
         held.serving_since_s,
     )
 
 
-def _parts(record: vms.VmRecord) -> dict[str, Any]:
+def _parts(record: state.VmRecord) -> dict[str, Any]:
     parts = {name: getattr(record, name) for name in _RECORDED}
     call = record.admission
     if call is not None:
         parts["admission"] = dataclasses.replace(call, joined=list(call.joined))
     return parts
-
-
-def _reservation_parts(account: ReservationAccount) -> ReservationParts:
-    return account.uid, account.spec, tuple(account.taken.items()), account.is_used_up, account.reason
 
 
 def restore(snapshot: Snapshot) -> Core:
@@ -157,7 +155,7 @@ def restore(snapshot: Snapshot) -> Core:
         held.ledger.note_over(node_name, causes)
     for parts in snapshot.records:
         row = held.ledger.require(parts["spec"].holder)
-        record = vms.VmRecord(row=row, **parts)
+        record = state.VmRecord(row=row, **parts)
         call = record.admission
         if call is not None:
             record.admission = dataclasses.replace(call, joined=list(call.joined))
@@ -212,7 +210,7 @@ def recorded(output: events.Output) -> dict[str, Any]:
     """An output as it is compared: the part that the caller was told."""
     match output:
         case events.Decided():
-            return {"permit": replies.encode(output).decode()}
+            return {"permit": decision.encode(output).decode()}
         case events.Refused():
             return {"refused": output.status, "code": output.code.value, "message": output.message}
         case events.HungUp():
@@ -379,7 +377,6 @@ class Replay:
         self.steps = 0
 
     def take(self, step: Step) -> Difference | None:
-        """Apply one step. Returns the differences, if any."""
         self.steps += 1
         replayed = [recorded(output) for output in self.core.apply(step.event)]
         if replayed == step.outputs:

@@ -10,8 +10,7 @@ from protocol.values import ZERO, Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.ledger import NodeAccount, Verdict
 from scheduler.permits.core.model import Kind, Migration
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.state import CoreState, VmRecord, VmTable
 
 
 def is_under_pressure(account: NodeAccount) -> bool:

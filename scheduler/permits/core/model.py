@@ -69,7 +69,6 @@ class VmSpec:
 
     @property
     def holder(self) -> Holder:
-        """The owner of the VM's row."""
         return Holder(Kind.VM, self.uid)
 
 
@@ -88,7 +87,6 @@ class PodSpec:
 
     @property
     def holder(self) -> Holder:
-        """The owner of the pod's row."""
         return Holder(Kind.POD, self.uid)
 
 
@@ -120,7 +118,6 @@ class ReservationSpec:
 
     @property
     def holder(self) -> Holder:
-        """The owner of the reservation's row."""
         return Holder(Kind.RESERVATION, self.uid)
 
 

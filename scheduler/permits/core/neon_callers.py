@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from protocol import wire
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Observation, Resources
-from scheduler.permits.core import admission, events, promised
+from scheduler.permits.core import admission, events
 from scheduler.permits.core.decision import Decision, decided
 from scheduler.permits.core.ledger import OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
-from scheduler.permits.core.state import CoreState, SchedulerConfig
-from scheduler.permits.core.vms import AdmissionCall, VmRecord
+from scheduler.permits.core.state import AdmissionCall, CoreState, SchedulerConfig, VmRecord
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
 _FRACTIONS = "the VM {} fractions of a CPU or slot, which callers without the extension cannot express"
@@ -120,7 +119,7 @@ def settle(decision: Decision) -> events.Answer | None:
     """The row's state once the request settles it: up to the use it counts as permitted. Posted with the answer."""
     decision.base = decision.record.row.state
     if not decision.record.settled:
-        decision.base = promised.settled(decision.base, decision.least)
+        decision.base = admission.settled(decision.base, decision.least)
     return None
 
 
@@ -163,10 +162,10 @@ def conclude(decision: Decision, verdict: Verdict) -> tuple[Verdict, OverCause |
     if hung_up is not None:
         return hung_up
     if not base.current.fits_in(permit):
-        base = promised.with_told(base, base.current, "before")
-    state = promised.told_less(base, permit, now_s)
+        base = admission.with_told(base, base.current, "before")
+    state = admission.told_less(base, permit, now_s)
     if config.trust_published and not decision.has_sizes:
-        state = promised.after_read(config, state, decision.least, now_s)
+        state = admission.after_read(config, state, decision.least, now_s)
     pressure = verdict.state.pressure if verdict.state is not None else ZERO
     if state.current != permit or state.pressure != pressure:
         state = replace(state, current=permit, pressure=pressure)
@@ -274,7 +273,7 @@ def _stand_by(decision: Decision) -> events.Answer:
     hung_up = _unsendable(decision, permit)
     if hung_up is not None:
         return hung_up
-    state = promised.with_told(promised.told_less(row.state, permit, now_s), permit, "bystander")
+    state = admission.with_told(admission.told_less(row.state, permit, now_s), permit, "bystander")
     decision.core.ledger.post(Verdict(row.holder, row.node, state), OverCause.OBSERVED)
     record.published_heard_s, record.told = now_s, permit
     why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
@@ -293,7 +292,7 @@ def _beyond_the_room(decision: Decision) -> str:
     if decision.has_sizes or record.told is not None or left_s <= 0 or account is None:
         return ""
     others = (row.state for row in account.rows.values() if row.holder != record.row.holder)
-    room = account.capacity.reservable - sum(map(promised.without_start_up, others), ZERO)
+    room = account.capacity.reservable - sum(map(admission.without_start_up, others), ZERO)
     if decision.wanted.fits_in(room):
         return ""
     return (

@@ -16,8 +16,7 @@ from scheduler.permits.core import admission, events
 from scheduler.permits.core.decision import Decision, decided
 from scheduler.permits.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
-from scheduler.permits.core.state import CoreState
-from scheduler.permits.core.vms import AdmissionCall, LastReply, VmRecord
+from scheduler.permits.core.state import AdmissionCall, CoreState, LastReply, VmRecord
 
 _UNSETTLED: Final = Reason(
     ReasonCode.UNSETTLED, "this scheduler has just started; ask again, naming it", retry_after_s=0.0

@@ -1,8 +1,12 @@
-"""Rows for holders that are not there yet: assume, then confirm or forget. Binders of pods, and migrations, use them.
+"""Rows for holders that are not there yet: assume, then confirm or forget; and reservations, which keep room for such holders.
 
 There is one account, so placement and growth never give away the same room twice. An assumed amount counts on its node and in its
 pool from that moment; when the cluster shows the holder, its row takes the place of what was assumed. A pod may have become a VM
 meanwhile, or have ceased to be one: both have its UID, and the assumption for either ends.
+
+A reservation's row keeps what its users leave of it. It shrinks at once; it grows, or begins, only if all of that fits on its
+node, and is tried again with each read of the cluster. So a reservation never makes a node over-full. The row of a user
+is changed first and the reservation's after it: in between more is reserved than is used, and never less.
 """
 
 from collections.abc import Iterator
@@ -10,11 +14,11 @@ from typing import Final
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.permits.core import events, pools, refusals, reserving
+from scheduler.permits.core import decision, events, limits, pools
 from scheduler.permits.core.ledger import Cause, Floor, Row, RowState, Verdict
 from scheduler.permits.core.limits import amount_text
-from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.model import Holder, Kind, ReservationSpec
+from scheduler.permits.core.state import CoreState, ReservationAccount
 
 _OTHER_KIND: Final = {Kind.VM: Kind.POD, Kind.POD: Kind.VM}
 
@@ -65,7 +69,7 @@ def cluster_read(core: CoreState, event: events.ClusterRead) -> tuple[events.Out
     ]
     for holder in late:
         forget(core, holder)
-    reserving.try_again(core)
+    try_again(core)
     return ()
 
 
@@ -90,7 +94,7 @@ def shown(core: CoreState, holder: Holder, reservation: str | None, amount: Reso
             uid = uid or core.reservations.used_by(row.holder)
             taken = taken.max(core.reservations.taken_by(row.holder))
             _drop(core, row)
-    reserving.join(core, uid, holder, taken if amount is None else amount)
+    join(core, uid, holder, taken if amount is None else amount)
 
 
 def _rows(core: CoreState, holder: Holder) -> Iterator[Row]:
@@ -116,7 +120,7 @@ def _obstacle(core: CoreState, asked: events.PlacementAssumed, before: Row | Non
     kept = before.reserved if before is not None and before.node == asked.node else ZERO
     room = core.ledger.headroom(asked.node, holder).max(kept)
     if asked.reservation is not None:
-        given = reserving.room_from(core, asked.reservation, holder, asked.node, asked.amount)
+        given = room_from(core, asked.reservation, holder, asked.node, asked.amount)
         if isinstance(given, Reason):
             return given
         room += given
@@ -124,8 +128,8 @@ def _obstacle(core: CoreState, asked: events.PlacementAssumed, before: Row | Non
         if wanted > free:
             left = amount_text(resource, max(free, 0))
             reason = Reason(ReasonCode.NODE_HEADROOM, f"the other holders leave {left} of the node", resource)
-            found = refusals.obstacles(core.ledger, asked.node, holder, resource)
-            return refusals.named(reason, found, asked.now_s, core.config.unsettled_s)
+            found = decision.obstacles(core.ledger, asked.node, holder, resource)
+            return decision.named(reason, found, asked.now_s, core.config.unsettled_s)
     if asked.pool is None:
         return None
     counted = before.state.firm if before is not None and before.pool == asked.pool else ZERO
@@ -141,10 +145,134 @@ def _keep(core: CoreState, asked: events.PlacementAssumed) -> None:
     for row in tuple(_rows(core, holder)):
         if row.holder != holder:
             _drop(core, row)
-    reserving.join(core, asked.reservation, holder, asked.amount)
+    join(core, asked.reservation, holder, asked.amount)
 
 
 def _drop(core: CoreState, row: Row) -> None:
     del core.placements[row.holder]
     core.ledger.post(Verdict(row.holder, row.node, None))
-    reserving.leave(core, row.holder)
+    leave(core, row.holder)
+
+
+# ------------------------------------------------------------ what the cluster shows
+
+
+def seen(core: CoreState, event: events.ReservationSeen) -> tuple[events.Output, ...]:
+    spec = event.reservation
+    account = core.reservations.open(spec.uid)
+    before, account.spec = account.spec, spec
+    if before is None or before.node != spec.node or before.allocatable != spec.allocatable:
+        _count_anew(core, account)
+    settle(core, account)
+    return ()
+
+
+def gone(core: CoreState, event: events.ReservationGone) -> tuple[events.Output, ...]:
+    account = core.reservations.open(event.uid)
+    core.placements.pop(account.holder, None)
+    account.spec, account.is_used_up = None, False
+    settle(core, account)
+    core.reservations.drop_unused(account)
+    return ()
+
+
+def _count_anew(core: CoreState, account: ReservationAccount) -> None:
+    """Compute anew the amount that each user takes of it, as it is described now."""
+    users, account.taken = account.taken, dict.fromkeys(account.taken, ZERO)
+    for holder, before in users.items():
+        row = core.ledger.row(holder)
+        held = row.reserved if row is not None else ZERO
+        _count(core, account, holder, before if before != ZERO else held)
+
+
+# ------------------------------------------------------------ what users take
+
+
+def room_from(core: CoreState, uid: str, holder: Holder, node: str, amount: Resources) -> Resources | Reason:
+    """How much of `amount` the row of a reservation gives to a holder, beside what that has of it; or why it gives nothing."""
+    account = core.reservations.find(uid)
+    if account is None or account.spec is None or not account.is_open or account.spec.node != node:
+        return Reason(ReasonCode.NODE_HEADROOM, f"node {node} has no reservation {uid} that can be used")
+    spec = account.spec
+    if spec.allocate_once and any(other != holder for other in account.taken):
+        return Reason(ReasonCode.NODE_HEADROOM, f"reservation {spec.name} serves another pod")
+    row = core.ledger.row(account.holder)
+    kept = row.reserved if row is not None else ZERO
+    left = account.left_to(holder)
+    return kept - kept.min(left - amount.min(left))
+
+
+def join(core: CoreState, uid: str | None, holder: Holder, amount: Resources) -> None:
+    """A holder, whose row says so already, uses a reservation for up to `amount` of what it holds; None for none."""
+    if uid != core.reservations.used_by(holder):
+        leave(core, holder)
+    if uid is not None:
+        account = core.reservations.use(uid, holder)
+        _count(core, account, holder, amount)
+        settle(core, account)
+
+
+def leave(core: CoreState, holder: Holder) -> None:
+    """A holder, whose row has ended or moved already, gives back what it had of a reservation."""
+    account = core.reservations.leave(holder)
+    if account is not None:
+        settle(core, account)
+
+
+def _count(core: CoreState, account: ReservationAccount, holder: Holder, amount: Resources) -> None:
+    """Count what a user takes: nothing if it is on another node. The first that is seen uses one up that is made for one."""
+    row, spec = core.ledger.row(holder), account.spec
+    is_here = spec is not None and row is not None and row.node == spec.node
+    account.taken[holder] = amount.min(account.left_to(holder)) if is_here else ZERO
+    if is_here and spec is not None and spec.allocate_once and holder not in core.placements:
+        account.is_used_up = True
+
+
+# ------------------------------------------------------------ rows
+
+
+def settle(core: CoreState, account: ReservationAccount) -> None:
+    """Bring the row of a reservation in line with what its users leave."""
+    holder, spec = account.holder, account.spec
+    row = core.ledger.row(holder)
+    if spec is None or not account.is_open:
+        account.reason = None
+        if spec is not None and (spec.has_ended or account.is_used_up):
+            core.placements.pop(holder, None)
+        if row is not None and holder not in core.placements:
+            core.ledger.post(Verdict(holder, row.node, None))
+        return
+    core.placements.pop(holder, None)
+    wanted = (spec.allocatable - account.allocated).max(ZERO)
+    kept = row.reserved if row is not None and row.node == spec.node else ZERO
+    fits = _has_room(core, spec, wanted, kept)
+    amount = wanted if fits else wanted.min(kept)
+    account.reason = None if fits else _no_room(core, spec, wanted)
+    if amount == ZERO and wanted != ZERO:
+        if row is not None:
+            core.ledger.post(Verdict(holder, row.node, None))
+    elif row is None or row.node != spec.node or row.state != RowState(amount):
+        core.ledger.post(Verdict(holder, spec.node, RowState(amount), name=spec.name))
+
+
+def _has_room(core: CoreState, spec: ReservationSpec, wanted: Resources, kept: Resources) -> bool:
+    """Whether a reservation can keep what is wanted; it can always keep what it keeps already (`kept`)."""
+    return wanted.fits_in(core.ledger.headroom(spec.node, spec.holder).max(kept))
+
+
+def try_again(core: CoreState) -> None:
+    """Keep now what could not be kept before, if that fits by now."""
+    for account in core.reservations:
+        if account.reason is not None:
+            settle(core, account)
+
+
+def _no_room(core: CoreState, spec: ReservationSpec, wanted: Resources) -> Reason:
+    if core.ledger.node(spec.node) is None:
+        return Reason(ReasonCode.NODE_HEADROOM, f"there is no node {spec.node}")
+    room = core.ledger.headroom(spec.node, spec.holder)
+    for (resource, amount), (_, free) in zip(wanted.named(), room.named(), strict=True):
+        if amount > free:
+            left = limits.amount_text(resource, max(free, 0))
+            return Reason(ReasonCode.NODE_HEADROOM, f"the other holders leave {left} of the node", resource)
+    raise AssertionError("it fits")

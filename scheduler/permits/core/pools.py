@@ -18,7 +18,7 @@ from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.limits import Grant, Growth, Limit
 from scheduler.permits.core.model import POOL_LABEL, PoolSpec, VmSpec
 from scheduler.permits.core.rules import Rules
-from scheduler.permits.core.vms import AdmissionCall, VmRecord
+from scheduler.permits.core.state import AdmissionCall, VmRecord
 
 _CHANGED: Final = Reason(
     ReasonCode.POOL, "the VM's pool was changed while it was asked; ask again", retry_after_s=0.0
@@ -48,11 +48,8 @@ def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resourc
     account = ledger.pool(name)
     assert account is not None, "nothing grows in a pool that is not there"
     assert account.spec is not None, "nothing grows in a pool that is not there"
-    return account.spec.limits_amounts or _takes_units(account.spec, current, permit)
-
-
-def _takes_units(spec: PoolSpec, current: Resources, wanted: Resources) -> bool:
-    return wanted.units(spec.compute_unit) > current.units(spec.compute_unit)
+    unit = account.spec.compute_unit
+    return account.spec.limits_amounts or permit.units(unit) > current.units(unit)
 
 
 def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
@@ -194,15 +191,14 @@ def _of_amount(record: VmRecord, account: PoolAccount, way: Growth, limit: Amoun
 
 def _unless_all(limits: list[Limit], asked: list[Limit], *, is_all: bool) -> list[Limit]:
     """The limits of a pool that refuse something. If others have cut what the pool was asked for, and all of that was
-    admitted (`is_all`), that is none."""
+    admitted (`is_all`), that is none: the pool was asked for no more than these limits allow."""
     if not (limits and is_all):
         return limits
-    return [limit for limit in limits if not _is_asked_for_less(limit, asked)]
-
-
-def _is_asked_for_less(limit: Limit, asked: list[Limit]) -> bool:
-    """Whether the pool was asked for no more than `limit` allows."""
-    return any(limit.units >= each.units and limit.resource == each.resource for each in asked)
+    return [
+        limit
+        for limit in limits
+        if not any(limit.units >= each.units and limit.resource == each.resource for each in asked)
+    ]
 
 
 def without_asked_for_less(granted: Grant) -> Grant:

@@ -1,19 +1,24 @@
-"""The core's decisions, as they travel: JSON for callers with the extension, published shapes for the others.
+"""The core's decisions, as they travel and as they are counted: JSON for callers with the extension, published shapes for the others.
+
+The counters are plain integers, counted at every decision and read at scrape time.
 
 For callers without the extension any status but 200 is fatal, so an error that is not their own fault closes the connection
 without a response (reference/neon.md section 1.4, design section 4).
 """
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from hosting import problems, server
 from hosting.logs import Logger
+from hosting.metrics import Durations
 from protocol import codec, wire
 from protocol.reasons import ErrorCode
+from protocol.values import Units
 from scheduler.explain.recording import DecisionRecorder
-from scheduler.permits.core import events, replies
-from scheduler.permits.service.stats import PermitStats
+from scheduler.permits.core import decision, events
 
 Outcome: TypeAlias = server.Reply | server.HangUp
 
@@ -28,6 +33,52 @@ _OFFER: Final = {BATCH_HEADER: str(MAX_BATCH)}
 _NO_OFFER: Final[Mapping[str, str]] = {}
 
 
+@dataclass(slots=True)
+class PermitStats:
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By outcome (permit, error, hang-up) and status or code."""
+    permits: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By result (full, partial, denied) and the code of the binding reason."""
+    units: Counter[str] = field(default_factory=Counter)
+    """Compute units of growth: granted and refused."""
+    migrations: Counter[str] = field(default_factory=Counter)
+    """Migrations by outcome: started, failed."""
+    latency: Durations = field(default_factory=Durations)
+    """From a request's bytes to its answer; of a batch's items to what could be said at once."""
+    cluster_stale: bool = False
+    """Whether the cluster could not be read the last time; the reading before is in force then."""
+    rules_stale: bool = False
+    """Whether the configuration could not be used the last time; the one before is in force then."""
+
+    def count(self, decided: events.Decided) -> None:
+        self.answers["permit", "200"] += 1
+        if decided.permit == decided.requested:
+            self.permits["full", ""] += 1
+            if not decided.changed:
+                return
+        else:
+            code = decided.reasons[0].code.value if decided.reasons else ""
+            self.permits["partial" if decided.changed else "denied", code] += 1
+        self._count_units(decided)
+
+    def _count_units(self, decided: events.Decided) -> None:
+        unit = decided.unit
+        if not unit.step.is_positive():
+            return
+        permit = unit.covering(decided.permit)
+        if decided.changed and (granted := _grown(unit.covering(decided.before), permit)) > 0:
+            self.units["granted"] += granted
+        if decided.permit != decided.requested:
+            refused = _grown(permit, unit.covering(decided.requested))
+            if refused > 0:
+                self.units["refused"] += refused
+
+
+def _grown(before: Units, after: Units) -> int:
+    """By how many units the resource grows that grows most."""
+    return max(after.cpu - before.cpu, after.memory - before.memory)
+
+
 class Answers:
     """Writes answers, counts them, and has them recorded."""
 
@@ -40,7 +91,7 @@ class Answers:
         self._stats.count(decided)
         self._recorder.decided(decided)
         headers = _OFFER if decided.echo is not None else _NO_OFFER
-        return server.Reply(200, replies.encode(decided), headers=headers)
+        return server.Reply(200, decision.encode(decided), headers=headers)
 
     def write(
         self, answer: events.Output, request: wire.AgentRequest, *, is_recorded: bool = True
@@ -72,7 +123,6 @@ class Answers:
         return server.HangUp()
 
     def overloaded(self, request: wire.AgentRequest) -> Outcome:
-        """Too many wait already."""
         self._recorder.overloaded(request, _OVERLOADED)
         if request.extension is None:
             self._stats.answers["hang-up", ErrorCode.OVERLOADED.value] += 1
@@ -90,14 +140,12 @@ class Answers:
         return self.error(503, ErrorCode.CLUSTER_UNREACHABLE, text, for_extension=True)
 
     def not_leader(self, request: wire.AgentRequest, leader: str | None) -> Outcome:
-        """Another scheduler decides."""
         if request.extension is None:
             return self.hang_up(ErrorCode.NOT_LEADER.value, request, "another scheduler leads")
         self._stats.answers["error", ErrorCode.NOT_LEADER.value] += 1
         return not_leader(leader)
 
     def our_fault(self, request: wire.AgentRequest, error: Exception) -> Outcome:
-        """Something failed that should not."""
         self._log.error(
             "request failed by our fault", pod=str(request.pod), error=repr(error), exc_info=error
         )

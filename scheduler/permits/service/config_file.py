@@ -20,7 +20,7 @@ from hosting.settings import Settings, listed, parse
 from hosting.watched_file import WatchedFile
 from scheduler.permits.core import rules
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.plugins.profiles import SchedulingEntry
+from scheduler.placing.plugins.registry import SchedulingEntry
 from scheduler.pools.chain import config
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.entry import Labels, PoolName

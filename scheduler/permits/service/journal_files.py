@@ -9,13 +9,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
 from hosting.files import locked
 from hosting.logs import Logger
-from protocol.values import Value
 from scheduler.permits.core import events, journal
 from scheduler.permits.core.core import Core
 
@@ -32,22 +32,8 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(directory.glob(_PATTERN))
 
 
-class _Gap(Value, frozen=True):
-    lost: int
-
-
-class _Input(Value, frozen=True):
-    event: events.Input
-    outputs: tuple[events.Output, ...]
-
-
-class _Request(Value, frozen=True):
-    arrived: events.RequestArrived
-    body: bytes
-    outputs: tuple[events.Output, ...]
-
-
-_Item: TypeAlias = journal.Snapshot | _Gap | _Input | _Request
+_Item: TypeAlias = journal.Snapshot | Callable[[], str]
+"""A snapshot begins a file; any other item makes its line when it is written."""
 
 
 class JournalWriter:
@@ -83,14 +69,12 @@ class JournalWriter:
         return self._lost_before + self._refused
 
     def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
-        """Record an input that is no request."""
-        self._put(_Input(event, outputs))
+        self._put(partial(journal.input_line, event, outputs))
 
     def request(
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
-        """Record a request with the bytes that it came as."""
-        self._put(_Request(arrived, body, outputs))
+        self._put(partial(journal.request_line, arrived, body, outputs))
 
     def close(self) -> None:
         """Write what is waiting and close the file; given up after `CLOSE_S` if the disk does not take it."""
@@ -101,7 +85,7 @@ class JournalWriter:
         self._thread.join(CLOSE_S)
         self._lock.close()
 
-    def _put(self, item: _Input | _Request) -> None:
+    def _put(self, item: Callable[[], str]) -> None:
         if self._is_long.is_set():
             self._begin()  # the present input is part of the new snapshot
             return
@@ -114,7 +98,7 @@ class JournalWriter:
 
     def _say_gap(self) -> None:
         if self._lost:
-            self._queue.put_nowait(_Gap(self._lost))
+            self._queue.put_nowait(partial(journal.gap_line, self._lost))
             self._lost = 0
 
     def _begin(self) -> None:
@@ -153,10 +137,10 @@ class JournalWriter:
                 self._retry_at_s = time.monotonic() + RETRY_S
                 self._is_long.set()
             return
-        line = _line_of(item)
-        self._file.write(line)
-        if not isinstance(item, journal.Snapshot):
-            self._written_bytes += len(line)
+        if isinstance(item, journal.Snapshot):
+            self._file.write(journal.snapshot_line(item))
+        else:
+            self._written_bytes += self._file.write(item())
         if self._written_bytes > self._rotate_bytes:
             self._is_long.set()
             self._written_bytes = 0  # asked for once
@@ -174,7 +158,7 @@ class JournalWriter:
         path = self._next_path()
         file = path.open("a", encoding="utf-8")
         try:
-            file.write(_line_of(snapshot))
+            file.write(journal.snapshot_line(snapshot))
             file.flush()
         except OSError:
             path.unlink(missing_ok=True)  # else files without content would push out those that have some
@@ -197,18 +181,6 @@ class JournalWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
-
-
-def _line_of(item: _Item) -> str:
-    match item:
-        case journal.Snapshot():
-            return journal.snapshot_line(item)
-        case _Gap(lost):
-            return journal.gap_line(lost)
-        case _Input(event, outputs):
-            return journal.input_line(event, outputs)
-        case _Request(arrived, body, outputs):
-            return journal.request_line(arrived, body, outputs)
 
 
 def lines(path: Path) -> Iterator[str]:

@@ -1,17 +1,20 @@
 """The scheduler's metrics on `/metrics`. The names are listed in docs/reference/metrics.md."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from hosting.metrics import AnyFamily, Family, HistogramFamily, server_families
 from hosting.server import Server
+from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, Ledger
-from scheduler.permits.service.stats import SEQUENCE_CODES, PermitStats
+from scheduler.permits.service.answers import PermitStats
+
+SEQUENCE_CODES: Final = (ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED, ErrorCode.AGENT_SUPERSEDED)
 
 
 def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
-    """Every metric with its samples now."""
     yield from _decisions(stats)
     yield from _ledger(core.ledger)
     yield from _vms(core)

@@ -21,12 +21,10 @@ from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.neon_callers import is_first_of_its_caller
-from scheduler.permits.core.vms import VmRecord
-from scheduler.permits.service.answers import Answers, Outcome
-from scheduler.permits.service.cluster_reader import ClusterReader
-from scheduler.permits.service.core_loop import CoreLoop
-from scheduler.permits.service.effects import Effects
-from scheduler.permits.service.stats import PermitStats
+from scheduler.permits.core.state import VmRecord
+from scheduler.permits.service.answers import Answers, Outcome, PermitStats
+from scheduler.permits.service.core_loop import CoreLoop, Effects
+from scheduler.permits.service.inputs import ClusterReader
 from scheduler.permits.service.waiting import Looks, WaitingRequest, WaitingRequests
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
@@ -121,7 +119,6 @@ class PermitService:
             await self._reader.read(pods)
 
     async def close(self) -> None:
-        """End what still waits."""
         await self._looks.close()
         await self._effects.close()
 

@@ -132,7 +132,6 @@ class WaitingRequests:
         return self._pending.get(ticket)
 
     def add(self, pending: WaitingRequest) -> None:
-        """A request that was not answered at once."""
         self._pending[pending.arrived.ticket] = pending
 
     def looks(self, pending: WaitingRequest) -> None:

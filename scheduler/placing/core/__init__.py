@@ -1,1 +1,1 @@
-"""What the framework decides without I/O: outcomes, results of plugins, waiting pods, the queue."""
+"""The framework's decisions, without I/O: outcomes, results of plugins, waiting pods, the queue."""

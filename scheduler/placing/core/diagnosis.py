@@ -1,8 +1,7 @@
-"""Why a pod could not be given a node: in groups for programs, as one text for people. Source: reference/koordinator.md 1.9.
+"""Why a pod could not be given a node, in groups for programs and as one text for people; and which cycles take too long.
 
-Whoever debugs plugins may switch on more: the scores of the best nodes as a table, and why each node was rejected, in the log.
-
-The text is worded as kube-scheduler words it, so whoever knows `0/5 nodes are available: 3 Insufficient cpu, …` reads it at once.
+Authors of plugins may switch on more: the scores of the best nodes as a table, and why each node was rejected, in the log.
+The text is worded as kube-scheduler words it: `0/5 nodes are available: 3 Insufficient cpu, …`. Source: reference/koordinator.md 1.9.
 """
 
 from collections import Counter, OrderedDict
@@ -11,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.status import Code, Status
-from scheduler.placing.core.values import NodePluginScores
+from scheduler.placing.core.values import Code, NodePluginScores, Status
 
 DIAGNOSIS_KEY: Final = "parley.dev/diagnosis"
-"""Where the context of a cycle keeps its `Diagnosis`."""
+"""The key of the `Diagnosis` in the context of a cycle."""
 MOST_FAILURES: Final = 50
 """A diagnosis keeps no more groups; the largest ones stay."""
 MOST_PODS: Final = 1000
@@ -38,7 +36,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What one cycle found out about its pod. Plugins may add a suggestion; the first one stays."""
+    """The findings of one cycle about its pod. Plugins may add a suggestion; the first one stays."""
 
     pod: PodInfo
     begun_s: float
@@ -50,7 +48,7 @@ class Diagnosis:
     suggestion: str = ""
 
     def suggest(self, suggestion: str) -> bool:
-        """What somebody could do, such as `evict a pod of the same owner`. Whether the text was taken: the first one is."""
+        """Suggest what somebody could do, such as `evict a pod of the same owner`. Whether the text was taken: the first one is."""
         if self.suggestion or not suggestion:
             return False
         self.suggestion = suggestion
@@ -72,7 +70,7 @@ class Diagnosis:
 def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
     """The failures of nodes by (reason, plugin, whether preemption might help), the most frequent first.
 
-    Reasons may name amounts and holders of their node. Where that makes too many groups, what stands before the first colon of a
+    Reasons may name amounts and holders of their node. If that makes too many groups, what stands before the first colon of a
     reason counts as the reason, so that no node is left out.
     """
     found = [
@@ -91,7 +89,7 @@ def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
 
 
 def _nodes_text(diagnosis: Diagnosis) -> str:
-    """What kept the pod from each node; the pre-filter's word where that kept it from all of them."""
+    """The reasons that kept the pod from each node; the pre-filter's word if that kept it from all of them."""
     if not diagnosis.node_count:
         return NO_NODES
     head = f"0/{diagnosis.node_count} nodes are available"
@@ -110,7 +108,7 @@ def _nodes_text(diagnosis: Diagnosis) -> str:
 
 
 def brief(reason: str) -> str:
-    """What a reason says without what is peculiar to its node: the part before its first colon."""
+    """A reason without what is peculiar to its node: the part before its first colon."""
     return reason.partition(": ")[0]
 
 
@@ -166,3 +164,83 @@ def score_table(pod: str, scores: Sequence[NodePluginScores], most_nodes: int) -
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
     )
     return "\n".join((f"scores for {pod}", *(line.rstrip() for line in lines)))
+
+
+PERIOD_S: Final = 10.0
+"""How often the monitor looks."""
+SCHEDULING_TIMEOUT_S: Final = 30.0
+"""A cycle that takes longer is slow."""
+DROP_UNHANDLED_S: Final = 5.0
+"""A pod that left the queue, and for which no cycle began within that time, is not watched any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCycle:
+    """A cycle that took `took_s` so far, or, where it `has_ended`, in all."""
+
+    pod: str
+    uid: str
+    took_s: float
+    has_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    pod: str
+    dequeued_s: float
+    started_s: float | None = None
+
+
+class SchedulingMonitor:
+    """The pods between the queue and the end of their cycle, by UID.
+
+    A cycle counts in `timeouts` each time it is found to be slow, and once more when it ends: a count that grows says that cycles
+    are slow now. A pod that was dequeued and whose cycle never began counts in `drops`.
+    """
+
+    def __init__(
+        self, *, timeout_s: float = SCHEDULING_TIMEOUT_S, drop_unhandled_s: float = DROP_UNHANDLED_S
+    ) -> None:
+        self.timeouts = 0
+        self.drops = 0
+        self._timeout_s = timeout_s
+        self._drop_s = drop_unhandled_s
+        self._watched: dict[str, _Watched] = {}
+
+    def dequeued(self, uid: str, pod: str, now_s: float) -> None:
+        self._watched[uid] = _Watched(pod, now_s)
+
+    def started(self, uid: str, pod: str, now_s: float) -> None:
+        self._watched[uid] = _Watched(pod, now_s, now_s)
+
+    def completed(self, uid: str, now_s: float) -> SlowCycle | None:
+        """The pod was bound, failed or is gone; its cycle, where that was slow."""
+        watched = self._watched.pop(uid, None)
+        slow = self._slow(uid, watched, now_s, has_ended=True) if watched is not None else None
+        self.timeouts += slow is not None
+        return slow
+
+    def check(self, now_s: float) -> tuple[SlowCycle, ...]:
+        """The cycles that are slow now. Those that never began are dropped."""
+        unhandled = [
+            uid
+            for uid, watched in self._watched.items()
+            if watched.started_s is None and now_s - watched.dequeued_s > self._drop_s
+        ]
+        for uid in unhandled:
+            del self._watched[uid]
+        self.drops += len(unhandled)
+        found = (self._slow(uid, watched, now_s) for uid, watched in self._watched.items())
+        slow = tuple(cycle for cycle in found if cycle is not None)
+        self.timeouts += len(slow)
+        return slow
+
+    def _slow(
+        self, uid: str, watched: _Watched, now_s: float, *, has_ended: bool = False
+    ) -> SlowCycle | None:
+        if watched.started_s is None or now_s - watched.started_s <= self._timeout_s:
+            return None
+        return SlowCycle(watched.pod, uid, now_s - watched.started_s, has_ended)
+
+    def __len__(self) -> int:
+        return len(self._watched)

@@ -1,20 +1,18 @@
-"""What plugins may ask of the framework, and what it keeps of them. Sources: seeds 001 and 002."""
+"""The framework as plugins may ask it, and what it keeps of them. Sources: seeds 001 and 002."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from scheduler.placing.core.diagnosis import Diagnosis
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, Reservation
 from scheduler.placing.core.plugin import CycleContext, Plugin, ReservationNominator
-from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Status
-from scheduler.placing.core.values import SchedulingEvent
+from scheduler.placing.core.values import SchedulingEvent, Status
 
 
 class WaitingPod(Protocol):
     """A pod that waits for its permit. Source: seed 001; plugins by name since 1.18.
 
-    `scheduler.placing.cycle.waiting_pods` has it. The first signal counts and is kept, also before anybody waits for it.
+    `scheduler.placing.cycle.context` has it. The first signal counts and is kept, also before anybody waits for it.
     """
 
     def get_pod(self) -> PodInfo:
@@ -34,7 +32,7 @@ class WaitingPod(Protocol):
 
 
 class FrameworkHandle(Protocol):
-    """What plugins may ask of the framework; their factories get it, and keep it. Source: seed 001."""
+    """The framework as plugins may ask it; their factories get it, and keep it. Source: seed 001."""
 
     def node_info_snapshot(self) -> NodeSnapshot:
         """The nodes as they were when the cycle began; outside of a cycle, as they were in the newest one. What runs after Reserve
@@ -59,7 +57,7 @@ The handle is a `FrameworkHandle`; in a scheduler it is an `ExtendedHandle`, whi
 
 
 class SchedulerCache(Protocol):
-    """The pods that were given a node and are not seen there yet. Whoever forgets one calls `ExtendedHandle.forget_pod`."""
+    """The pods that were given a node and are not seen there yet. To forget one, call `ExtendedHandle.forget_pod`."""
 
     def is_assumed_pod(self, uid: str) -> bool:
         """Whether room is held for that pod."""
@@ -98,7 +96,7 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 
 
 class ExtendedHandle(FrameworkHandle, Protocol):
-    """What a plugin may ask of the framework beside that. Source: seed 002. The factories of a scheduler get it.
+    """The framework with what a plugin may ask beside that. Source: seed 002. The factories of a scheduler get it.
 
     `placements`, `placement_admission`, `binder`, `reservations` and `now_s` are Parley's own.
     """
@@ -134,7 +132,7 @@ class ExtendedHandle(FrameworkHandle, Protocol):
         """The reservations of a node now."""
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
-        """What this cycle has found out so far of why the pod has no node; `suggest` adds what somebody could do."""
+        """The findings of this cycle so far on why the pod has no node; `suggest` adds what somebody could do."""
 
     @property
     def placements(self) -> Any:
@@ -146,14 +144,14 @@ class ExtendedHandle(FrameworkHandle, Protocol):
 
     @property
     def binder(self) -> Any:
-        """What binds pods (`scheduler.ports.Binder`); None where somebody else does."""
+        """The binder of pods (`scheduler.ports.Binder`); None if somebody else does."""
 
     def now_s(self) -> float:
         """The monotonic clock."""
 
 
 class FrameworkExtender(ExtendedHandle, Protocol):
-    """What a plugin that works on reservations asks of the framework: the runs of all plugins that do. Source: seed 002.
+    """The framework for a plugin that works on reservations: the runs of all plugins that do. Source: seed 002.
 
     The handle that factories get is one.
     """

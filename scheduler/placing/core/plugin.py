@@ -1,7 +1,7 @@
-"""What plugins implement: the protocols of every point, in the order of a cycle, and which methods belong to which point.
+"""The plugin API: the protocols of every point, in the order of a cycle, and which methods belong to which point.
 
 A plugin takes part in a point by having its method; nothing is registered. Any method may be a coroutine, but not those of
-`PLAIN_METHODS`, and no hint. `None` in place of a status is Success. What a plugin raises goes through to the caller of the run.
+`PLAIN_METHODS`, and no hint. `None` in place of a status is Success. Errors of plugins go through to the caller of the run.
 Transformers run in the order of the profile's list of the point that they belong to, and only where their plugin is enabled there;
 plugins that work on reservations in the order in which the configuration first names them.
 
@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
-from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
-from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Status
+from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod, Reservation
 from scheduler.placing.core.values import (
     ContextData,
     Endpoint,
@@ -23,17 +21,18 @@ from scheduler.placing.core.values import (
     MaybeAwaited,
     PostFilterResult,
     PreFilterResult,
+    Status,
 )
 
 
 class CycleContext(Protocol):
-    """What plugins read and write in the context of one cycle. Source: seed 001, `PluginContext`.
+    """The context of one cycle, which plugins read and write. Source: seed 001, `PluginContext`.
 
     `scheduler.placing.cycle.context.PluginContext` is it.
     """
 
     def read(self, key: str) -> ContextData:
-        """What is kept under `key`. Raises `NotFoundError`, whose text is `not found`."""
+        """The value under `key`. Raises `NotFoundError`, whose text is `not found`."""
 
     def write(self, key: str, value: ContextData) -> None:
         """Keep `value`, in place of what is there."""
@@ -155,7 +154,7 @@ class FilterTransformer(SchedulingTransformer, Protocol):
     def before_filter(
         self, context: CycleContext, pod: PodInfo, node: NodeInfo
     ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
-        """What is changed, else None. Anything but Success is that node's status."""
+        """The changed values, else None. Anything but Success is that node's status."""
 
 
 @runtime_checkable
@@ -231,7 +230,7 @@ class ScoreTransformer(SchedulingTransformer, Protocol):
     def before_score(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> MaybeAwaited[tuple[PodInfo | None, Sequence[NodeInfo] | None, Status | None]]:
-        """What is changed, else None. Anything but Success ends the cycle."""
+        """The changed values, else None. Anything but Success ends the cycle."""
 
 
 @runtime_checkable
@@ -294,7 +293,7 @@ class ReservationNominator(Plugin, Protocol):
         """The best one; None where the pod uses none there."""
 
     def nominated_reservation(self, pod: PodInfo, node_name: str) -> Reservation | None:
-        """What was nominated and not deleted since."""
+        """The reservation that was nominated and not deleted since."""
 
     def delete_nominated_reservation(self, pod: PodInfo) -> None:
         """Forget what was nominated for the pod."""
@@ -360,7 +359,7 @@ class PreBindExtensions(Plugin, Protocol):
         self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
     ) -> MaybeAwaited[Status | None]:
         """The manifest of the pod as it was and as it is wanted. Skip leaves it to the next plugin, and
-        Success ends the run. Where all say Skip nothing is written, and that is no failure."""
+        Success ends the run. If all say Skip nothing is written, and that is no failure."""
 
 
 @runtime_checkable
@@ -403,7 +402,7 @@ METHODS: Final[Mapping[ExtensionPoint, tuple[str, ...]]] = MappingProxyType(
         ExtensionPoint.QUEUE_SORT: ("less",),
     }
 )
-"""What a plugin implements to take part in a point: one of these methods at least. The points are in the order in which a profile's
+"""The methods by which a plugin takes part in a point: one of these methods at least. The points are in the order in which a profile's
 are checked."""
 
 

@@ -30,7 +30,7 @@ class EnabledPlugin:
 
 @dataclass(frozen=True, slots=True)
 class PluginSet:
-    """What a profile says of one point: which plugins are called there, and which defaults are not (`*`: none is)."""
+    """The word of a profile on one point: which plugins are called there, and which defaults are not (`*`: none is)."""
 
     enabled: tuple[EnabledPlugin, ...] = ()
     disabled: tuple[str, ...] = ()
@@ -71,9 +71,9 @@ NO_DEFAULTS: Final = Profile("")
 
 @dataclass(frozen=True, slots=True)
 class ProfileFault:
-    """What is wrong with a profile: where, with which value, which rule it breaks, and what would be right.
+    """A fault of a profile: where, with which value, which rule it breaks, and what would be right.
 
-    `remedy` is empty where the rule says everything: it is the text of whoever made a plugin, or of the model of its args.
+    `remedy` is empty where the rule says everything: it is the text of a plugin's author, or of the model of its args.
     """
 
     path: str
@@ -104,7 +104,7 @@ class ResolvedProfile:
     args_at: Mapping[str, str] = field(default_factory=dict)
 
     def source_of(self, plugin: str) -> str:
-        """Where the configuration says from what a plugin is made: its args, else its name."""
+        """The place in the configuration from which a plugin is made: its args, else its name."""
         return self.args_at.get(plugin, self.named_at.get(plugin, ""))
 
 
@@ -120,7 +120,7 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
     """Apply the rules to a profile that is laid over `defaults`; they are taken to be right by themselves.
 
     A profile that says nothing of plugins, over defaults that say nothing, has none, and nothing is wrong with that.
-    Where the points of a plugin are not known yet, what depends on them is not judged; `multi_point` does not enable it then.
+    If the points of a plugin are not known yet, what depends on them is not judged; `multi_point` does not enable it then.
     """
     points = {point: _laid_over(defaults.at(point), profile.at(point)) for point in METHODS}
     multi_point = _laid_over(defaults.multi_point, profile.multi_point)
@@ -149,7 +149,7 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
 
 
 def common_faults(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[ProfileFault]:
-    """What is wrong between the profiles of one scheduler: a name that is given twice, several orders of one queue."""
+    """Faults between the profiles of one scheduler: a name that is given twice, several orders of one queue."""
     faults = []
     names: set[str] = set()
     for profile, _ in profiles:
@@ -167,7 +167,7 @@ def common_faults(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[P
 
 def _queue_sort_differences(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[ProfileFault]:
     faults: list[ProfileFault] = []
-    # Where no queue sort is known, that is another fault, or the plugin is not made yet.
+    # If no queue sort is known, that is another fault, or the plugin is not made yet.
     sorts = [
         (profile, resolved, sort)
         for profile, resolved in profiles

@@ -21,10 +21,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from hosting.backoff import Backoff
-from scheduler.placing.core.enqueue import RegisteredEvents, hint_of, is_waited_for
 from scheduler.placing.core.objects import PodInfo, QueuedPod
-from scheduler.placing.core.status import Status, is_success
-from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.core.values import (
+    ActionType,
+    EventResource,
+    QueueingHint,
+    RegisteredEvents,
+    SchedulingEvent,
+    Status,
+    hint_of,
+    is_success,
+    is_waited_for,
+)
 
 MAX_PODS: Final = 10_000
 """Pods in all pools together."""
@@ -40,13 +48,13 @@ MAX_UNSCHEDULABLE_S: Final = 5 * 60.0
 
 Less: TypeAlias = Callable[[QueuedPod, QueuedPod], bool]
 Gate: TypeAlias = Callable[[PodInfo], Status | None]
-"""What the PreEnqueue plugins of the pod's profile say. Raises nothing."""
+"""The word of the PreEnqueue plugins of the pod's profile. Raises nothing."""
 EventsOf: TypeAlias = Callable[[PodInfo], RegisteredEvents]
 """The events that the plugins of the pod's profile wait for."""
 
 
 class QueuePool(enum.StrEnum):
-    """Where a pod is."""
+    """The place of a pod."""
 
     ACTIVE = "active"
     IN_FLIGHT = "in-flight"
@@ -67,7 +75,7 @@ class Rejection:
 
 
 class _Wake(enum.IntEnum):
-    """What an event means for a pod that waits for one."""
+    """The effect of an event on a pod that waits for one."""
 
     NOTHING = 0
     QUEUE = 1
@@ -110,7 +118,6 @@ class _Alike:
 
 
 def backoff_s(attempts: int) -> float:
-    """How long a pod waits after so many failures."""
     return _BACKOFF.delay_s(attempts, 0) if attempts > 0 else 0.0
 
 
@@ -120,7 +127,7 @@ def by_priority(first: QueuedPod, second: QueuedPod) -> bool:
 
 
 class _TurnKey:
-    """A place in the order of the active pool. Whoever came first is first among equals.
+    """A place in the order of the active pool. Of equals the one that came first is first.
 
     The pod counts as it was when it got the place: a heap has no order any more where a place that was left moves in it.
     """
@@ -190,7 +197,7 @@ class PodQueue:
         return entry.queued if entry is not None else None
 
     def pool_of(self, uid: str) -> QueuePool | None:
-        """Where a pod is; None where it is not in the queue."""
+        """The place of a pod; None if it is not in the queue."""
         entry = self._entries.get(uid)
         return entry.pool if entry is not None else None
 
@@ -423,5 +430,5 @@ class PodQueue:
 
 
 def _needs(pod: PodInfo) -> tuple[object, ...]:
-    """What plugins go by of a pod: a change may help the pod whatever the hints say."""
+    """The parts of a pod that plugins go by: a change may help the pod whatever the hints say."""
     return pod.amount, pod.bounds, pod.pool, pod.priority, dict(pod.labels)

@@ -11,23 +11,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.status import (
-    REJECTIONS,
-    Code,
-    Status,
-    StatusError,
-    error_status,
-    is_success,
-    new_status,
-)
 from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
+    REJECTIONS,
+    Code,
     ExtensionPoint,
     NodePluginScores,
     NominatingMode,
     PostFilterResult,
     PreFilterResult,
+    Status,
+    StatusError,
+    error_status,
+    is_success,
+    new_status,
 )
 from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, Settled, go_duration
 
@@ -48,7 +46,7 @@ def quoted(name: str) -> str:
 
 
 def cause_of(status: Status) -> Exception:
-    """What a plugin failed with: the error that it named, else its texts. An answer without a meaning at its point says so."""
+    """The cause of a plugin's failure: the error that it named, else its texts. An answer without a meaning at its point says so."""
     cause = status.as_error()
     if cause is not None:
         return cause
@@ -66,7 +64,7 @@ def failed(text: str, status: Status, plugin: str = "") -> Status:
 
 @dataclass(frozen=True, slots=True)
 class PointRule:
-    """What becomes of a status that is no Success, at one point.
+    """The outcome of a status that is no Success, at one point.
 
     `text` begins the text of a failure; `{}` there is the plugin's name in quotes. A status with a code of `returned` (None: any
     status) is returned as the plugin's word. `names_failed`: a failure names its plugin as well.
@@ -77,7 +75,6 @@ class PointRule:
     names_failed: bool = False
 
     def outcome(self, plugin: str, status: Status) -> Status:
-        """The status with which the run ends."""
         if self.returned is None or status.code in self.returned:
             return status.by(plugin)
         return failed(self.text.format(quoted(plugin)), status, plugin if self.names_failed else "")
@@ -107,7 +104,7 @@ class PointAnswers(Protocol[R_co]):
         """Take an answer. Whether the run goes on."""
 
     def outcome(self) -> R_co:
-        """What the run says."""
+        """The result of the run."""
 
 
 class StatusAnswers:
@@ -307,7 +304,7 @@ def _pre_flight_failure(plugin: str, status: Status) -> Status:
 
 
 class RestoreAnswers:
-    """What each plugin keeps of a node, by plugin; the first status that is no Success ends the run."""
+    """The state that each plugin keeps of a node, by plugin; the first status that is no Success ends the run."""
 
     skipped = None
 

@@ -1,15 +1,125 @@
-"""What plugins are given and answer beside pods, nodes and statuses: points, keys, results, scores, and the events they wait for.
+"""Statuses, points, keys, results, scores, and the events that plugins wait for: what they are given and answer beside pods and nodes.
 
-Sources: seed 001, reference/kubernetes.md 1.9.
+`None` is Success wherever a status is expected, so what asks a status for something is a function here: `code_of(None)`.
+Sources: seed 001, reference/kubernetes.md 1.4 and 1.9.
 """
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from protocol.values import Value
 from scheduler.placing.core.objects import PodInfo
+
+
+class Code(enum.IntEnum):
+    """The outcome of a plugin.
+
+    The numbers of the first four are those of seed 001. Later versions of Kubernetes moved them, so numbers are never written
+    anywhere: `str` gives the name, and that is what is written.
+    """
+
+    SUCCESS = 0
+    """The plugin ran and has nothing against it."""
+    ERROR = 1
+    """The plugin failed. The pod is tried again after a back-off."""
+    UNSCHEDULABLE = 2
+    """The plugin says no; that may change."""
+    WAIT = 3
+    """At the permit point: the pod has to wait."""
+    UNSCHEDULABLE_AND_UNRESOLVABLE = 4
+    """The plugin says no, and preemption would not help."""
+    SKIP = 5
+    """The plugin has nothing to do here: its filter or score is left out, or the next plugin binds."""
+    PENDING = 6
+    """The plugin says no until somebody else has acted; the pod is tried again without a back-off."""
+
+    def __str__(self) -> str:
+        return _NAMES[self]
+
+
+_NAMES: Final = {
+    Code.SUCCESS: "Success",
+    Code.ERROR: "Error",
+    Code.UNSCHEDULABLE: "Unschedulable",
+    Code.WAIT: "Wait",
+    Code.UNSCHEDULABLE_AND_UNRESOLVABLE: "UnschedulableAndUnresolvable",
+    Code.SKIP: "Skip",
+    Code.PENDING: "Pending",
+}
+REJECTIONS: Final = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING})
+"""The codes by which a plugin says no, as opposed to failing."""
+
+
+class StatusError(Exception):
+    """A status as an exception: its text is the status's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A code and why. `code` may be a number that nobody knows, which counts as an error.
+
+    `texts` are for people; `error` is what the plugin failed with, and comes before them in `reasons`. `plugin` is set by the
+    framework: the plugin whose word this is.
+    """
+
+    code: Code | int
+    texts: tuple[str, ...] = ()
+    error: Exception | None = None
+    plugin: str = ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return self.texts if self.error is None else (str(self.error), *self.texts)
+
+    @property
+    def message(self) -> str:
+        return ", ".join(self.reasons)
+
+    def as_error(self) -> Exception | None:
+        """The status as an exception; None for Success, Wait and Skip. Source: seed 001, `AsError`."""
+        if self.code in {Code.SUCCESS, Code.WAIT, Code.SKIP}:
+            return None
+        return self.error if self.error is not None else StatusError(self.message)
+
+    def by(self, plugin: str) -> "Status":
+        """The status as the word of `plugin`."""
+        return replace(self, plugin=plugin)
+
+
+def new_status(code: Code | int, *texts: str) -> Status:
+    """A status with its texts. Source: seed 001, `NewStatus`."""
+    return Status(code, texts)
+
+
+def error_status(error: Exception | str) -> Status:
+    return Status(Code.ERROR, (error,)) if isinstance(error, str) else Status(Code.ERROR, error=error)
+
+
+def code_of(status: Status | None) -> Code | int:
+    """The code; Success for None."""
+    return status.code if status is not None else Code.SUCCESS
+
+
+def is_success(status: Status | None) -> bool:
+    return status is None or status.code == Code.SUCCESS
+
+
+def is_rejected(status: Status | None) -> bool:
+    """Whether it says no, as opposed to having failed."""
+    return status is not None and status.code in REJECTIONS
+
+
+def as_error_of(status: Status | None) -> Exception | None:
+    """The status as an exception; None for None, and where `Status.as_error` gives none. Source: seed 001, `AsError`."""
+    return status.as_error() if status is not None else None
+
+
+def message_of(status: Status | None) -> str:
+    """The reasons in one text; empty for None."""
+    return status.message if status is not None else ""
+
 
 T = TypeVar("T")
 
@@ -29,7 +139,7 @@ MAX_PERMIT_WAIT_S: Final = 15 * 60.0
 
 
 class ExtensionPoint(enum.StrEnum):
-    """Where plugins are called, in the order of a cycle. The values are the names in the configuration."""
+    """The points at which plugins are called, in the order of a cycle. The values are the names in the configuration."""
 
     PRE_ENQUEUE = "preEnqueue"
     QUEUE_SORT = "queueSort"
@@ -52,11 +162,11 @@ class ContextKey(str):
 
 
 ContextData: TypeAlias = Any
-"""What a plugin keeps there. Source: seed 001."""
+"""The value that a plugin keeps there. Source: seed 001."""
 
 
 class ActionType(enum.Flag):
-    """What has happened to an object."""
+    """A change of an object."""
 
     ADD = enum.auto()
     UPDATE = enum.auto()
@@ -94,7 +204,7 @@ class QueueingHint(enum.Enum):
 
 
 HintFunction: TypeAlias = Callable[[PodInfo, SchedulingEvent], QueueingHint]
-"""Says whether an event may help the pod that the plugin rejected. What it raises counts as `QUEUE`."""
+"""Says whether an event may help the pod that the plugin rejected. An error counts as `QUEUE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +214,58 @@ class EventWithHint:
     resource: EventResource
     action: ActionType
     hint: HintFunction | None = None
+
+
+RegisteredEvents: TypeAlias = Mapping[str, tuple[EventWithHint, ...]]
+"""The events that each plugin waits for, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintVerdict:
+    """Whether a pod is to be queued after an event; and which plugins' hints failed, which counts as `QUEUE`."""
+
+    hint: QueueingHint
+    failures: tuple[tuple[str, Exception], ...] = ()
+
+
+def hint_of(
+    registered: RegisteredEvents, pod: PodInfo, event: SchedulingEvent, rejected_by: Collection[str]
+) -> HintVerdict:
+    """Whether `event` may help a pod that these plugins rejected: where one of them waits for it and its hint does not say Skip.
+
+    A pod that no plugin rejected, or one that is not registered, is queued after every event.
+    """
+    if not rejected_by or any(name not in registered for name in rejected_by):
+        return HintVerdict(QueueingHint.QUEUE)
+    failures = []
+    for name in sorted(rejected_by):
+        for waited in registered[name]:
+            if not _is_meant(waited, event):
+                continue
+            try:
+                hint = waited.hint(pod, event) if waited.hint is not None else QueueingHint.QUEUE
+                if not isinstance(hint, QueueingHint):
+                    raise TypeError(f"a hint must be a QueueingHint, not {hint!r}")
+            except Exception as error:  # noqa: BLE001 - a hint is anybody's code
+                failures.append((name, error))
+                hint = QueueingHint.QUEUE
+            if hint is QueueingHint.QUEUE:
+                return HintVerdict(hint, tuple(failures))
+    return HintVerdict(QueueingHint.SKIP, tuple(failures))
+
+
+def is_waited_for(registered: RegisteredEvents, event: SchedulingEvent, rejected_by: Collection[str]) -> bool:
+    """Whether `hint_of` may say `QUEUE` of some pod that these plugins rejected."""
+    return (
+        not rejected_by
+        or any(name not in registered for name in rejected_by)
+        or any(_is_meant(waited, event) for name in rejected_by for waited in registered[name])
+    )
+
+
+def _is_meant(waited: EventWithHint, event: SchedulingEvent) -> bool:
+    is_same = waited.resource is event.resource or EventResource.ANY in (waited.resource, event.resource)
+    return is_same and bool(waited.action.value & event.action.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +280,7 @@ class PreFilterResult:
 
 
 class NominatingMode(enum.IntEnum):
-    """What becomes of the node that was set aside for the pod earlier."""
+    """The lot of the node that was set aside for the pod earlier."""
 
     NOOP = 0
     OVERRIDE = 1
@@ -149,3 +311,25 @@ class Endpoint:
 
     path: str
     read: Callable[[Mapping[str, str]], Any]
+
+
+def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:
+    """Scale the scores in place so that the highest one becomes 100; with `reverse` the highest one becomes 0.
+
+    If no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
+    """
+    highest = max(scores.values(), default=0)
+    for key, score in scores.items():
+        scaled = MAX_NODE_SCORE * score // highest if highest > 0 else 0
+        scores[key] = MAX_NODE_SCORE - scaled if reverse else scaled
+
+
+def out_of_range(scores: Mapping[str, int]) -> str | None:
+    """The fault of scores that were normalised; None if each is from 0 to 100."""
+    for uid, score in scores.items():
+        if not MIN_NODE_SCORE <= score <= MAX_NODE_SCORE:
+            return (
+                f"returned an invalid score {score} for reservation {uid}: must be from {MIN_NODE_SCORE} to "
+                f"{MAX_NODE_SCORE} after normalising"
+            )
+    return None

@@ -23,7 +23,7 @@ class WaitPhase(enum.Enum):
 
 
 class WaitEvent(enum.Enum):
-    """What happened to a wait."""
+    """An event in a wait."""
 
     ALLOWED_BY_ONE = "allowed-by-one-of-several"
     """A plugin allows the pod; others still make it wait."""
@@ -48,7 +48,7 @@ TABLE: Final[Mapping[tuple[WaitPhase, WaitEvent], WaitPhase | None]] = MappingPr
         **{(phase, WaitEvent.CANCELLED): None for phase in WaitPhase},
     }
 )
-"""The phase after an event. No other event has a meaning: whoever signals too late is told that nothing changed."""
+"""The phase after an event. No other event has a meaning: a signal that comes too late is told that nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def begin_wait(waits_s: Mapping[str, float]) -> PermitWait:
 
 NS_PER_S: Final = 10**9
 _SMALL: Final = ((1, "ns"), (10**3, "µs"), (10**6, "ms"), (NS_PER_S, "s"))
-"""What Go writes durations below a minute in, by the nanoseconds of one."""
+"""The units in which Go writes durations below a minute, by the nanoseconds of one."""
 
 
 def go_duration(duration_s: float) -> str:

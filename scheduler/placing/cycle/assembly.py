@@ -1,7 +1,7 @@
 """From a profile and a registry to plugins: everything that can be known is checked before any factory runs.
 
 A factory says beforehand which points its plugins extend, and of what form their args are, that is the plugin's class, or that returns
-one by its annotation. A class may have `ARGS`, a `Settings` model: its args are checked by that before any factory runs. Where the
+one by its annotation. A class may have `ARGS`, a `Settings` model: its args are checked by that before any factory runs. If the
 points of a plugin are known only once the plugin is made, the profile is checked again then, and again every fault is told.
 """
 
@@ -13,9 +13,8 @@ from typing import Final, Protocol, TypeVar, cast
 
 from hosting.registry import RegistryError, at_once
 from hosting.settings import FaultsError, Settings, check
-from scheduler.placing.core.enqueue import RegisteredEvents, events_of, plugins_with_events
 from scheduler.placing.core.handle import PluginFactory
-from scheduler.placing.core.plugin import PLAIN_METHODS, Plugin, points_of
+from scheduler.placing.core.plugin import PLAIN_METHODS, EnqueueExtensions, Plugin, points_of
 from scheduler.placing.core.profile import (
     NO_DEFAULTS,
     KnownPoints,
@@ -25,10 +24,27 @@ from scheduler.placing.core.profile import (
     common_faults,
     resolve,
 )
-from scheduler.placing.core.values import EventWithHint, ExtensionPoint
+from scheduler.placing.core.values import (
+    ActionType,
+    EventResource,
+    EventWithHint,
+    ExtensionPoint,
+    RegisteredEvents,
+)
 from scheduler.placing.plugins.registry import Registry
 
 F = TypeVar("F", bound="Assembled")
+
+
+REJECTING_POINTS: Final = (
+    ExtensionPoint.PRE_ENQUEUE,
+    ExtensionPoint.PRE_FILTER,
+    ExtensionPoint.FILTER,
+    ExtensionPoint.RESERVE,
+    ExtensionPoint.PERMIT,
+)
+"""The points at which a plugin can reject a pod so that an event may help."""
+ALL_EVENTS: Final = (EventWithHint(EventResource.ANY, ActionType.ALL),)
 
 
 class ProfileError(FaultsError):
@@ -40,7 +56,7 @@ class ProfileError(FaultsError):
 
 
 class Assembled(Protocol):
-    """What was built of a profile."""
+    """A profile with all that was built of it."""
 
     @property
     def profile(self) -> ResolvedProfile:
@@ -72,7 +88,7 @@ def check_profiles(profiles: Sequence[Profile], registry: Registry, defaults: Pr
 def of_profile(
     profile: Profile, registry: Registry, defaults: Profile = NO_DEFAULTS
 ) -> Callable[[object], Instances]:
-    """What makes the plugins of a profile for a handle: each once, with its args (None without any) and the handle.
+    """A maker of the plugins of a profile for a handle: each once, with its args (None without any) and the handle.
 
     Raises `ProfileError` with every fault when it is called.
     """
@@ -100,7 +116,7 @@ def build_frameworks(
     make: Callable[[Profile], F],
     defaults: Profile = NO_DEFAULTS,
 ) -> dict[str, F]:
-    """What `make` builds of each profile of a scheduler, by the profiles' names; `make` lays each over `defaults` as this does.
+    """The results of `make` for each profile of a scheduler, by the profiles' names; `make` lays each over `defaults` as this does.
 
     Raises `ProfileError` with every fault of all profiles: those that `check_profiles` finds before anything is built, else those
     that building shows.
@@ -139,6 +155,16 @@ def _made(
         else:
             plugins[name] = plugin
     return plugins, faults
+
+
+def plugins_with_events(profile: ResolvedProfile) -> tuple[str, ...]:
+    """The plugins that can reject a pod: those whose events count."""
+    return tuple(dict.fromkeys(name for point in REJECTING_POINTS for name in profile.points[point]))
+
+
+def events_of(plugin: Plugin) -> tuple[EventWithHint, ...]:
+    """Ask a plugin for its events: all of them for a plugin that does not say. Raises what the plugin raises."""
+    return tuple(plugin.events_to_register()) if isinstance(plugin, EnqueueExtensions) else ALL_EVENTS
 
 
 def _events(
@@ -202,7 +228,7 @@ MODEL: Final = "ARGS"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the factories of a registry say: the points and the args' models of plugins, and which cannot be loaded."""
+    """The declarations of a registry's factories: the points and the args' models of plugins, and which cannot be loaded."""
 
     points: KnownPoints
     models: Mapping[str, type[Settings]]
@@ -210,7 +236,7 @@ class Declared:
 
 
 def declared(registry: Registry, profiles: Iterable[Profile]) -> Declared:
-    """What the factories say. Only those of plugins that a profile enables are loaded."""
+    """The declarations of the factories. Only those of plugins that a profile enables are loaded."""
     points: dict[str, frozenset[ExtensionPoint] | None] = dict.fromkeys(registry.names())
     models: dict[str, type[Settings]] = {}
     faults: list[ProfileFault] = []
@@ -231,7 +257,7 @@ def declared(registry: Registry, profiles: Iterable[Profile]) -> Declared:
 
 
 def args_faults(profile: ResolvedProfile, models: Mapping[str, type[Settings]]) -> list[ProfileFault]:
-    """What is wrong with the args of the plugins that a profile enables, where there are models of them."""
+    """The faults of the args of the plugins that a profile enables, as far as there are models of them."""
     faults: list[ProfileFault] = []
     for name in profile.plugins:
         if name in models:

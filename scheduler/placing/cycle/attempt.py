@@ -8,17 +8,18 @@ import asyncio
 import random
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from hosting.backoff import Backoff
-from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.queue import Rejection
-from scheduler.placing.core.status import (
+from scheduler.placing.core.values import (
     Code,
     Status,
     error_status,
     is_rejected,
     is_success,
+    message_of,
     new_status,
 )
 from scheduler.placing.cycle.binding import Assumptions, Binding
@@ -27,9 +28,44 @@ from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
-from scheduler.placing.cycle.ports import CycleFailure, PlacingPort
-from scheduler.placing.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
+from scheduler.placing.plugins.base import MAY_BE_BOUND, RESERVATION_USED, find
 from scheduler.ports import LeadershipGuard
+
+FailureReason: TypeAlias = Literal["Unschedulable", "SchedulerError"]
+"""The reason in the pod's condition. Source: kube-scheduler."""
+SCHEDULER_ERROR: Final[FailureReason] = "SchedulerError"
+
+
+@dataclass(frozen=True, slots=True)
+class CycleFailure:
+    """Why a cycle has not bound its pod. Without a `rejection` something failed, and the pod is tried again after a back-off."""
+
+    status: Status
+    text: str
+    rejection: Rejection | None = None
+
+    @property
+    def reason(self) -> FailureReason:
+        return "Unschedulable" if self.rejection is not None else SCHEDULER_ERROR
+
+    @classmethod
+    def of(cls, status: Status) -> "CycleFailure":
+        """Something failed, or said no when it is too late to wait for an event."""
+        return cls(status, message_of(status))
+
+
+class PlacingPort(Protocol):
+    """Pods and nodes as plugins see them. `scheduler.clusters.kubernetes.placing.PlacingView` is it."""
+
+    def pod_info(self, manifest: Mapping[str, Any]) -> PodInfo:
+        """A pod. Raises `ValueError` where nobody can say how much room it needs."""
+
+    def snapshot(self) -> NodeSnapshot:
+        """Every node, now."""
+
+    def assume_pod(self, pod: PodInfo, node_name: str) -> None:
+        """Show the pod on that node for as long as the ledger keeps room for it there."""
+
 
 SCHEDULING_DEADLINE_S: Final = 30.0
 """How long the plugins may take until a node is chosen, and again until it is reserved."""
@@ -91,7 +127,7 @@ class Attempt:
         self._guard = guard
 
     def binding(self, assumptions: Assumptions) -> Binding:
-        """What follows the choice of the node. What is not bound when its block ends is undone."""
+        """All that follows the choice of the node. A pod that is not bound when its block ends is given up."""
         return Binding(self.framework, self.context, self.pod, self.node_name, assumptions, self.shared.log)
 
     # ------------------------------------------------------------ the scheduling part

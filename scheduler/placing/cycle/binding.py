@@ -1,4 +1,4 @@
-"""What follows the choice of a node, for the cycle and the kube extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
+"""From the choice of a node to the bound pod, for the cycle and the kube extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
 
 Source: reference/kubernetes.md 1.7 and 1.9.
 """
@@ -10,10 +10,10 @@ from typing import Final, Protocol, Self
 from hosting.logs import Logger
 from scheduler.placing.core import runs
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.status import Code, Status, error_status, is_success
+from scheduler.placing.core.values import Code, Status, error_status, is_success
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
-from scheduler.placing.plugins.notes import MAY_BE_BOUND, find
+from scheduler.placing.plugins.base import MAY_BE_BOUND, find
 
 PRE_FLIGHT_S: Final = 10.0
 """How long plugins may take to say whether they have anything to do before the pod is bound."""
@@ -34,7 +34,7 @@ class Assumptions(Protocol):
 class Binding:
     """One pod on its way to a node. Call `reserve`, `wait`, `prepare` and `bind` in a block `async with`, as long as each succeeds.
 
-    What is not bound when the block ends, however that ends, is undone: all that was kept is given back, in reverse order. Whoever calls
+    A pod that is not bound when the block ends, however that ends, is given up: all that was kept is given back, in reverse order. The caller
     has the deadlines, inside of the block. `wait` needs none: what is asked before the wait has its own, and so has each wait.
     """
 
@@ -91,11 +91,10 @@ class Binding:
         return await self.framework.wait_on_permit(self.pod)
 
     async def prepare(self) -> Status | None:
-        """Do what must be done before the pod is bound."""
         return await self.framework.run_pre_bind_plugins(self._context, self.pod, self.node_name)
 
     async def bind(self) -> Status | None:
-        """Bind the pod. What goes wrong after that is logged only."""
+        """Bind the pod. Later failures are logged only."""
         status = await self.framework.run(runs.BIND, self._context, self.pod, self.node_name)
         if status is not None and status.code is Code.SKIP:
             return error_status("no plugin of the profile binds pods")

@@ -1,7 +1,7 @@
-"""How plugins are called: what they answered, whose fault an error is, how long calls took, and when others have their turn.
+"""How plugins are called: their answers, whose fault an error is, how long calls took, scores of nodes and reservations normalised.
 
-Durations are plain counts, read when somebody scrapes. What is called for each node is timed for one node in ten.
-Source: reference/kubernetes.md 1.9, "Metrics".
+Durations are plain counts, read when somebody scrapes. A method that is called for each node is timed for one node in ten; loops over
+nodes give others their turn. Sources: reference/kubernetes.md 1.9, koordinator.md 1.7.
 """
 
 import asyncio
@@ -11,11 +11,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from hosting.metrics import AnyFamily, Durations, HistogramFamily
+from scheduler.placing.core import runs
+from scheduler.placing.core.handle import PluginToReservationScores
+from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation
 from scheduler.placing.core.plugin import CycleContext, Plugin
 from scheduler.placing.core.profile import ResolvedProfile
 from scheduler.placing.core.runs import PointAnswers, PointRun
-from scheduler.placing.core.status import Code, Status, is_success
-from scheduler.placing.core.values import ExtensionPoint, MaybeAwaited
+from scheduler.placing.core.values import (
+    Code,
+    ExtensionPoint,
+    MaybeAwaited,
+    NodePluginScores,
+    Status,
+    error_status,
+    is_success,
+    out_of_range,
+)
+from scheduler.placing.cycle.context import CycleState
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -39,7 +51,7 @@ def blame(error: Exception, plugin: str, point: str) -> None:
 
 
 def fault_text(error: Exception) -> str:
-    """What went wrong, in one line, with the plugin where `blame` named one."""
+    """The error in one line, with the plugin where `blame` named one."""
     blamed = [note for note in getattr(error, "__notes__", ()) if note.startswith(_BLAMED)]
     return ": ".join([*blamed, repr(error)])
 
@@ -78,7 +90,6 @@ class Timings:
         return self._calls == 1
 
     def point(self, profile: str, point: str, status: str, duration_s: float) -> None:
-        """A run of all plugins of a point is over."""
         self._points[profile, point, status].observe(duration_s)
 
     def plugin(self, plugin: str, point: str, status: str, duration_s: float) -> None:
@@ -88,7 +99,6 @@ class Timings:
         self._waits[status,].observe(duration_s)
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The durations so far."""
         return (
             _family(
                 "parley_scheduler_extension_point",
@@ -134,7 +144,6 @@ class LoopTurns:
         return self._loop.time() >= self._until_s
 
     async def give(self) -> None:
-        """Let others go on."""
         await asyncio.sleep(0)
         self._until_s = self._loop.time() + TURN_S
 
@@ -197,7 +206,7 @@ class PointCalls:
     async def changed(
         self, point: ExtensionPoint, method: str, context: CycleContext, *shown: Any
     ) -> tuple[tuple[Any, ...], Status | None]:
-        """What the transformers of a point make of what they are `shown`, one after the other; the first status that is no Success
+        """The outcome of the transformers of a point, which change what is `shown` one after the other; the first status that is no Success
         ends that."""
         for name, change in self.methods(point, method):
             *changed, status = await self.ask(method, name, change, context, *shown, is_counted=False)
@@ -209,7 +218,7 @@ class PointCalls:
     async def ask(
         self, called: str, plugin: str, method: Method, *arguments: object, is_counted: bool = True
     ) -> Any:
-        """One answer of a plugin. What it raises goes on, with the plugin's name."""
+        """One answer of a plugin. Its error goes on, with the plugin's name."""
         started_s, ended = self._now_s(), RAISED
         try:
             answer = await answered(method(*arguments))
@@ -231,3 +240,87 @@ class PointCalls:
             return answer
         finally:
             self.timings.point(self.profile.scheduler_name, name, ended, self._now_s() - started_s)
+
+
+async def weighted_scores(
+    calls: PointCalls, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
+) -> tuple[list[NodePluginScores], Status | None]:
+    """The scores of every node, normalised and with their weights; no scores where a plugin fails."""
+    turns, skipped = LoopTurns(), context.skip_score_plugins or ()
+    plugins = [each for each in calls.methods(ExtensionPoint.SCORE, "score") if each[0] not in skipped]
+    scores: dict[str, dict[str, int]] = {name: {} for name, _ in plugins}
+    failure = await _score(calls, plugins, scores, turns, context, pod, nodes)
+    if failure is not None:
+        return [], failure
+    for name, normalize in calls.methods(ExtensionPoint.SCORE, "normalize_score"):
+        if name in skipped:
+            continue
+        status = await calls.ask("normalizeScore", name, normalize, context, pod, scores[name])
+        if status is not None and not is_success(status):
+            return [], runs.NORMALIZE_RULE.outcome(name, status)
+    weighted: list[NodePluginScores] = []
+    by_plugin = [(name, by_node, calls.profile.weights[name]) for name, by_node in scores.items()]
+    for node in nodes:
+        if turns.is_due:
+            await turns.give()
+        sums = runs.weighted(node.name, by_plugin)
+        if isinstance(sums, Status):
+            return [], sums
+        weighted.append(sums)
+    return weighted, None
+
+
+async def _score(
+    calls: PointCalls,
+    plugins: Methods,
+    scores: Mapping[str, dict[str, int]],
+    turns: LoopTurns,
+    context: CycleState,
+    pod: PodInfo,
+    nodes: Sequence[NodeInfo],
+) -> Status | None:
+    """Put the scores of all nodes into `scores`, by plugin; or the failure of a plugin."""
+    for node in nodes:
+        if turns.is_due:
+            await turns.give()
+        is_timed, asked = calls.timings.is_sampled(), (context, pod, node)
+        for name, rate in plugins:
+            try:
+                answer = calls.ask("score", name, rate, *asked) if is_timed else rate(*asked)
+                score, status = answer if isinstance(answer, tuple) else await answer
+            except Exception as error:
+                blame(error, name, "score")
+                raise
+            if status is not None and not is_success(status):
+                return runs.SCORE_RULE.outcome(name, status)
+            scores[name][node.name] = score
+    return None
+
+
+async def scored_reservations(
+    calls: PointCalls,
+    context: CycleContext,
+    pod: PodInfo,
+    reservations: Sequence[Reservation],
+    node_name: str,
+) -> tuple[PluginToReservationScores, Status | None]:
+    """By plugin and UID, normalised where the plugin does that. The weight of every plugin is 1, as in the source."""
+    scores: dict[str, Mapping[str, int]] = {}
+    normalizing = dict(calls.methods(None, "normalize_reservation_score"))
+    for name, rate in calls.methods(None, "score_reservation"):
+        given: dict[str, int] = {}
+        fault: str | None = None
+        for reservation in reservations:
+            score, status = await answered(rate(context, pod, reservation, node_name))
+            if status is not None and not is_success(status):
+                fault = status.message
+                break
+            given[reservation.uid] = score
+        if fault is None and name in normalizing:
+            status = await answered(normalizing[name](context, pod, given))
+            fault = None if status is None or is_success(status) else status.message
+        fault = fault if fault is not None else out_of_range(given)
+        if fault is not None:
+            return {}, error_status(f'plugin "{name}" failed with: {fault}').by(name)
+        scores[name] = given
+    return scores, None

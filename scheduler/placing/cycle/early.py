@@ -1,6 +1,6 @@
 """The four runs of seed 001, with the codes and texts of their time, over the plugins of a framework of today.
 
-Source: reference/kubernetes.md 1.5 and 1.6. What a plugin raises goes through to the caller.
+Source: reference/kubernetes.md 1.5 and 1.6. Errors of plugins go through to the caller.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from functools import partial
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.runs import NoAnswers, PermitAnswers, PointRun, StatusAnswers
-from scheduler.placing.core.status import Code, Status, error_status, new_status
-from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.core.values import Code, ExtensionPoint, Status, error_status, new_status
 from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, go_duration
 from scheduler.placing.cycle.framework import SchedulingFramework
 

@@ -27,8 +27,7 @@ from scheduler.placing.core.handle import (
     SchedulerAdapter,
     WaitingPod,
 )
-from scheduler.placing.core.nominations import with_pod
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod, Reservation, with_pod
 from scheduler.placing.core.plugin import (
     CycleContext,
     Plugin,
@@ -37,15 +36,30 @@ from scheduler.placing.core.plugin import (
     ReservationNominator,
 )
 from scheduler.placing.core.profile import ProfileFault
-from scheduler.placing.core.reservation import Reservation
 from scheduler.placing.core.runs import PointRun
-from scheduler.placing.core.status import Code, Status, error_status, is_rejected, is_success, message_of
-from scheduler.placing.core.values import ExtensionPoint, NodePluginScores, PostFilterResult, PreFilterResult
+from scheduler.placing.core.values import (
+    Code,
+    ExtensionPoint,
+    NodePluginScores,
+    PostFilterResult,
+    PreFilterResult,
+    Status,
+    error_status,
+    is_rejected,
+    is_success,
+    message_of,
+)
 from scheduler.placing.cycle.assembly import Instances, ProfileError, initializing_faults
-from scheduler.placing.cycle.calls import PointCalls, answered, blame, outcome_of
+from scheduler.placing.cycle.calls import (
+    PointCalls,
+    answered,
+    blame,
+    outcome_of,
+    scored_reservations,
+    weighted_scores,
+)
 from scheduler.placing.cycle.context import CycleState, NotFoundError
 from scheduler.placing.cycle.hooks import SharedHooks
-from scheduler.placing.cycle.scoring import scored_reservations, weighted_scores
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 R = TypeVar("R")
@@ -70,7 +84,7 @@ class SchedulingFramework:
         self.plugins: Final = made.plugins
         """By name, in the order in which the configuration first names them."""
         self.events: Final = made.events
-        """The events that each plugin waits for (`scheduler.placing.core.enqueue.hint_of` judges by them)."""
+        """The events that each plugin waits for (`scheduler.placing.core.values.hint_of` judges by them)."""
         self.calls: Final = PointCalls(made.profile, made.plugins, shared.timings, shared.ports.clock)
         self._timings: Final = shared.timings
         self._nominations: Final = shared.nominations
@@ -94,11 +108,9 @@ class SchedulingFramework:
     # ------------------------------------------------------------ for the queue
 
     def pre_enqueue_plugins(self) -> tuple[PreEnqueuePlugin, ...]:
-        """The plugins that may keep a pod out of the queue."""
         return cast("tuple[PreEnqueuePlugin, ...]", self.calls.plugins_at(ExtensionPoint.PRE_ENQUEUE))
 
     def queue_sort_less(self, first: QueuedPod, second: QueuedPod) -> bool:
-        """Whether `first` goes before `second`."""
         (sort,) = self.calls.plugins_at(ExtensionPoint.QUEUE_SORT)
         return cast("QueueSortPlugin", sort).less(first, second)
 
@@ -169,7 +181,7 @@ class SchedulingFramework:
         return self.shared.ports.clock()
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
-        """What this cycle has found out so far; a new diagnosis where nobody has begun the cycle."""
+        """The findings of this cycle so far; a new diagnosis where nobody has begun the cycle."""
         try:
             found: Diagnosis = context.read(DIAGNOSIS_KEY)
         except NotFoundError:
@@ -324,7 +336,7 @@ class SchedulingFramework:
     ) -> tuple[PostFilterResult | None, Status | None]:
         """When no node is left: the diagnosis is kept, plugins may make room, and after_post_filter of each is told.
 
-        A suggestion, where anybody made one, joins the status. What after_post_filter raises is logged: it cannot change the outcome.
+        A suggestion, where anybody made one, joins the status. Errors of after_post_filter are logged: they cannot change the outcome.
         """
         found = self.record_rejection(context, pod, statuses)
         result, status = await self.run(runs.POST_FILTER, context, pod, statuses)
@@ -420,7 +432,7 @@ class SchedulingFramework:
     async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
         """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip.
 
-        Where all skip nothing is written, and that is Success.
+        If all skip nothing is written, and that is Success.
         """
         if not self.calls.methods(ExtensionPoint.PRE_BIND, "apply_patch"):
             return await self.run(runs.PRE_BIND, context, pod, node_name)

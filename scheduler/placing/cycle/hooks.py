@@ -1,4 +1,4 @@
-"""What the frameworks of all profiles of a scheduler share: handlers, nominations, monitor, diagnoses, pages.
+"""The common part of the frameworks of all profiles of a scheduler: handlers, nominations, monitor, diagnoses, pages.
 
 The plugins of any profile reach it through their handle; the cycle and the daemon call it themselves.
 """
@@ -12,17 +12,20 @@ from typing import Any, Final, TypeAlias, TypeVar
 from hosting import server
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family
-from scheduler.placing.core.diagnosis import DebugFlags, DiagnosisStore
+from scheduler.placing.core.diagnosis import (
+    PERIOD_S,
+    DebugFlags,
+    DiagnosisStore,
+    SchedulingMonitor,
+    SlowCycle,
+)
 from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
-from scheduler.placing.core.monitor import PERIOD_S, SchedulingMonitor, SlowCycle
-from scheduler.placing.core.nominations import NominatedPods
-from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo, Reservation
 from scheduler.placing.core.plugin import NextPodPlugin, Plugin
-from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import Status
 from scheduler.placing.cycle.calls import Timings
+from scheduler.placing.cycle.context import WaitingPods
 from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
-from scheduler.placing.cycle.waiting_pods import WaitingPods
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 H = TypeVar("H", bound=Callable[..., object])
@@ -102,7 +105,7 @@ def no_reservations(node_name: str) -> Sequence[Reservation]:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderPorts:
-    """What plugins may reach through their handle.
+    """The ports that plugins may reach through their handle.
 
     `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
     there is no API server.
@@ -117,7 +120,7 @@ class ExtenderPorts:
 
 
 class SharedHooks:
-    """What the frameworks share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
+    """The common part of the frameworks. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class SharedHooks:
             return None
 
     def dequeued(self, pod: PodInfo) -> None:
-        """The pod left the queue. Where no cycle begins for it soon, the monitor drops it."""
+        """The pod left the queue. If no cycle begins for it soon, the monitor drops it."""
         self.monitor.dequeued(pod.uid, pod.name, self.ports.clock())
 
     async def failed(self, pod: PodInfo, status: Status, handle: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""What the scheduling plugins show over HTTP, below `/v1/scheduling`: read-only pages, and the switches of the debug output.
+"""The pages of scheduling plugins over HTTP, below `/v1/scheduling`: read-only, and the switches of the debug output.
 
 Source: reference/koordinator.md 1.9. A plugin's page is `/v1/scheduling/plugins/{plugin}` and the path of its `Endpoint`.
 """
@@ -27,10 +27,8 @@ from protocol.pages import (
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.placing.core.diagnosis import MOST_NODES, DebugFlags, Diagnosis, DiagnosisStore
-from scheduler.placing.core.nominations import NominatedPods
-from scheduler.placing.core.objects import NodeInfo
+from scheduler.placing.core.objects import NodeInfo, NominatedPods, Reservation, shown_reservation
 from scheduler.placing.core.plugin import APIServiceProvider, Plugin
-from scheduler.placing.core.reservation import Reservation, shown_reservation
 from scheduler.placing.core.values import Endpoint
 
 PREFIX: Final = "/v1/scheduling"
@@ -133,7 +131,7 @@ def _failed(detail: str) -> server.Reply:
 
 
 class FlagsBody(Settings):
-    """The body of `PUT /v1/scheduling/debug`. What is left out is switched off."""
+    """The body of `PUT /v1/scheduling/debug`. Switches that are left out are off."""
 
     scores: Annotated[int, Field(ge=0, le=MOST_NODES)] = 0
     filters: bool = False
@@ -244,19 +242,13 @@ def _shown_diagnosis(diagnosis: Diagnosis) -> DiagnosisShown:
         post_filter_message=diagnosis.post_filter_message,
         suggestion=diagnosis.suggestion,
         failures=tuple(
-            FailureShown(
-                reason=failure.reason,
-                plugin=failure.plugin,
-                preemption_might_help=failure.preemption_might_help,
-                nodes=failure.nodes,
-            )
-            for failure in diagnosis.failures
+            msgspec.convert(each, FailureShown, from_attributes=True) for each in diagnosis.failures
         ),
     )
 
 
 def _shown_flags(flags: DebugFlags) -> DebugFlagsShown:
-    return DebugFlagsShown(scores=flags.scores, filters=flags.filters)
+    return msgspec.convert(flags, DebugFlagsShown, from_attributes=True)
 
 
 def _amount(amount: Resources) -> AmountShown:

@@ -10,19 +10,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from hosting.metrics import AnyFamily, Family
-from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.handle import SchedulerCache, SchedulingQueue
 from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import PodQueue, QueuePool, Rejection, by_priority
-from scheduler.placing.core.status import Code, Status, error_status, is_success, new_status
-from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
-from scheduler.placing.cycle.attempt import Attempt, Frameworks
+from scheduler.placing.core.values import (
+    ActionType,
+    Code,
+    EventResource,
+    RegisteredEvents,
+    SchedulingEvent,
+    Status,
+    error_status,
+    is_success,
+    new_status,
+)
+from scheduler.placing.cycle.attempt import Attempt, CycleFailure, Frameworks, PlacingPort
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import SharedHooks
-from scheduler.placing.cycle.ports import CycleFailure, OutcomeReporter, PlacingPort
 from scheduler.ports import LeadershipGuard, SoleScheduler
 
 MAX_BINDING: Final = 1000
@@ -32,6 +39,16 @@ END_S: Final = 5.0
 """How long calls that bind may take to end when the scheduler ends. The binder's own deadline is shorter."""
 FAILURE_DEADLINE_S: Final = 30.0
 """How long what plugins do about a failure may take."""
+
+
+class OutcomeReporter(Protocol):
+    """Tells people what became of pods. Calls never wait and never fail."""
+
+    def scheduled(self, pod: PodInfo, node_name: str) -> None:
+        """The pod was bound to that node."""
+
+    def failed(self, pod: PodInfo, failure: CycleFailure) -> None:
+        """The pod has no node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,6 @@ class PodScheduler:
             self._changed.set()
 
     def activate(self, uids: Sequence[str]) -> None:
-        """Give these pods their turn as soon as possible."""
         self.queue.activate(uids, self._clock())
         self._changed.set()
 
@@ -137,7 +153,7 @@ class PodScheduler:
             await self._end()
 
     async def _end(self) -> None:
-        """Nobody waits for a permit any more. Calls that bind are let end: whoever leads next must find the pods bound, or not."""
+        """Nobody waits for a permit any more. Calls that bind are let end: the next leader must find the pods bound, or not."""
         ways = tuple(self._on_their_way.values())
         for each in ways:
             if not each.attempt.is_sending:
@@ -199,7 +215,7 @@ class PodScheduler:
             del self._on_their_way[uid]
 
     async def _bind(self, attempt: Attempt, reserved: "asyncio.Future[None]") -> None:
-        """What follows the choice of a node. `reserved` is set when the next cycle may begin."""
+        """All that follows the choice of a node. `reserved` is set when the next cycle may begin."""
         shared, pod = attempt.shared, attempt.pod
         try:
             async with attempt.binding(_Assumptions(self._view, shared)) as binding:
@@ -273,7 +289,6 @@ class PodScheduler:
     # ------------------------------------------------------------ figures
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The metrics."""
         counts = self.queue.counts()
         pods = tuple(((pool.value,), float(counts[pool])) for pool in QueuePool)
         faults = (
@@ -317,7 +332,7 @@ class _Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class _Adapter:
-    """What plugins may ask of the scheduler: its cache, and its queue."""
+    """The scheduler as plugins may ask it: its cache, and its queue."""
 
     scheduler: PodScheduler
 

@@ -9,21 +9,42 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from protocol.texts import clean
 from protocol.wire import PodName
-from scheduler.placing.core.status import Status, is_success, message_of
-from scheduler.placing.cycle.binding import Binding
+from scheduler.placing.core.objects import NodeSnapshot, PodInfo
+from scheduler.placing.core.values import Status, is_success, message_of
+from scheduler.placing.cycle.binding import Assumptions, Binding
 from scheduler.placing.cycle.calls import fault_text
 from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes
 from scheduler.placing.kube_extender.messages import ExtenderBindingArgs
-from scheduler.placing.kube_extender.ports import Scheduling
 from scheduler.ports import BINDING_SETTLES_S, ClusterUnreachableError, LeadershipGuard, NotLeadingError
+
+
+class Scheduling(Assumptions, Protocol):
+    """The scheduler's profiles, and the cluster as it is now. Only `read_pod` and `catch_up` wait."""
+
+    def framework_of(self, scheduler_name: str) -> SchedulingFramework:
+        """The profile of that name; the extender's default profile where there is none."""
+
+    def snapshot(self) -> NodeSnapshot:
+        """All nodes that the ledger knows, as they are now."""
+
+    def pod_info(self, manifest: Manifest) -> PodInfo:
+        """A pod as plugins see it. Raises `ValueError` for one that cannot be read."""
+
+    async def read_pod(self, pod: PodName) -> Manifest | None:
+        """The pod as the API server has it now. Raises `ClusterUnreachableError`."""
+
+    async def catch_up(self) -> None:
+        """Bring the ledger up to date with what the cluster has accepted by now; as it is, where that takes too long."""
+
 
 T = TypeVar("T")
 MAX_BINDS: Final = 256
@@ -94,7 +115,6 @@ class Binds:
         return sum(now_s < doubt.settled_s for doubt in self._doubts.values())
 
     def show(self, pod: Manifest) -> None:
-        """This pod may be bound soon."""
         _remember(self._shown, objects.uid(pod), pod)
 
     async def bind(self, asked: ExtenderBindingArgs) -> str:
@@ -258,7 +278,6 @@ def _check(status: Status | None) -> None:
 
 
 def scheduler_name(manifest: Manifest) -> str:
-    """The name by which a pod chooses its profile."""
     return str((manifest.get("spec") or {}).get("schedulerName") or "")
 
 

@@ -1,4 +1,4 @@
-"""The port that kube-scheduler calls. It is apart from the port of agents: whoever may call it binds pods.
+"""The port that kube-scheduler calls, and its options on the command line. It is apart from the port of agents: its callers bind pods.
 
 kube-scheduler can show a client certificate and nothing else, no token. So other machines are let in with a certificate of an authority that was
 named for that, and without one the port is there for this machine only.
@@ -7,19 +7,24 @@ named for that, and without one the port is there for this machine only.
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypedDict, TypeVar
+
+import click
 
 from hosting.addresses import endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
+from hosting.options import FiniteRange
 from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, problem
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError, TlsFiles
 from protocol.reasons import ErrorCode
+from scheduler.placing.kube_extender.operations import VERBS
 from scheduler.placing.kube_extender.service import HTTP_TIMEOUT_S, MAX_BODY_BYTES, PREFIX
-from scheduler.placing.kube_extender.stats import VERBS
 
 LOOK_AT_FILES_S: Final = 30.0
 """How often certificates are looked at."""
@@ -31,7 +36,7 @@ MARGIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """Where to listen (port 0: any free one), and with which certificates; without any it is plain HTTP, for this machine only.
+    """The address to listen on (port 0: any free one) and the certificates; without any it is plain HTTP, for this machine only.
 
     `timeout_s` is kube-scheduler's `httpTimeout`. Raises `ValueError` for a port that anybody could call.
     """
@@ -89,7 +94,12 @@ class ExtenderListener:
 
     def answer_from(self, routes: tuple[Route, ...] | None) -> None:
         """Answer by these routes, those of an `ExtenderService`, from now on; None: this process does not lead."""
-        self.server.route(tuple(map(_guarded, routes)) if routes is not None else self._not_leading())
+        if routes is None:
+            self.server.route(self._not_leading())
+            return
+        self.server.route(
+            tuple(replace(each, handler=partial(_without_origin, each.handler)) for each in routes)
+        )
 
     def _tell_refused(self, why: str) -> None:
         """kube-scheduler is told of a certificate that is not believed as the end of the connection, and nothing more."""
@@ -117,10 +127,6 @@ class ExtenderListener:
         return tuple(Route("POST", f"{PREFIX}/{verb}", _refuse, MAX_BODY_BYTES) for verb in VERBS)
 
 
-def _guarded(route: Route) -> Route:
-    return replace(route, handler=partial(_without_origin, route.handler))
-
-
 async def _without_origin(handler: Handler, request: Request) -> Reply | HangUp:
     """A page in a browser on this machine, which may be anybody's, binds no pods."""
     if "origin" in request.headers:
@@ -130,3 +136,88 @@ async def _without_origin(handler: Handler, request: Request) -> Reply | HangUp:
 
 async def _refuse(_: Request) -> Reply:
     return problem(503, ErrorCode.NOT_LEADER, "this scheduler does not lead")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+LOOPBACK: Final = "127.0.0.1"
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+class ExtenderOptions(TypedDict):
+    """The options of `extender_options`."""
+
+    mode: str
+    extender_port: int | None
+    extender_host: str
+    extender_certificate: Path | None
+    extender_key: Path | None
+    extender_client_ca: Path | None
+    extender_timeout_s: float
+
+
+def extender_options(command: F) -> F:
+    for option in reversed(
+        (
+            click.option(
+                "--mode",
+                type=click.Choice(["permits", "extender", "full"]),
+                default="extender",
+                show_default=True,
+                help="What is decided on Kubernetes: growth only; also where pods go, for an unmodified kube-scheduler; or that, and "
+                "pods that name this scheduler are placed and bound here.",
+            ),
+            click.option(
+                "--extender-port",
+                type=click.IntRange(0, 65535),
+                help="Port for the calls of kube-scheduler (0: any free); without it there are none.",
+            ),
+            click.option(
+                "--extender-host",
+                default=LOOPBACK,
+                show_default=True,
+                help="Address to listen on for them. Beyond this machine's own, the next three are needed.",
+            ),
+            click.option("--extender-certificate", type=FILE, help="Certificate (PEM) of that port."),
+            click.option("--extender-key", type=FILE, help="Its key (PEM)."),
+            click.option(
+                "--extender-client-ca",
+                type=FILE,
+                help="Authorities (PEM) of those who may call: their certificate lets anybody bind pods.",
+            ),
+            click.option(
+                "--extender-timeout",
+                "extender_timeout_s",
+                type=FiniteRange(min=1, max=60),
+                default=HTTP_TIMEOUT_S,
+                show_default=True,
+                metavar="SECONDS",
+                help="The httpTimeout of kube-scheduler's configuration; answers are given in 80 % of that.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def listener_settings(options: ExtenderOptions) -> ListenerSettings | None:
+    """The extender's listener; None if it does not listen. Raises `click.UsageError` if options do not go together."""
+    certificate, key = options["extender_certificate"], options["extender_key"]
+    authority, port = options["extender_client_ca"], options["extender_port"]
+    files = TlsFiles(certificate, key, client_ca=authority)
+    if port is None:
+        if files.paths():
+            raise click.UsageError(
+                "--extender-certificate, --extender-key, --extender-client-ca: only with --extender-port"
+            )
+        if options["extender_host"] != LOOPBACK:
+            raise click.UsageError("--extender-host: only with --extender-port")
+        return None
+    if options["mode"] == "permits":
+        raise click.UsageError("--extender-port: not with --mode permits")
+    try:
+        return ListenerSettings(
+            port, options["extender_host"], files if files.paths() else None, options["extender_timeout_s"]
+        )
+    except ValueError as error:
+        needed = "--extender-certificate, --extender-key, --extender-client-ca"
+        raise click.UsageError(f"--extender-host: {error} ({needed})") from None

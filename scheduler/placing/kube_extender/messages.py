@@ -1,21 +1,27 @@
-"""What kube-scheduler and an extender say to each other. Source: `k8s.io/kube-scheduler/extender/v1`, reference/kubernetes.md 2.
+"""The messages between kube-scheduler and an extender, and how verdicts of plugins become answers. Computes only.
 
 The keys are the capitalised names of Go's fields. Like Go, readers take them in any case, take null for what was left out, and ignore
 what they do not know. Pods are kept as the objects that they are, and nodes as the bytes that came: a typed model would lose fields.
+Source: `k8s.io/kube-scheduler/extender/v1`, reference/kubernetes.md 2.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from hosting.kubernetes.resources import Manifest
-from protocol.values import Value
+from protocol.texts import clean
+from protocol.values import ZERO, Value
+from scheduler.permits.core.model import Kind
+from scheduler.placing.core.diagnosis import brief
+from scheduler.placing.core.objects import NodeInfo
+from scheduler.placing.core.values import Code, Status, new_status
 
 T = TypeVar("T")
 REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What a decoder raises: `ValueError` for texts that are no UTF-8, `RecursionError` for what is nested too deep."""
+"""The errors of a decoder: `ValueError` for texts that are no UTF-8, `RecursionError` for what is nested too deep."""
 
 
 class MessageError(Exception):
@@ -132,7 +138,7 @@ class _Meta(Value, frozen=True):
 
 
 class _Head(Value, frozen=True):
-    """What must be known of any object."""
+    """The least that any object must tell."""
 
     metadata: _Meta
 
@@ -267,7 +273,9 @@ def read_preemption(body: bytes) -> ExtenderPreemptionArgs:
         fields.fault("NodeNameToVictims, NodeNameToMetaVictims", "exactly one of them must be there")
     victims = {}
     for name, raw in (metas or {}).items():
-        victims[name] = _victims(fields.inner(f"NodeNameToMetaVictims.{name}", raw), _uid_of_meta)
+        victims[name] = _victims(
+            fields.inner(f"NodeNameToMetaVictims.{name}", raw), lambda pod: pod.text("UID")
+        )
     for name, raw in (whole or {}).items():
         victims[name] = _victims(fields.inner(f"NodeNameToVictims.{name}", raw), _uid_of_pod)
     return _checked(fields, ExtenderPreemptionArgs(pod, victims))
@@ -279,12 +287,82 @@ def _victims(fields: _Fields, uid_of: Callable[[_Fields], str]) -> Victims:
     return Victims(uids, fields.optional("NumPDBViolations", int) or 0)
 
 
-def _uid_of_meta(fields: _Fields) -> str:
-    return fields.text("UID")
-
-
 def _uid_of_pod(fields: _Fields) -> str:
     found = fields.required("metadata", _Meta, _NO_HEAD.metadata)
     if not found.uid:
         fields.fault("metadata.uid", "must be there")
     return found.uid
+
+
+MAX_EXTENDER_SCORE: Final = 10
+"""The best score of an extender; kube-scheduler stretches it to 100."""
+MOST_NODES_IN_FULL: Final = 10
+"""With more nodes than that, reasons are brief."""
+MAX_TEXT: Final = 1024
+"""Characters of a reason; kube-scheduler joins those of all nodes to one text."""
+UNKNOWN_NODE: Final = new_status(
+    Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) are not in Parley's ledger yet"
+).by("ledger")
+"""Nothing may be placed where nobody counts, and no preemption would change that."""
+
+
+def failed_nodes(
+    asked: Sequence[str], known: Collection[str], statuses: Mapping[str, Status]
+) -> dict[str, Status]:
+    """The status of each node that was asked for and is dropped, in the order in which they were asked for."""
+    found = {name: UNKNOWN_NODE if name not in known else statuses.get(name) for name in asked}
+    return {name: status for name, status in found.items() if status is not None}
+
+
+def texts(failed: Mapping[str, Status], *, are_resolvable: bool) -> dict[str, str]:
+    """Why nodes are dropped: those where preemption may help, or the others.
+
+    kube-scheduler counts nodes by their whole text and writes all of them to the pod's status: of many nodes each reason is
+    told without what is peculiar to the node.
+    """
+    is_brief = len(failed) > MOST_NODES_IN_FULL
+    return {
+        name: clean(_text(status, is_brief=is_brief), MAX_TEXT)
+        or f"rejected by {status.plugin or 'a plugin'}"
+        for name, status in failed.items()
+        if (status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE) is are_resolvable
+    }
+
+
+def _text(status: Status, *, is_brief: bool) -> str:
+    return ", ".join(map(brief, status.reasons)) if is_brief else status.message
+
+
+def priorities(asked: Iterable[str], totals: Mapping[str, int], best: int) -> list[HostPriority]:
+    """The score of each node that was asked for, 0 to 10, where `best` is the highest total that there can be.
+
+    Nodes without a total have 0, the same as kube-scheduler takes for hosts that are left out.
+    """
+    scores = {total: _scaled(total, best) for total in {0, *totals.values()}}  # many nodes are alike
+    return [HostPriority(name, scores[totals.get(name, 0)]) for name in asked]
+
+
+def _scaled(total: int, best: int) -> int:
+    """`total` of `best` in tenths, halves up."""
+    in_range = min(max(total, 0), best)
+    return (2 * in_range * MAX_EXTENDER_SCORE + best) // (2 * best) if best > 0 else 0
+
+
+def without_pods(node: NodeInfo, uids: Collection[str], generation: int) -> NodeInfo:
+    """The node as if these pods had left it. `generation` is another one than that of any node that there is.
+
+    A VM that is migrating frees nothing: the move keeps its room until it has ended.
+    """
+    gone = {
+        holder
+        for holder, row in node.rows.items()
+        if holder.uid in uids and holder.kind is not Kind.RESERVATION and not row.is_migrating
+    }
+    freed = sum((node.rows[holder].reserved for holder in gone), start=ZERO)
+    return replace(
+        node,
+        reserved=node.reserved - freed,
+        rows={holder: row for holder, row in node.rows.items() if holder not in gone},
+        pods=tuple(pod for pod in node.pods if pod.holder not in gone),
+        generation=generation,
+    )

@@ -1,13 +1,19 @@
-"""What the OpenAPI document of the extender's port says. The messages are Kubernetes' own, `k8s.io/kube-scheduler/extender/v1`.
+"""The verbs of the extender's port as others see them: counted, for the metrics, and described, for its OpenAPI document.
 
-The structs here are for the document alone: the readers (`messages`) take more, as Go does, and keep Pods and Nodes as they came.
+The names of the metrics are listed in docs/reference/metrics.md. The structs here are for the document alone, as the messages are
+Kubernetes' own: the readers (`messages`) take more, as Go does, and keep Pods and Nodes as they came.
 """
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
 
+from hosting.metrics import AnyFamily, Durations, Family, HistogramFamily
 from hosting.problems import DocumentedAnswer, Operation
+from scheduler.placing.core.values import Code, Status
 from scheduler.placing.kube_extender.messages import (
     ExtenderBindingResult,
     ExtenderFilterResult,
@@ -19,7 +25,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _NodeMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known of a node."""
+    """The least that a node must tell."""
 
     name: str
 
@@ -31,7 +37,7 @@ class _CalledNode(msgspec.Struct, frozen=True):
 
 
 class _PodMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known of a pod."""
+    """The least that a pod must tell."""
 
     name: str
     uid: _Text
@@ -139,3 +145,67 @@ BIND: Final = Operation(
     examples={"a pod": {"PodName": "web", "PodNamespace": "default", "PodUID": "0d9c", "Node": "a"}},
     problems=_PROBLEMS,
 )
+
+
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
+
+
+@dataclass(slots=True)
+class ExtenderStats:
+    """Plain counters, read when somebody scrapes."""
+
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By verb and outcome: ok, refused, failed, late, overloaded, malformed, not-leader."""
+    durations: dict[str, Durations] = field(default_factory=lambda: {verb: Durations() for verb in VERBS})
+    """From a call's bytes to its answer, by verb."""
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Nodes that filter dropped, by the plugin that rejected them and the code of its status."""
+
+    def drop(self, failed: Mapping[str, Status]) -> None:
+        for status in failed.values():
+            code = status.code
+            self.dropped[status.plugin, str(code) if isinstance(code, Code) else "unknown"] += 1
+
+    def families(self, *, under_way: int, in_doubt: int, refused: int, told: int) -> Iterator[AnyFamily]:
+        """Every metric with its samples now: numbers of binds, of pods that wait for room, and how often kube-scheduler was told of some."""
+        yield Family(
+            "counter",
+            "parley_scheduler_extender_calls",
+            "Calls of kube-scheduler by verb and outcome",
+            ("verb", "outcome"),
+            tuple((key, value) for key, value in self.calls.items()),
+        )
+        yield HistogramFamily(
+            "parley_scheduler_extender_seconds",
+            "From the bytes of a call to its answer",
+            tuple(((verb,), durations.now()) for verb, durations in self.durations.items()),
+            ("verb",),
+        )
+        yield Family(
+            "counter",
+            "parley_scheduler_extender_nodes_dropped",
+            "Nodes that filter dropped, by plugin and code",
+            ("plugin", "code"),
+            tuple((key, value) for key, value in self.dropped.items()),
+        )
+        yield Family(
+            "gauge",
+            "parley_scheduler_extender_binds",
+            "Binds for which room is kept: under way, or ended without that anybody knows whether the pod was bound",
+            ("state",),
+            ((("under-way",), float(under_way)), (("in-doubt",), float(in_doubt))),
+        )
+        yield Family(
+            "gauge",
+            "parley_scheduler_extender_refused_pods",
+            "Pods that were refused and wait for something to happen that helps",
+            (),
+            (((), float(refused)),),
+        )
+        yield Family(
+            "counter",
+            "parley_scheduler_extender_room_freed",
+            "How often kube-scheduler was told to try a refused pod again",
+            (),
+            (((), float(told)),),
+        )

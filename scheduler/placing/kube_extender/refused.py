@@ -1,7 +1,7 @@
 """The pods that were refused here, until kube-scheduler should try them again: computes only.
 
 kube-scheduler tries a pod again when something happens that kube-scheduler sees: not when a VM's permit falls, a pool is raised, or room
-that was kept is given back. What may help a pod is decided as in full mode, by the queue and the events that plugins wait for.
+that was kept is given back. The events that may help a pod are found as in full mode, by the queue and the events that plugins wait for.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,8 +19,7 @@ from scheduler.placing.core.queue import (
     Rejection,
     by_priority,
 )
-from scheduler.placing.core.status import Code, Status, new_status
-from scheduler.placing.core.values import SchedulingEvent
+from scheduler.placing.core.values import Code, SchedulingEvent, Status, new_status
 
 MAX_REFUSED: Final = 500
 """Pods that are remembered: an event is held against each of them, some 25 µs, while agents wait.
@@ -47,7 +46,7 @@ class RefusedPods:
         """The pods, by UID, that were refused for want of `VICTIMS`."""
         self._largest = ZERO
         self.looks = 0
-        """How often something has happened. Whoever begins to judge a pod keeps the number for `refused`."""
+        """How often something has happened. Keep the number when a pod begins to be judged, for `refused`."""
         self.told_total = 0
         """How often kube-scheduler was told to try a pod again."""
 
@@ -60,7 +59,7 @@ class RefusedPods:
         return bool(self._told) or len(self._queue) > 0
 
     def refused(self, pod: PodInfo, reasons: Collection[str], looks: int, now_s: float) -> None:
-        """A pod was refused, by these plugins or for want of `VICTIMS`. What happened since `looks` may have been missed by them."""
+        """A pod was refused, by these plugins or for want of `VICTIMS`. They may have missed events since `looks`."""
         self._told.pop(pod.uid, None)
         self._for_victims.discard(pod.uid)
         if VICTIMS in reasons:
@@ -127,7 +126,7 @@ class RefusedPods:
             self._queue.failed(uid, None, now_s)
 
     def recover(self, now_s: float) -> None:
-        """Whoever told kube-scheduler has been interrupted."""
+        """The task that told kube-scheduler was interrupted."""
         self.failed(self._queue.in_flight(), now_s)
 
     def _gate(self, pod: PodInfo) -> Status | None:

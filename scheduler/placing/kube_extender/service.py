@@ -1,6 +1,6 @@
 """The verbs of the extender, over HTTP: filter, prioritize, preempt and bind. Source: reference/kubernetes.md 2.
 
-Filter, prioritize and preempt have no side effects; they judge the cluster as it is in that moment. What goes wrong here is an answer with
+Filter, prioritize and preempt have no side effects; they judge the cluster as it is in that moment. A failure here is an answer with
 status 200 and an `Error`, where the verb has one: kube-scheduler shows that text in an Event of the pod. A process that does not
 lead answers 503.
 """
@@ -21,16 +21,21 @@ from protocol.reasons import ErrorCode
 from protocol.texts import clean
 from protocol.values import Value
 from scheduler.placing.core import runs
-from scheduler.placing.core.enqueue import RegisteredEvents
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.status import Status, is_rejected, is_success, message_of
-from scheduler.placing.core.values import MAX_NODE_SCORE
+from scheduler.placing.core.values import (
+    MAX_NODE_SCORE,
+    RegisteredEvents,
+    Status,
+    is_rejected,
+    is_success,
+    message_of,
+)
 from scheduler.placing.cycle.calls import fault_text
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes, score_nodes
-from scheduler.placing.kube_extender import messages, operations, verdicts
-from scheduler.placing.kube_extender.binds import Binds, scheduler_name
+from scheduler.placing.kube_extender import messages, operations
+from scheduler.placing.kube_extender.binds import Binds, Scheduling, scheduler_name
 from scheduler.placing.kube_extender.messages import (
     ExtenderArgs,
     ExtenderBindingResult,
@@ -41,9 +46,8 @@ from scheduler.placing.kube_extender.messages import (
     MetaPod,
     MetaVictims,
 )
-from scheduler.placing.kube_extender.ports import Scheduling
+from scheduler.placing.kube_extender.operations import ExtenderStats
 from scheduler.placing.kube_extender.refused import VICTIMS, RefusedPods
-from scheduler.placing.kube_extender.stats import ExtenderStats
 from scheduler.ports import LeadershipGuard, NotLeadingError
 
 PREFIX: Final = "/extender/v1"
@@ -62,7 +66,7 @@ class CannotSayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What one call goes by: a pod, its profile, and the nodes as they are now."""
+    """The basis of one call: a pod, its profile, and the nodes as they are now."""
 
     pod: PodInfo
     framework: SchedulingFramework
@@ -134,7 +138,6 @@ class ExtenderService:
         return (*verbs, openapi.route("Parley extender", version, verbs, "/extender/v1/openapi.json"))
 
     def families(self) -> tuple[AnyFamily, ...]:
-        """The metrics."""
         return tuple(
             self.stats.families(
                 under_way=len(self._binds),
@@ -145,7 +148,7 @@ class ExtenderService:
         )
 
     async def close(self) -> None:
-        """Begin no bind any more, and let those under way end: whoever leads next must find them bound, or not."""
+        """Begin no bind any more, and let those under way end: the next leader must find them bound, or not."""
         await self._binds.close()
 
     # ------------------------------------------------------------ any call
@@ -227,8 +230,8 @@ class ExtenderService:
         result = ExtenderFilterResult(
             nodes=None if args.nodes is None else messages.node_list(args.nodes[name] for name in left),
             node_names=left if args.nodes is None else None,
-            failed_nodes=verdicts.texts(failed, are_resolvable=True),
-            failed_and_unresolvable_nodes=verdicts.texts(failed, are_resolvable=False),
+            failed_nodes=messages.texts(failed, are_resolvable=True),
+            failed_and_unresolvable_nodes=messages.texts(failed, are_resolvable=False),
         )
         return "ok" if left else "refused", messages.encode(result)
 
@@ -239,7 +242,7 @@ class ExtenderService:
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        failed = verdicts.failed_nodes(args.node_names, attempt.nodes, found.statuses)
+        failed = messages.failed_nodes(args.node_names, attempt.nodes, found.statuses)
         if len(failed) == len(args.node_names):
             attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
         else:
@@ -247,7 +250,7 @@ class ExtenderService:
         return attempt.pod, failed
 
     def _filter_fails(self, why: str) -> server.Reply:
-        return _json(ExtenderFilterResult(error=clean(why, verdicts.MAX_TEXT)))
+        return _json(ExtenderFilterResult(error=clean(why, messages.MAX_TEXT)))
 
     # ------------------------------------------------------------ prioritize
 
@@ -260,7 +263,7 @@ class ExtenderService:
         skipped = attempt.context.skip_score_plugins or ()
         weights = attempt.framework.profile.weights.items()
         best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
-        return "ok", messages.encode(verdicts.priorities(args.node_names, scored.scores, best))
+        return "ok", messages.encode(messages.priorities(args.node_names, scored.scores, best))
 
     def _resumed(self, manifest: Manifest) -> _Attempt | None:
         """The attempt of the filter before, once, with what its pre-filter has noted; None for another pod or other nodes than then."""
@@ -318,7 +321,7 @@ class ExtenderService:
     async def _fits_without(self, attempt: _Attempt, args: ExtenderPreemptionArgs, node: NodeInfo) -> bool:
         """Whether the pod could be on the node once the victims have left it."""
         uids = frozenset(args.victims[node.name].uids)
-        trial = verdicts.without_pods(node, uids, next(self._trials))
+        trial = messages.without_pods(node, uids, next(self._trials))
         context, framework, pod = attempt.context.clone(), attempt.framework, attempt.pod
         left = {each.uid for each in trial.pods}
         for victim in node.pods:
@@ -340,11 +343,11 @@ class ExtenderService:
         said = await self._binds.bind(asked)
         if not said:
             self.refused.gone(asked.uid)
-        shown = clean(said, verdicts.MAX_TEXT)
+        shown = clean(said, messages.MAX_TEXT)
         return "refused" if said else "ok", messages.encode(ExtenderBindingResult(shown))
 
     def _bind_fails(self, why: str) -> server.Reply:
-        return _json(ExtenderBindingResult(clean(why, verdicts.MAX_TEXT)))
+        return _json(ExtenderBindingResult(clean(why, messages.MAX_TEXT)))
 
 
 def _json(result: Value) -> server.Reply:

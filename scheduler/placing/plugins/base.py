@@ -1,10 +1,14 @@
-"""What the shipped plugins have in common: how one is made, and how parts of nodes are read only when they have changed."""
+"""The common ground of the shipped plugins: how one is made, how parts of nodes are read only when they have changed, and the notes
+that plugins leave each other in the context of a cycle.
+"""
 
 from collections.abc import Callable
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from hosting.settings import Settings, check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
+from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.values import ContextKey
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -31,12 +35,11 @@ class ShippedPlugin:
         self._handle = handle
 
     def name(self) -> str:
-        """The plugin's name, by which it is registered and configured."""
         return type(self).__name__
 
 
 class NodeCache(Generic[P, T]):
-    """What was read of a part of each node, until the part is another object.
+    """The reading of a part of each node, until the part is another object.
 
     Parts are compared by identity: what was changed on trial, such as the pods in a preemption, is read anew, and what stayed
     is not, although the node's generation is another one.
@@ -47,7 +50,7 @@ class NodeCache(Generic[P, T]):
         self._found: dict[str, tuple[P, T]] = {}
 
     def of(self, node_name: str, part: P) -> T:
-        """What `part` of that node says."""
+        """The reading of `part` of that node."""
         found = self._found.get(node_name)
         if found is not None and found[0] is part:
             return found[1]
@@ -56,3 +59,19 @@ class NodeCache(Generic[P, T]):
         value = self._read(part)
         self._found[node_name] = (part, value)
         return value
+
+
+RESERVATION_USED: Final = ContextKey("parley.dev/reservation-used")
+"""The UID of the reservation whose room was kept for the pod. `LedgerFit` writes it, `DefaultBinder` tells the pod."""
+MAY_BE_BOUND: Final = ContextKey("parley.dev/may-be-bound")
+"""Something while nobody knows whether the pod was bound: what was kept for the pod stays then. `DefaultBinder` writes True around
+its call; `LedgerFit` writes `EARLIER` where a cycle before has left that open."""
+EARLIER: Final = "earlier"
+
+
+def find(context: CycleContext, key: str) -> Any:
+    """The value under `key`; None if there is none."""
+    try:
+        return context.read(key)
+    except LookupError:  # NotFoundError
+        return None

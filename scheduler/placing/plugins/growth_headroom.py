@@ -35,7 +35,7 @@ from scheduler.permits.core.model import Holder
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import Status
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
 from scheduler.placing.plugins.ledger_fit import own_row
 
@@ -144,7 +144,6 @@ class GrowthHeadroom(ShippedPlugin):
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """0 to 100, as the module says."""
-        del context
         total = self._rows.of(node.name, node.rows) + likely(pod.amount, ZERO, pod.bounds, self._share_ppm)
         own = own_row(pod, node)
         if own is not None:
@@ -169,7 +168,7 @@ class GrowthHeadroom(ShippedPlugin):
 
 
 def likely(kept: Resources, pressure: Resources, bounds: Bounds | None, share_ppm: int) -> Resources:
-    """What a holder is likely to want: what it keeps and was denied, and a share of the rest up to its maximum, rounded up."""
+    """The amount that a holder is likely to want: what it keeps and was denied, and a share of the rest up to its maximum, rounded up."""
     if bounds is None and pressure is ZERO:
         return kept
     cpu, memory = kept.vcpu_milli + pressure.vcpu_milli, kept.memory_bytes + pressure.memory_bytes

@@ -1,4 +1,4 @@
-"""`LedgerFit`: a pod goes only where the ledger has room for it, and the room is kept from the moment the node is chosen.
+"""The plugins that keep a pod's room: `LedgerFit` in the ledger, `PoolAdmission` by its pool's word, `DefaultBinder` by the binding.
 
 The ledger is the one account of nodes: pods that are placed and VMs that grow take from it, so neither is given what the other has.
 The filter goes by the nodes of the cycle, in which the room of reservations that the pod may use is given back already; what counts
@@ -13,25 +13,38 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from hosting.kubernetes import names
 from hosting.settings import Settings, check
+from protocol.reasons import Reason, ReasonCode
 from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
 from scheduler.permits.core.limits import amount_text
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     MAX_PERMIT_WAIT_S,
     ActionType,
+    Code,
     ContextKey,
     EventResource,
     EventWithHint,
     PreFilterResult,
+    QueueingHint,
+    SchedulingEvent,
+    Status,
+    error_status,
+    new_status,
 )
-from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.notes import EARLIER, MAY_BE_BOUND, RESERVATION_USED, find
-from scheduler.ports import BINDING_SETTLES_S, NotLeadingError
+from scheduler.placing.plugins.base import (
+    EARLIER,
+    MAY_BE_BOUND,
+    RESERVATION_USED,
+    NodeCache,
+    ShippedPlugin,
+    find,
+)
+from scheduler.ports import ADMISSION_DEADLINE_S, BINDING_SETTLES_S, NotLeadingError
 
 PRE_BIND_S: Final = 60.0
 """How long the plugins may take between the renewal of what is kept and the call that binds."""
@@ -45,7 +58,7 @@ class LedgerFitArgs(Settings):
     """The args of `LedgerFit`.
 
     `hold_s` is how long (seconds) room is kept for a pod that is being bound, beyond the wait for its permit and what is done before
-    the call that binds: after that a read of the cluster which does not show the pod on its node gives the room back. Where the answer to
+    the call that binds: after that a read of the cluster which does not show the pod on its node gives the room back. If the answer to
     the call is lost, room is kept for as long as the API server may still carry the call out.
     """
 
@@ -54,7 +67,7 @@ class LedgerFitArgs(Settings):
 
 
 class LedgerFit(ShippedPlugin):
-    """The plugin. Points: preFilter, filter, reserve, preBind, postBind."""
+    """A pod goes only where the ledger has room for it, kept from the moment the node is chosen. Points: preFilter, filter, reserve, preBind, postBind."""
 
     ARGS = LedgerFitArgs
 
@@ -92,8 +105,7 @@ class LedgerFit(ShippedPlugin):
         return (PreFilterResult(frozenset(kept)) if kept else None), None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """What the other rows of the node leave must hold the pod. What it has on the node already is its own whatever they took."""
-        del context
+        """The room that the other rows of the node leave must hold the pod. Room that it has there already is its own whatever they took."""
         own = own_row(pod, node)
         room = node.free if own is None else (node.free + own.reserved).max(own.reserved)
         if pod.amount.fits_in(room):
@@ -127,7 +139,6 @@ class LedgerFit(ShippedPlugin):
 
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         """Give back what this cycle has had kept; nothing where the pod may be bound for all that is known."""
-        del node_name
         kept, doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
         if not doubt:
             self._in_doubt.pop(pod.uid, None)
@@ -180,7 +191,7 @@ class LedgerFit(ShippedPlugin):
 
 
 def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
-    """What is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
+    """The row that is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
     as_pod, as_vm = _holders(pod.uid)
     rows = node.rows
     return rows.get(as_pod) or rows.get(as_vm)
@@ -212,3 +223,90 @@ def _largest(rows: Mapping[Holder, RowInfo]) -> dict[str, list[tuple[Holder, str
             (holder, f"{name} {amount_text(resource, -below)}") for below, name, holder in largest if below
         ]
     return found
+
+
+_FAILED: Final = frozenset({ReasonCode.POOL_FAILED, ReasonCode.PROBE_DEADLINE})
+"""Nothing is known to be full: the pod is tried again after a back-off."""
+
+
+class PoolAdmissionArgs(Settings):
+    """The args of `PoolAdmission`. `deadline_s` (seconds) is how long a pool has for its answer."""
+
+    deadline_s: Annotated[float, Field(ge=0.1, le=10, allow_inf_nan=False)] = Field(
+        ADMISSION_DEADLINE_S, alias="deadlineSeconds"
+    )
+    """Seconds that a pool has for its answer."""
+
+
+class PoolAdmission(ShippedPlugin):
+    """A pod of a pool is placed only where its pool takes it: the pool's own limits, and its plugins' `pre_create_pod`. Point: preFilter.
+
+    Nothing is kept by asking: filters may run twice for one pod, and for trials. `LedgerFit.reserve` counts the pod in its pool, or refuses.
+    """
+
+    ARGS = PoolAdmissionArgs
+
+    def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
+        super().__init__(args, handle)
+        self._deadline_s = check(args, PoolAdmissionArgs).deadline_s
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Pools that change or give something back, and pods of the same pool that go."""
+        return (
+            EventWithHint(EventResource.POOL, ActionType.ALL, _is_same_pool),
+            EventWithHint(EventResource.POD, ActionType.DELETE, _is_same_pool),
+        )
+
+    async def pre_filter(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """Ask the pod's pool. A refusal counts for all nodes, and no preemption on any of them would change it.
+
+        A pod for which room is kept already, because it may be bound, counts in its pool: nobody is asked again.
+        """
+        if pod.pool is None or any(own_row(pod, node) is not None for node in nodes):
+            return None, new_status(Code.SKIP)
+        deadline_s = self._handle.now_s() + self._deadline_s
+        reason = await self._handle.placement_admission.admit(pod.manifest, pod.pool, pod.amount, deadline_s)
+        return None, _status(pod.pool, reason) if reason is not None else None
+
+
+def _status(pool: str, reason: Reason) -> Status:
+    message = f"pool {pool}: {reason.message}"
+    if reason.code in _FAILED:
+        return error_status(message)
+    return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, message)
+
+
+def _is_same_pool(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    """An object that names its pool must name the pod's; what does not say counts."""
+    about = event.after if event.after is not None else event.before
+    pool = about if isinstance(about, str) else getattr(about, "pool", pod.pool)
+    return QueueingHint.QUEUE if pool == pod.pool else QueueingHint.SKIP
+
+
+class DefaultBinder(ShippedPlugin):
+    """Binds a pod to the node that was chosen, over the port `Binder`. Point: bind."""
+
+    async def bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """Bind the pod; Skip where nothing binds here. A pod that uses a reservation is told its UID by an annotation.
+
+        The answer may be lost, or this call be cancelled. Then `MAY_BE_BOUND` is noted, and what is kept for the pod stays.
+        """
+        binder = self._handle.binder
+        if binder is None:
+            return new_status(Code.SKIP)
+        reservation = find(context, RESERVATION_USED)
+        annotations = {names.RESERVATION: reservation} if reservation is not None else {}
+        context.write(MAY_BE_BOUND, True)
+        failure = await binder.bind(pod.pod, pod.uid, node_name, annotations)
+        if failure is None:
+            context.delete(MAY_BE_BOUND)
+            return None
+        if failure.may_be_bound:
+            text = (
+                f"it is not known yet whether pod {pod.name} was bound to node {node_name}: {failure.message}"
+            )
+            return error_status(text)
+        context.delete(MAY_BE_BOUND)
+        return error_status(f"pod {pod.name} was not bound to node {node_name}: {failure.message}")

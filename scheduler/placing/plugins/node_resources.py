@@ -17,17 +17,18 @@ from protocol.values import RESOURCE_NAMES
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     ActionType,
+    Code,
     ContextKey,
     EventResource,
     EventWithHint,
     PreFilterResult,
+    Status,
+    new_status,
 )
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.node_conditions import NODES_CHANGE
-from scheduler.placing.plugins.node_selectors import spec_of
+from scheduler.placing.plugins.node_conditions import NODES_CHANGE, spec_of
 
 PODS: Final = "pods"
 """The resource of which each pod takes one."""
@@ -67,7 +68,7 @@ def amounts(written: object) -> dict[str, int]:
 
 
 def requests(pod: PodInfo) -> dict[str, int]:
-    """What kube-scheduler counts for a pod: containers and sidecars together, or the largest init container with the sidecars
+    """The amounts that kube-scheduler counts for a pod: containers and sidecars together, or the largest init container with the sidecars
     before it, and the overhead. Raises `QuantityError`."""
     spec = spec_of(pod.manifest)
     running, before, peak = dict[str, int](), dict[str, int](), dict[str, int]()
@@ -88,7 +89,7 @@ def requests(pod: PodInfo) -> dict[str, int]:
 
 
 def total(pods: Iterable[PodInfo]) -> dict[str, int]:
-    """What pods ask for together, with their number as `pods`. A pod that cannot be read counts as a pod."""
+    """The amounts that pods ask for together, with their number as `pods`. A pod that cannot be read counts as a pod."""
     found = {PODS: 0}
     for pod in pods:
         found[PODS] += 1
@@ -169,8 +170,6 @@ class NodeResources(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Notes what the pod asks for."""
-        del nodes
         try:
             found = requests(pod)
         except QuantityError as error:
@@ -181,7 +180,6 @@ class NodeResources(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """The pods of the node must leave all of it. More than the node has at all cannot be resolved."""
-        del pod
         most = self._allocatable.of(node.name, node.manifest)
         used = self._used.of(node.name, node.pods)
         texts, is_resolvable = [], True
@@ -204,7 +202,9 @@ class NodePorts(ShippedPlugin):
 
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
-        self._taken: NodeCache[tuple[PodInfo, ...], Mapping[HostPort, str]] = NodeCache(_ports_of)
+        self._taken: NodeCache[tuple[PodInfo, ...], Mapping[HostPort, str]] = NodeCache(
+            lambda pods: {port: pod.name for pod in pods for port in host_ports(pod)}
+        )
 
     def events_to_register(self) -> Sequence[EventWithHint]:
         """Nodes that come or change, and pods that go."""
@@ -214,7 +214,6 @@ class NodePorts(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Skip for a pod that takes no ports of its node."""
-        del nodes
         ports = host_ports(pod)
         context.write(_PORTS, ports)
         return None, None if ports else new_status(Code.SKIP)
@@ -242,10 +241,6 @@ def _allocatable(manifest: Mapping[str, object]) -> Amounts:
         return amounts(status.get("allocatable")) if isinstance(status, Mapping) else {}
     except QuantityError:
         return {}
-
-
-def _ports_of(pods: tuple[PodInfo, ...]) -> Mapping[HostPort, str]:
-    return {port: pod.name for pod in pods for port in host_ports(pod)}
 
 
 def _lacking(name: str, wanted: int, has: int, taken: int) -> str:

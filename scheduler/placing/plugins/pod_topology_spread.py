@@ -13,20 +13,21 @@ from hosting.settings import check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
     ActionType,
+    Code,
     ContextKey,
     EventResource,
     EventWithHint,
     PreFilterResult,
     QueueingHint,
     SchedulingEvent,
+    Status,
+    new_status,
 )
-from scheduler.placing.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
-from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.node_selectors import (
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
+from scheduler.placing.plugins.node_conditions import (
     HOSTNAME,
     NO_SCHEDULE,
     is_selected,
@@ -34,12 +35,15 @@ from scheduler.placing.plugins.node_selectors import (
     spec_of,
     untolerated,
 )
-from scheduler.placing.plugins.notes import find
 from scheduler.placing.plugins.spread_constraints import (
+    AlikeCounts,
+    AlikePodsIndex,
     Constraint,
     Constraints,
     PodTopologySpreadArgs,
     constraints_of,
+    is_going,
+    matching,
 )
 
 THOUSAND: Final = 1000
@@ -84,7 +88,7 @@ class _WeighedConstraint:
 
 @dataclass(frozen=True, slots=True)
 class _SpreadScoring:
-    """What scores rest on. Nodes that lack a label of the pod's own constraints are `ignored`, and get 0."""
+    """The basis of scores. Nodes that lack a label of the pod's own constraints are `ignored`, and get 0."""
 
     weighed: tuple[_WeighedConstraint, ...]
     ignored: frozenset[str]
@@ -125,20 +129,17 @@ class PodTopologySpread(ShippedPlugin):
         return None, None
 
     def add_pod(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo) -> Status | None:
-        """Counts `other` on that node."""
         self._move(context, pod, other, node, 1)
         return None
 
     def remove_pod(
         self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo
     ) -> Status | None:
-        """Counts `other` there no more."""
         self._move(context, pod, other, node, -1)
         return None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """With the pod, no domain may have more pods above the fewest than `maxSkew`."""
-        del pod
         labels = node_labels(node)
         for each in context.read(_REQUIRED):
             constraint = each.constraint
@@ -174,7 +175,6 @@ class PodTopologySpread(ShippedPlugin):
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """The more such pods in the node's domains, the higher; `normalize_score` turns that round."""
-        del pod
         scoring: _SpreadScoring = context.read(_PREFERRED)
         if node.name in scoring.ignored:
             return 0, None
@@ -191,7 +191,6 @@ class PodTopologySpread(ShippedPlugin):
         return score, None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
-        del pod
         scoring: _SpreadScoring = context.read(_PREFERRED)
         counted = [score for name, score in scores.items() if name not in scoring.ignored]
         least, most = min(counted, default=0), max(counted, default=0)

@@ -1,16 +1,28 @@
-"""Which scheduling plugins there are. Source: seed 001, `Registry`; its texts are kept."""
+"""Which scheduling plugins there are, and the profiles of a scheduler: by default, and as `scheduling:` of its configuration has them.
+
+Profiles are written as in a KubeSchedulerConfiguration. A fault that one file has in itself is told when it is read. Faults that depend
+on the plugins that there are (names, points, numbers) are told by `scheduler.placing.cycle.assembly.check_profiles`, with the
+same paths. Default filters stand in the order of what they cost, and those that refuse most often first; the plugins of pools and of
+the ledger come last among those that keep something, so that nothing has to be given back when another one refuses. The registry's
+texts are those of its source, seed 001.
+"""
 
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from hosting.registry import FactoryRegistry, RegistryError
+from hosting.settings import Settings
 from scheduler.placing.core.handle import PluginFactory
+from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.placing.core.values import ExtensionPoint
 
 PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""
 SHIPPED: Final[Mapping[str, str]] = {
-    "DefaultBinder": "scheduler.placing.plugins.default_binder:DefaultBinder",
+    "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",
@@ -19,12 +31,12 @@ SHIPPED: Final[Mapping[str, str]] = {
     "NodeResources": "scheduler.placing.plugins.node_resources:NodeResources",
     "NodeUnschedulable": "scheduler.placing.plugins.node_conditions:NodeUnschedulable",
     "PodTopologySpread": "scheduler.placing.plugins.pod_topology_spread:PodTopologySpread",
-    "PoolAdmission": "scheduler.placing.plugins.pool_admission:PoolAdmission",
+    "PoolAdmission": "scheduler.placing.plugins.ledger_fit:PoolAdmission",
     "PrioritySort": "scheduler.placing.plugins.queueing:PrioritySort",
     "Reservation": "scheduler.placing.plugins.reservation:ReservationPlugin",
     "SchedulingGates": "scheduler.placing.plugins.queueing:SchedulingGates",
     "TaintToleration": "scheduler.placing.plugins.node_conditions:TaintToleration",
-    "UnhandledFeatures": "scheduler.placing.plugins.unhandled_features:UnhandledFeatures",
+    "UnhandledFeatures": "scheduler.placing.plugins.queueing:UnhandledFeatures",
 }
 """The plugins that come with the scheduler: name, and where the factory is. Its module is imported at the first use."""
 
@@ -60,3 +72,131 @@ def new_registry() -> Registry:
         found.add_entry_point(metadata.EntryPoint(name, value, PLUGIN_GROUP))
     found.load_entry_points(PLUGIN_GROUP)
     return found
+
+
+_WITH_THE_LEDGER: Final = (
+    EnabledPlugin("PoolAdmission"),
+    EnabledPlugin("Reservation", 10),
+    EnabledPlugin("LedgerFit"),
+    EnabledPlugin("GrowthHeadroom", 2),
+)
+"""A reservation is there to be used: the node that has one for the pod is the best, whatever the others say."""
+
+EXTENDER_PROFILE: Final = Profile(
+    "",
+    multi_point=PluginSet((EnabledPlugin("PrioritySort"), *_WITH_THE_LEDGER, EnabledPlugin("DefaultBinder"))),
+)
+"""Beside kube-scheduler, whose own plugins judge what is not the ledger's. No queue is sorted there, but each profile has an order."""
+
+FULL_PROFILE: Final = Profile(
+    "",
+    multi_point=PluginSet(
+        (
+            EnabledPlugin("PrioritySort"),
+            EnabledPlugin("SchedulingGates"),
+            EnabledPlugin("UnhandledFeatures"),
+            EnabledPlugin("NodeUnschedulable"),
+            EnabledPlugin("NodeName"),
+            EnabledPlugin("TaintToleration", 3),
+            EnabledPlugin("NodeAffinity", 2),
+            EnabledPlugin("NodePorts"),
+            EnabledPlugin("NodeResources"),
+            EnabledPlugin("PodTopologySpread", 2),
+            *_WITH_THE_LEDGER,
+            EnabledPlugin("DefaultBinder"),
+        )
+    ),
+)
+"""For pods that name this scheduler. The weights are those of kube-scheduler where it has the same plugin."""
+
+
+DEFAULT_SCHEDULER_NAME: Final = "parley-scheduler"
+"""The profile of a file that names none."""
+MAX_PROFILES: Final = 32
+MAX_PLUGINS: Final = 256
+"""In one list."""
+MAX_WEIGHT: Final = 2**31 - 1
+
+PluginName = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class DisabledEntry(Settings):
+    """A default plugin that is not called at a point, or `*` for all of them."""
+
+    name: PluginName
+    """The name under which the plugin is registered; `*` in `disabled` stands for all."""
+
+
+class EnabledEntry(DisabledEntry):
+    """A plugin that is called at a point. The weight counts where the plugin scores."""
+
+    weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = 1
+    """How much its scores count, from 1."""
+
+
+class PointEntry(Settings):
+    """The plugins of one point, beside the default ones or in their place."""
+
+    enabled: Annotated[list[EnabledEntry], Field(max_length=MAX_PLUGINS)] = Field(default_factory=list)
+    disabled: Annotated[list[DisabledEntry], Field(max_length=MAX_PLUGINS)] = Field(default_factory=list)
+
+    def plugin_set(self) -> PluginSet:
+        return PluginSet(
+            tuple(EnabledPlugin(entry.name, entry.weight) for entry in self.enabled),
+            tuple(entry.name for entry in self.disabled),
+        )
+
+
+class PointsEntry(Settings):
+    """Every point, and `multiPoint` for all points that a plugin extends."""
+
+    multi_point: PointEntry = Field(default_factory=PointEntry)
+    pre_enqueue: PointEntry = Field(default_factory=PointEntry)
+    queue_sort: PointEntry = Field(default_factory=PointEntry)
+    pre_filter: PointEntry = Field(default_factory=PointEntry)
+    filter: PointEntry = Field(default_factory=PointEntry)
+    post_filter: PointEntry = Field(default_factory=PointEntry)
+    pre_score: PointEntry = Field(default_factory=PointEntry)
+    score: PointEntry = Field(default_factory=PointEntry)
+    reserve: PointEntry = Field(default_factory=PointEntry)
+    permit: PointEntry = Field(default_factory=PointEntry)
+    pre_bind: PointEntry = Field(default_factory=PointEntry)
+    bind: PointEntry = Field(default_factory=PointEntry)
+    post_bind: PointEntry = Field(default_factory=PointEntry)
+
+
+class PluginArgsEntry(Settings):
+    """The args of a plugin, as its factory wants them."""
+
+    name: PluginName
+    """The plugin that the args are for."""
+    args: Any = None
+    """Its parameters, which its own model checks."""
+
+
+class ProfileEntry(Settings):
+    """The plugins for the pods that name this scheduler."""
+
+    scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER_NAME
+    """The `schedulerName` of the pods that this profile places."""
+    plugins: PointsEntry = Field(default_factory=PointsEntry)
+    plugin_config: Annotated[list[PluginArgsEntry], Field(max_length=MAX_PLUGINS)] = Field(
+        default_factory=list
+    )
+
+    def profile(self, path: str) -> Profile:
+        """The profile, which is at `path` in the file."""
+        points = {point: getattr(self.plugins, point.name.lower()).plugin_set() for point in ExtensionPoint}
+        args = tuple(PluginArgs(entry.name, entry.args) for entry in self.plugin_config)
+        return Profile(self.scheduler_name, points, self.plugins.multi_point.plugin_set(), args, path)
+
+
+class SchedulingEntry(Settings):
+    """The profiles; one with the default plugins where the file names none."""
+
+    profiles: Annotated[list[ProfileEntry], Field(max_length=MAX_PROFILES)] = Field(default_factory=list)
+
+    def all_profiles(self) -> tuple[Profile, ...]:
+        """Every profile, unchecked, in the order of the file."""
+        entries = self.profiles or [ProfileEntry()]
+        return tuple(entry.profile(f"scheduling.profiles[{index}]") for index, entry in enumerate(entries))

@@ -16,28 +16,32 @@ from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import FrameworkExtender, RawArgs
-from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.reservation import (
+from scheduler.placing.core.objects import (
+    NodeInfo,
+    PodInfo,
     Reservation,
+    RowInfo,
     best_reservation,
-    most_allocated_score,
     restored,
-    scale_scores,
     shown_reservation,
 )
-from scheduler.placing.core.status import Code, Status, is_success, new_status
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import (
+    MAX_NODE_SCORE,
     ActionType,
+    Code,
     ContextKey,
     Endpoint,
     EventResource,
     EventWithHint,
     MaybeAwaited,
     PreFilterResult,
+    Status,
+    is_success,
+    new_status,
+    scale_scores,
 )
-from scheduler.placing.plugins.base import NodeCache, ShippedPlugin
-from scheduler.placing.plugins.notes import find
+from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
 
 NO_RESERVATION: Final = "node(s) had no reservation that the pod may use"
 _USABLE: Final = ContextKey("Reservation/usable")
@@ -47,7 +51,7 @@ _ORDERED_SCORE: Final = 1000
 
 @dataclass(slots=True)
 class _Usable:
-    """What this cycle has found out: for each node that has reservations, those that the pod may use."""
+    """The findings of this cycle: for each node that has reservations, those that the pod may use."""
 
     by_node: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     preferred_node: str | None = None
@@ -60,7 +64,9 @@ class ReservationPlugin(ShippedPlugin):
         super().__init__(args, handle)
         self._framework = handle
         self._nominated: dict[str, tuple[str, Reservation]] = {}
-        self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(_has_reservations)
+        self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(
+            lambda rows: any(holder.kind is Kind.RESERVATION for holder in rows)
+        )
 
     def name(self) -> str:
         """`Reservation`, as in the source; the class of that name is what the plugin is about."""
@@ -83,7 +89,6 @@ class ReservationPlugin(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """`filter` has nothing to say of pods that may also go where no reservation is."""
-        del context, nodes
         return None, None if _requires(pod) else new_status(Code.SKIP)
 
     def after_pre_filter(
@@ -111,7 +116,6 @@ class ReservationPlugin(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """A pod that requires a reservation goes nowhere else; no victim would help."""
-        del pod
         if _state(context).by_node.get(node.name):
             return None
         return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NO_RESERVATION)
@@ -168,8 +172,6 @@ class ReservationPlugin(ShippedPlugin):
         return max((sum(by.get(each.uid, 0) for by in scores.values()) for each in usable), default=0), None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
-        """The best node has 100."""
-        del context, pod
         scale_scores(scores)
         return None
 
@@ -177,7 +179,6 @@ class ReservationPlugin(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
     ) -> tuple[int, Status | None]:
         """The fuller a reservation becomes, the better: large ones stay for pods that need them."""
-        del context, node_name
         return most_allocated_score(reservation, pod.amount), None
 
     async def nominate_reservation(
@@ -204,7 +205,7 @@ class ReservationPlugin(ShippedPlugin):
         return best, status
 
     def nominated_reservation(self, pod: PodInfo, node_name: str) -> Reservation | None:
-        """What was nominated for the pod on that node, until it is deleted."""
+        """The reservation that was nominated for the pod on that node, until it is deleted."""
         found = self._nominated.get(pod.uid)
         return found[1] if found is not None and found[0] == node_name else None
 
@@ -229,6 +230,21 @@ class ReservationPlugin(ShippedPlugin):
         )
 
 
+def most_allocated_score(reservation: Reservation, amount: Resources) -> int:
+    """How full the reservation would be with `amount` more, from 0 to 100: the mean over what it reserves.
+
+    A resource that would be over-full counts 0: the rest would come out of the node's free room.
+    """
+    parts = [
+        MAX_NODE_SCORE * (wanted + allocated) // capacity if wanted + allocated <= capacity else 0
+        for (_, capacity), (_, wanted), (_, allocated) in zip(
+            reservation.allocatable.named(), amount.named(), reservation.allocated.named(), strict=True
+        )
+        if capacity > 0
+    ]
+    return sum(parts) // len(parts) if parts else 0
+
+
 def _requires(pod: PodInfo) -> bool:
     """Any word but "false" does, because a pod that should have been kept to its reservation takes the room of others."""
     annotations = cast("Mapping[str, Any]", (pod.manifest.get("metadata") or {}).get("annotations") or {})
@@ -238,10 +254,6 @@ def _requires(pod: PodInfo) -> bool:
 def _state(context: CycleContext) -> _Usable:
     found: _Usable | None = find(context, _USABLE)
     return found if found is not None else _Usable()
-
-
-def _has_reservations(rows: Mapping[Holder, RowInfo]) -> bool:
-    return any(holder.kind is Kind.RESERVATION for holder in rows)
 
 
 def _largest(node: NodeInfo) -> tuple[int, int]:

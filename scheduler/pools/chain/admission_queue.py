@@ -1,11 +1,11 @@
-"""Where growth waits for its pool: one queue per pool, asked in batches, served in the order of arrival.
+"""The queues of growth that waits for its pool: one queue per pool, asked in batches, served in the order of arrival.
 
-A batch asks the chain once for everybody who waits, and its verdict is applied to each before the next batch begins. What
-needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
+A batch asks the chain once for everybody who waits, and its verdict is applied to each before the next batch begins. Growth that
+need not wait is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
 growth and nothing else, and each request has its answer by its own deadline.
 
-One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probing`), `_end`, `_answer`, `applied`. What is decided on
-the way is in `scheduler.pools.core.batches`.
+One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probe_steps`), `_end`, `_answer`, `applied`. The decisions on
+the way are in `scheduler.pools.core.batches`.
 """
 
 import asyncio
@@ -22,12 +22,10 @@ from protocol.values import ZERO, Value
 from scheduler.permits.core import events
 from scheduler.permits.core.ledger import Ledger, PoolAccount
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.core.vms import VmTable
+from scheduler.permits.core.state import VmTable
 from scheduler.pools.chain import calls
-from scheduler.pools.chain.calls import Call, Steps
-from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.probing import about, probe_steps
-from scheduler.pools.chain.stats import PoolStats
+from scheduler.pools.chain.calls import Call, PoolStats, Steps
+from scheduler.pools.chain.manager import PluginManager, about, probe_steps
 from scheduler.pools.core import admission_state, batches
 from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Waiter
@@ -147,7 +145,7 @@ class PoolAdmissionQueue:
                 told.then()
 
     async def close(self) -> None:
-        """End every question. Whoever waits is not answered."""
+        """End every question. Waiting callers are not answered."""
         for ticket in tuple(self._pending):
             self._take(ticket)
         tasks = tuple(self._tasks)
@@ -261,7 +259,7 @@ class PoolAdmissionQueue:
         self._answer_batch(queue, found.told, found.verdict, end)
 
     def _concluded(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> Conclusion:
-        """What a result means; where it does not count any more, everybody in the batch is asked about again."""
+        """The meaning of a result; if it does not count any more, everybody in the batch is asked about again."""
         batch = probe.batch
         if not self._still_holds(queue, probe, result):
             return Conclusion(queue.state, events.PoolVerdict(0), again=batch.growths)
@@ -329,7 +327,7 @@ class PoolAdmissionQueue:
         self._answer_all(waiters, batches.failed(queue.name, "internal error"))
 
     def _cut(self, queue: PoolQueue) -> None:
-        """What is being asked is of no use any more."""
+        """The question under way is of no use any more."""
         run = self._runs.get(queue.name)
         if run is not None and not run.cut.done():
             run.cut.set_result(None)
@@ -405,7 +403,7 @@ class PoolAdmissionQueue:
     # ------------------------------------------------------------ what is remembered
 
     def use(self, manager: PluginManager) -> None:
-        """Another chain from now on. What the old one has said is void; batches under way begin anew."""
+        """Another chain from now on. The word of the old one is void; batches under way begin anew."""
         self._manager = manager
         for queue in self._queues.values():
             queue.state = queue.state.cleared()
@@ -413,7 +411,6 @@ class PoolAdmissionQueue:
             self._cut(queue)
 
     def state_of(self, name: str) -> PoolAdmissionState:
-        """What is remembered of a pool now."""
         queue, pool = self._queues.get(name), self._pools.find(name)
         if queue is None:
             return PoolAdmissionState()
@@ -422,7 +419,7 @@ class PoolAdmissionQueue:
     def restore(
         self, name: str, generation: int, parked: Parking | None, parked_vms: Mapping[str, Parking]
     ) -> None:
-        """What a former process had parked."""
+        """Take up the parking of a former process."""
         queue = self._queues[name] = PoolQueue(name)
         queue.state = PoolAdmissionState((), parked, dict(parked_vms), generation=generation)
 
@@ -459,7 +456,7 @@ class PoolAdmissionQueue:
         return {name: run.probe.batch.question.asked for name, run in self._runs.items()}
 
     def unmet_demand(self) -> Mapping[str, Measures]:
-        """What each pool was refused beyond what it has; the same object while nothing has changed."""
+        """The demand of each pool that was refused; the same object while nothing has changed."""
         return self._unmet.by_pool(self._clock())
 
     def unmet_until_s(self, name: str) -> float:

@@ -1,6 +1,6 @@
-"""Work that waits only where it must: steps as a generator, run at once as far as nothing has to be awaited.
+"""How hooks are called: waited for only where they must be, as steps of a generator; and counted, for the metrics.
 
-A chain of plugins that only compute is decided without a task and without a turn of the loop. What must be awaited is
+A chain of plugins that only compute is decided without a task and without a turn of the loop. A hook that must be awaited is
 yielded as a `Call` with its own time-out; a call that does not end in time is cancelled and left behind, because a plugin
 that swallows its cancellation must not hold anybody up.
 """
@@ -8,11 +8,14 @@ that swallows its cancellation must not hold anybody up.
 import asyncio
 import inspect
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from scheduler.pools.core.errors import Interrupt
+from hosting.metrics import Durations
+from scheduler.pools.core.errors import AppError, Interrupt, kind_from_app_error
+from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
 
 T = TypeVar("T")
 
@@ -52,7 +55,7 @@ class AbandonedCalls:
 
 
 async def _contained(awaitable: Awaitable[object]) -> object:
-    """What the awaitable gives. A task passes these two on to the loop, which they would end with the program."""
+    """The result of the awaitable. A task passes these two on to the loop, which they would end with the program."""
     try:
         return await awaitable
     except (KeyboardInterrupt, SystemExit) as error:
@@ -128,7 +131,7 @@ async def run(steps: Steps[T]) -> T:
 
 
 async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" = None) -> object:
-    """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
+    """The result of the call. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
     done, and whatever the call raises."""
     task = asyncio.ensure_future(_contained(call.awaitable))
     awaited: set[asyncio.Future[Any]] = {task} if cut is None else {task, cut}
@@ -149,3 +152,48 @@ async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" =
     if error is not None and not isinstance(error, Exception):
         raise RuntimeError(f"it raised {error!r}") from error
     return task.result()
+
+
+_OUTCOMES: Final = {
+    ProbeResultKind.OK: "ok",
+    ProbeResultKind.INSUFFICIENT_RESOURCES: "insufficient",
+    ProbeResultKind.INTERNAL_ERROR: "internal",
+    ProbeResultKind.INVALID_SPEC: "invalid-spec",
+}
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """The questions of one process to its plugins. The chain tells every call (`called`)."""
+
+    probes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Searches by pool and outcome; `deadline` where the time was over."""
+    probe_calls: Counter[str] = field(default_factory=Counter)
+    """Questions to the whole chain, by pool."""
+    partial: Counter[str] = field(default_factory=Counter)
+    """Searches by pool that admitted a part."""
+    calls: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Hooks by plugin, hook and outcome."""
+    seconds: dict[str, Durations] = field(default_factory=dict)
+    """How long hooks took, by plugin."""
+
+    def probed(self, pool: str, result: ProbeResult, current: int) -> None:
+        outcome = _OUTCOMES[result.kind] if result.is_complete else "deadline"
+        self.probes[pool, outcome] += 1
+        self.probe_calls[pool] += result.calls
+        if result.kind is ProbeResultKind.INSUFFICIENT_RESOURCES and result.accepted > current:
+            self.partial[pool] += 1
+
+    def forget(self, pool: str) -> None:
+        for outcome in ("deadline", *_OUTCOMES.values()):
+            self.probes.pop((pool, outcome), None)
+        self.probe_calls.pop(pool, None)
+        self.partial.pop(pool, None)
+
+    def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
+        outcome = kind_from_app_error(error).value if error is not None else "ok"
+        self.calls[plugin, hook, outcome] += 1
+        durations = self.seconds.get(plugin)
+        if durations is None:
+            durations = self.seconds[plugin] = Durations()
+        durations.observe(seconds)

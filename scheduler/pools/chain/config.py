@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 from hosting.logs import Logger
 from hosting.registry import FactoryRegistry, RegistryError, at_once
 from hosting.settings import FaultsError
-from scheduler.pools.chain.manager import PluginManager, Watch
+from scheduler.pools.chain.calls import PoolStats
+from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.plugin import HOOKS, Args, Factory, Handle, Plugin, PoolHandle, ProviderSet
 from scheduler.pools.core.admission_state import COOLDOWN_S
 
@@ -130,7 +131,7 @@ def build_chain(
     registry: PluginRegistry,
     handle: Handle,
     log: Logger | None = None,
-    watch: Watch | None = None,
+    watch: PoolStats | None = None,
 ) -> PluginManager:
     """Build every plugin. Raises `FaultsError` with every fault; then nothing was started."""
     faults: list[str] = []

@@ -1,6 +1,7 @@
-"""The chain: plugins in the order of the configuration, each bounded in time, none able to break what is around it.
+"""The chain: plugins in the order of the configuration, each bounded in time, none able to break what is around it; and the search for
+the number of replicas that it admits.
 
-Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for exceptions) is added here.
+Source: seed 000, `PluginManager` and `ProbeAcceptedReplicas`; time-outs and a barrier for exceptions are added here.
 """
 
 import copy
@@ -8,15 +9,17 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hosting.logs import Logger
 from hosting.registry import at_once, is_text
+from protocol.values import Resources
 from scheduler.pools.chain import calls
-from scheduler.pools.chain.calls import AbandonedCalls, Call, Steps
+from scheduler.pools.chain.calls import AbandonedCalls, Call, PoolStats, Steps
 from scheduler.pools.chain.plugin import Handle, Plugin
-from scheduler.pools.core import validation
-from scheduler.pools.core.errors import AppError, new_internal
+from scheduler.pools.core import probe, validation
+from scheduler.pools.core.errors import AppError, Interrupt, new_internal
+from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
 from scheduler.pools.core.values import (
     ADMITTED,
     POD_ADMITTED,
@@ -27,6 +30,7 @@ from scheduler.pools.core.values import (
     Pods,
     Pool,
     ProbeEnd,
+    Purpose,
     merged,
 )
 
@@ -37,13 +41,6 @@ START_TIMEOUT_S: Final = 30.0
 
 class PluginStartError(Exception):
     """A plugin did not start. The text names it."""
-
-
-class Watch(Protocol):
-    """Is told of every call; for metrics."""
-
-    def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
-        """A hook has answered; `error` is its refusal."""
 
 
 class PluginManager:
@@ -58,7 +55,7 @@ class PluginManager:
         names: Sequence[str] = (),
         timeout_s: float = PLUGIN_TIMEOUT_S,
         log: Logger | None = None,
-        watch: Watch | None = None,
+        watch: PoolStats | None = None,
     ) -> None:
         self._plugins = tuple(
             (name or _name(plugin), plugin, AbandonedCalls())
@@ -110,7 +107,7 @@ class PluginManager:
                 raise PluginStartError(f'plugin "{name}" start: {text}') from error
 
     async def stop(self) -> None:
-        """Stop every plugin, the last first. What a plugin raises is logged; the others are stopped all the same."""
+        """Stop every plugin, the last first. Errors are logged; the others are stopped all the same."""
         await self._stop(self._plugins)
 
     async def stop_started(self) -> None:
@@ -139,7 +136,7 @@ class PluginManager:
         return await calls.run(self._pod_chain(ctx, pod, pool))
 
     def statuses(self) -> list[tuple[str, object]]:
-        """What each plugin shows of itself, by name; None for a plugin whose `status()` is not there, or fails."""
+        """The status of each plugin, by name; None for a plugin whose `status()` is not there, or fails."""
         return [(name, _status_of(plugin)) for name, plugin, *_ in self._plugins]
 
     def update_steps(self, ctx: Context, new_pool: Pool, pods: Pods) -> Steps[Admission]:
@@ -150,7 +147,7 @@ class PluginManager:
         """Whether the plugins that only compute admit `new_pool` now, without waiting for anything.
 
         For a grant about to be made after others were made meanwhile: two pools must not both get what is left of one
-        quota. What plugins that wait have said still counts.
+        quota. The word of plugins that wait still counts.
         """
         for place, (_, plugin, _) in enumerate(self._plugins):
             if inspect.iscoroutinefunction(plugin.pre_update_pool):
@@ -296,3 +293,65 @@ def _name(plugin: Plugin) -> str:
     if not is_text(name):
         raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
     return str(name)
+
+
+def probe_steps(
+    manager: PluginManager,
+    ctx: Context,
+    pool: Pool,
+    pods: Pods,
+    bounds: tuple[int, int],
+    clock: Callable[[], float] | None = None,
+    amount: Resources | None = None,
+) -> Steps[ProbeResult]:
+    """A search within `bounds` (current, candidate) that asks `manager`. Changes by plugins are dropped.
+
+    With an `amount`, the chain is asked about that as well, as far as the units of each question can hold it.
+
+    It ends with what is known when an `Interrupt` is thrown in, or, with a `clock`, when that reaches `ctx.deadline_s`.
+    """
+    searching = probe.search(*bounds)
+    try:
+        asked = next(searching)
+        while True:
+            try:
+                answer = yield from manager.update_steps(ctx, about(pool, asked, amount), pods)
+            except Interrupt as over:
+                searching.throw(over)
+                raise AssertionError("the search goes on after its end") from None
+            asked = searching.send(answer)
+            if clock is not None and ctx.deadline_s is not None and clock() >= ctx.deadline_s:
+                searching.throw(Interrupt())
+    except StopIteration as stop:
+        result: ProbeResult = stop.value
+        return (
+            result
+            if amount is None
+            else probe.about_amount(result, about(pool, result.accepted, amount).amount)
+        )
+
+
+def about(pool: Pool, units: int, amount: Resources | None) -> Pool:
+    """The pool as it is asked about: with so many units, and what these can hold of `amount`, where amounts are limited."""
+    if amount is None:
+        return pool.with_replicas(units)
+    return pool.with_replicas(units, amount.min(pool.compute_unit * units))
+
+
+async def probe_accepted_replicas(
+    manager: PluginManager | None,
+    pool: Pool,
+    pods: Pods,
+    current: int,
+    candidate: int,
+    ctx: Context | None = None,
+) -> ProbeResult:
+    """The largest number of replicas in [current, candidate] that the chain admits. Source: seed 000.
+
+    Without a manager, or one without plugins, the candidate is accepted without a call; where the candidate is not above
+    `current`, that is. `ctx` is what the plugins are told of the call.
+    """
+    if candidate <= current or not manager:
+        return ProbeResult(ProbeResultKind.OK, max(current, candidate))
+    asking = ctx if ctx is not None else Context(Purpose.PROBE)
+    return await calls.run(probe_steps(manager, asking, pool, pods, (current, candidate)))

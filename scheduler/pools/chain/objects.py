@@ -17,13 +17,12 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import PoolSpec
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core import records
-from scheduler.pools.core.admission_state import Parking, message_of
+from scheduler.pools.core import admission_state
+from scheduler.pools.core.admission_state import Parking, PoolRecord, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
-from scheduler.pools.core.records import PoolRecord
-from scheduler.pools.core.values import Context, Measures, Pods, Pool, Purpose, described_as
+from scheduler.pools.core.values import Context, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
@@ -34,7 +33,7 @@ _ParkedByName: TypeAlias = dict[str, tuple[Parking | None, Mapping[str, Parking]
 
 
 class PoolStore(Protocol):
-    """Where pools are kept across restarts."""
+    """The store of pools across restarts."""
 
     async def save(self, stored: tuple[PoolRecord, ...]) -> None:
         """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
@@ -59,18 +58,19 @@ class PoolObjects:
         self._tell = tell
         self._log = log
         self._store = store
-        self.admission_queue = PoolAdmissionQueue(core.ledger, core.vms, self, clock, log, stats)
+        queue = self.admission_queue = PoolAdmissionQueue(core.ledger, core.vms, self, clock, log, stats)
+        self.asked, self.unmet_demand, self.members = queue.asked, queue.unmet_demand, queue.members
         self._manager = PluginManager()
         self._records: dict[str, PoolRecord] = {}
         self._writing = asyncio.Lock()
         self._file: Mapping[str, Pool] = {}
-        """What the file says."""
+        """The pools as the file describes them."""
         self._described: dict[str, Pool] = {}
-        """What the file said of the pools that follow it, as far as that was taken up."""
+        """The file's description of the pools that follow it, as far as that was taken up."""
         self._ignored: dict[str, Pool] = {}
-        """What the file says of pools that do not follow it."""
+        """The file's description of pools that do not follow it."""
         self._saved_parking: _ParkedByName = {}
-        """What is parked, as it was stored last."""
+        """The parking as it was stored last."""
         self._by_name: dict[str, Pool] = {}
         """The pools with their replicas, as far as the ledger has not changed them since."""
         self._all: tuple[Pool, ...] | None = None
@@ -85,7 +85,7 @@ class PoolObjects:
         self.admission_queue.use(manager)
 
     def _spec_of(self, pool: Pool) -> PoolSpec:
-        return records.spec_of(pool, limits_amounts=self._manager.limits_amounts(pool))
+        return admission_state.spec_of(pool, limits_amounts=self._manager.limits_amounts(pool))
 
     def plugin_statuses(self) -> list[tuple[str, object]]:
         return self._manager.statuses()
@@ -116,15 +116,6 @@ class PoolObjects:
             self._all = tuple(self._by_name.values())
         return self._all
 
-    def asked(self) -> Mapping[str, Measures]:
-        return self.admission_queue.asked()
-
-    def unmet_demand(self) -> Mapping[str, Measures]:
-        return self.admission_queue.unmet_demand()
-
-    def members(self, name: str) -> Pods:
-        return self.admission_queue.members(name)
-
     def is_ignored_in_file(self, name: str) -> bool:
         """Whether the file describes the pool otherwise, and that does not count."""
         return name in self._ignored
@@ -146,12 +137,12 @@ class PoolObjects:
     async def create(self, pool: Pool, *, is_stored: bool = True) -> Pool:
         """Store a new pool as its hooks want it. Raises `AppError`: 409 for a taken name, or what a hook says."""
         self._check_new(pool.name)
-        records.check_sound(pool)
+        admission_state.check_sound(pool)
         wanted = replace(
             pool, uid=str(uuid.uuid4()), generation=1, replicas=0, amount=ZERO, is_deleting=False
         )
         said = await self._manager.pre_create_pool(Context(Purpose.CREATE), wanted)
-        return await _whole(self._store_new(records.accepted(said, wanted), is_stored=is_stored))
+        return await _whole(self._store_new(admission_state.accepted(said, wanted), is_stored=is_stored))
 
     async def _store_new(self, created: Pool, *, is_stored: bool) -> Pool:
         async with self._writing:
@@ -166,7 +157,7 @@ class PoolObjects:
         `generation` 0 overwrites whatever is there: the last writer wins. Raises `AppError`: 404, 409 where `generation` is not the latest one,
         or what a hook says. A pool that is being deleted goes when its last finalizer does.
         """
-        records.check_sound(pool)
+        admission_state.check_sound(pool)
         for tries in range(1, MAX_TRIES + 1):
             before = self._require(pool.name)
             old = self._now(before.pool)
@@ -177,7 +168,7 @@ class PoolObjects:
             said = await self._manager.pre_update_pool(
                 Context(Purpose.UPDATE), wanted, self.members(pool.name)
             )
-            new = records.accepted(said, wanted)
+            new = admission_state.accepted(said, wanted)
             is_last = tries == MAX_TRIES and pool.generation == 0
             replaced = await _whole(self._replace(before, new, is_stored=is_stored, overwrites=is_last))
             if replaced is not None:
@@ -185,7 +176,7 @@ class PoolObjects:
         raise conflict(f"pool {pool.name} is being changed by others; try again")
 
     async def delete(self, name: str) -> None:
-        """Delete a pool. What its hooks change is stored first, and while it has finalizers it stays, marked.
+        """Delete a pool. Changes by its hooks are stored first, and while it has finalizers it stays, marked.
 
         Raises `AppError`: 404, or what a hook says.
         """
@@ -193,7 +184,7 @@ class PoolObjects:
             before = self._require(name)
             asked = self._now(before.pool)
             said = await self._manager.pre_delete_pool(Context(Purpose.DELETE), asked)
-            kept = replace(records.accepted(said, asked), is_deleting=True)
+            kept = replace(admission_state.accepted(said, asked), is_deleting=True)
             if await _whole(self._replace(before, kept, is_stored=before.is_stored)) is not None:
                 return
         raise conflict(f"pool {name} is being changed by others; try again")
@@ -259,7 +250,7 @@ class PoolObjects:
     # ------------------------------------------------------------ storing
 
     def restore(self, stored: tuple[PoolRecord, ...], *, keep_parking: bool) -> None:
-        """What a former process stored. Its parking holds only where the chain is configured as it was."""
+        """Take up what a former process stored. Its parking holds only where the chain is configured as it was."""
         self._all = None
         for record in stored:
             pool = record.pool
@@ -271,7 +262,7 @@ class PoolObjects:
                 self.admission_queue.restore(pool.name, pool.generation, record.parked, record.parked_vms)
 
     async def flush(self) -> None:
-        """Store what is parked, where that has changed. What fails is tried again the next time."""
+        """Store what is parked, where that has changed. A failed write is tried again the next time."""
         if self._store is not None and self._parking(self._records) != self._saved_parking:
             await _whole(self._flush(self._store))
 
@@ -285,13 +276,13 @@ class PoolObjects:
     async def _replace(
         self, before: PoolRecord, new: Pool, *, is_stored: bool, overwrites: bool = False
     ) -> Pool | None:
-        """Put `new` in the place of `before`. None where another one is there by now (`records.rebased`)."""
+        """Put `new` in the place of `before`. None where another one is there by now (`admission_state.rebased`)."""
         async with self._writing:
             now = self._records.get(new.name)
-            rebased = records.rebased(now, before, new, overwrites=overwrites)
+            rebased = admission_state.rebased(now, before, new, overwrites=overwrites)
             if now is None or rebased is None:
                 return None
-            for record in records.writes(now, rebased, is_stored=is_stored):
+            for record in admission_state.writes(now, rebased, is_stored=is_stored):
                 await self._write(new.name, record)
                 if record is None:
                     self._log.info("pool deleted", pool=new.name)
@@ -306,7 +297,7 @@ class PoolObjects:
             return self._now(rebased)
 
     async def _write(self, name: str, record: PoolRecord | None) -> None:
-        """Keep, then apply, then tell the core. Where keeping fails nothing has happened."""
+        """Keep, then apply, then tell the core. If keeping fails nothing has happened."""
         kept = {other: each for other, each in self._records.items() if other != name}
         if record is not None:
             kept[name] = record
@@ -338,7 +329,7 @@ class PoolObjects:
         self._saved_parking = parking
 
     def _parking(self, kept: Mapping[str, PoolRecord]) -> _ParkedByName:
-        """What is parked now of these pools. An update that is just being stored ends it."""
+        """The parking of these pools now. An update that is just being stored ends it."""
         states = ((record.pool, self.admission_queue.state_of(name)) for name, record in kept.items())
         return {
             pool.name: (state.parked, dict(state.parked_vms))
@@ -360,14 +351,14 @@ class PoolObjects:
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:
-    """Do what must not end in the middle, although whoever waits for it may go away."""
+    """Do what must not end in the middle, although its caller may go away."""
     task = asyncio.create_task(work, name="pools written")
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)
 
 
 async def _fault(turns: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
-    """What came of one of many; empty where nothing is wrong."""
+    """The fault of one of many; empty if there is none."""
     async with turns:
         try:
             await work

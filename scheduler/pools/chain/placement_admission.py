@@ -63,7 +63,7 @@ class PoolPlacementAdmission:
             return placement_answers.failed(pool, "its plugins did not answer in time")
         if refused is None and not self._is_as_asked(manager, now):
             return placement_answers.failed(pool, _CHANGED, retry_after_s=0.0)
-        # Others may have come meanwhile. What is kept is judged once more, and for good, when room is assumed.
+        # Others may have come meanwhile. The room is judged once more, and for good, when room is assumed.
         return refused or pools.no_room_for(self._ledger, pool, amount, self._counted(holder, pool))
 
     async def _ask(
@@ -87,9 +87,9 @@ class PoolPlacementAdmission:
         return placement_answers.of_pod(await manager.pre_create_pod_hooks(context, pod, now), pod, now.name)
 
     def still_admits(self, holder: Holder, pool: str, amount: Resources) -> Reason | None:
-        """What the plugins that only compute say at the moment when a holder is counted in its pool; None where they agree.
+        """The word of the plugins that only compute at the moment when a holder is counted in its pool; None if they agree.
 
-        Others may have got what was left since `admit`. What plugins that must be waited for have said there still counts.
+        Others may have got what was left since `admit`. The word there of plugins that must be waited for still counts.
         """
         now, manager, counted = self._objects.pool(pool), self._manager(), self._counted(holder, pool)
         if now is None or not manager or amount.fits_in(counted):
@@ -106,7 +106,7 @@ class PoolPlacementAdmission:
         return as_pod if self._ledger.row(as_pod) is not None else Holder(Kind.VM, uid)
 
     def _counted(self, holder: Holder, pool: str) -> Resources:
-        """What the pool has of a pod already, because an earlier try has kept its room."""
+        """The part of a pod that its pool counts already, because an earlier try has kept its room."""
         row = self._ledger.row(holder)
         return row.state.firm if row is not None and row.pool == pool else ZERO
 

@@ -1,4 +1,4 @@
-"""What a pool plugin is: the hooks, the no-op base, and what a factory gets. Source: seed 000.
+"""The API of pool plugins: the hooks, the no-op base, and what a factory gets. Source: seed 000.
 
 Every hook may be a plain function or a coroutine. One that only computes should be plain: it then costs a call and no
 task. A hook that is a coroutine is cancelled when its time is over.
@@ -23,7 +23,7 @@ from scheduler.pools.core.values import (
 
 _T = TypeVar("_T")
 MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
-"""What a hook gives: the answer itself, or something that is awaited for it."""
+"""The answer of a hook: itself, or something that is awaited for it."""
 
 
 class PoolClient(Protocol):
@@ -43,7 +43,7 @@ class PoolClient(Protocol):
 
 
 class Cache(Protocol):
-    """What is known now, without waiting. Cheap enough for every probe."""
+    """The present state, without waiting. Cheap enough for every probe."""
 
     def pool(self, name: str) -> Pool | None:
         """One pool, with `replicas` as they are now."""
@@ -51,7 +51,7 @@ class Cache(Protocol):
     def pools(self) -> tuple[Pool, ...]:
         """All pools by name, with `replicas` as they are now. One that is as before is the same object as before.
 
-        What another pool is just being asked for is not among its replicas (`asked`). If it is granted before this call
+        Units that another pool is just being asked for are not among its replicas (`asked`). If they are granted before this call
         has come to its end, plain hooks are asked again.
         """
 
@@ -62,7 +62,7 @@ class Cache(Protocol):
         """
 
     def unmet_demand(self) -> Mapping[str, Measures]:
-        """What each pool was refused a short while ago beyond what it has, where its VMs may still come back for it; zero of what
+        """The demand of each pool that was refused a short while ago, if its VMs may still come back for it; zero of what
         nobody was refused. The same object as before while nothing has changed.
 
         For a hook that splits: what is free now may be somebody's who has asked before.
@@ -73,7 +73,7 @@ class Cache(Protocol):
 
 
 class Handle(Protocol):
-    """What a plugin may use of its host. Kept small on purpose. Source: seed 000, `framework.Handle`."""
+    """The host as a plugin may use it. Kept small on purpose. Source: seed 000, `framework.Handle`."""
 
     @property
     def client(self) -> PoolClient:
@@ -81,11 +81,11 @@ class Handle(Protocol):
 
     @property
     def cache(self) -> Cache:
-        """What is known now."""
+        """The present state."""
 
     @property
     def log(self) -> Logger:
-        """Where to log. Nothing secret belongs there."""
+        """The log. Nothing secret belongs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PoolPlugin(Protocol):
         """The plugin's name in logs, metrics and reasons."""
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
-        """Called once, after every plugin was built and before anything is asked. What it raises ends the start-up."""
+        """Called once, after every plugin was built and before anything is asked. An error ends the start-up."""
 
     def stop(self) -> MaybeAwaitable[None]:
         """Called once at the end, or when another configuration replaces the chain. An addition to seed 000."""
@@ -153,26 +153,21 @@ class BasePlugin:
         return "base"
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
-        del handle
         return None
 
     def stop(self) -> MaybeAwaitable[None]:
         return None
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        del ctx, pool
         return ADMITTED
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> MaybeAwaitable[Admission]:
-        del ctx, new_pool, pods
         return ADMITTED
 
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        del ctx, pool
         return ADMITTED
 
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
-        del ctx, pod, pool
         return POD_ADMITTED
 
 
@@ -181,7 +176,7 @@ Args: TypeAlias = Any
 
 
 class ProviderSet:
-    """What a factory gets between its handle and its args. Source: seed 000, `providerset.Set`. Nothing is in it: a plugin opens
+    """The argument of a factory between its handle and its args. Source: seed 000, `providerset.Set`. Nothing is in it: a plugin opens
     what it asks of the operator's world by itself, as its args say."""
 
     __slots__ = ()

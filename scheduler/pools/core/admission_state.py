@@ -1,10 +1,11 @@
-"""What is remembered of a pool between two questions. Pure.
+"""The memory of a pool: between two questions, and as it is described; whose description counts, what a change comes to. Pure.
 
 A refusal for want of resources is cached: up to its total the chain is asked at once, above that not before the cool-down
-is over or the pool was changed. What is wrong at any size *parks* the pool, or one VM, until the pool's generation
+is over or the pool was changed. A fault that holds at any size *parks* the pool, or one VM, until the pool's generation
 changes. Failures leave nothing behind: the next request asks again. Source: design section 5.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,10 +17,17 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.texts import clean
 from protocol.values import Resources, Value
 from scheduler.permits.core.events import PoolVerdict
-from scheduler.permits.core.model import VmSpec
-from scheduler.pools.core.errors import MAX_MESSAGE, AppError, PluginErrorKind, kind_from_app_error
+from scheduler.permits.core.model import PoolSpec, VmSpec
+from scheduler.pools.core.errors import (
+    MAX_MESSAGE,
+    AppError,
+    PluginErrorKind,
+    bad_request,
+    kind_from_app_error,
+)
 from scheduler.pools.core.probe import ProbeResultKind
-from scheduler.pools.core.values import UNITS, measure_text
+from scheduler.pools.core.validation import pool_problem
+from scheduler.pools.core.values import UNITS, Admission, Pool, measure_text
 
 COOLDOWN_S: Final = 60.0
 """How long a pool that is full is not asked for more, unless its plugin names a longer time."""
@@ -30,7 +38,7 @@ _DEFAULT_MESSAGES: Final = {
     PluginErrorKind.INTERNAL: "the plugin failed",
     PluginErrorKind.INVALID_SPEC: "the specification is not valid",
 }
-"""What a refusal without a message says, by its kind."""
+"""The text of a refusal without a message, by its kind."""
 
 
 class CachedRefusal(Value, frozen=True):
@@ -114,7 +122,7 @@ class PoolAdmissionState(Value, frozen=True):
         return self.parked is not None or bool(self.parked_vms)
 
     def at(self, generation: int, now_s: float) -> "PoolAdmissionState":
-        """What still holds now, for a pool of this generation."""
+        """The part that still holds now, for a pool of this generation."""
         if self.generation != generation:
             return PoolAdmissionState(last=self.last, generation=generation)
         if any(now_s >= each.until_s for each in self.refusals):
@@ -136,7 +144,7 @@ class PoolAdmissionState(Value, frozen=True):
         return replace(self, parked_vms={**self.parked_vms, uid: parking})
 
     def seen(self, uid: str, spec: VmSpec) -> "PoolAdmissionState":
-        """What holds when a VM is described like this: a parked one that was described otherwise may be right now."""
+        """The state once a VM is described like this: a parked one that was described otherwise may be right now."""
         parking = self.parked_vms.get(uid)
         if parking is None or parking.spec == spec:
             return self
@@ -171,3 +179,71 @@ def message_of(error: AppError | None) -> str:
     if error is None:
         return ""
     return clean(str(error.message), MAX_MESSAGE) or _DEFAULT_MESSAGES[kind_from_app_error(error)]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecord:
+    """A pool as it is described. A *stored* description (written over the API, or to the state directory) goes before the
+    file's. `parked` and `parked_vms` are filled in when the record is stored."""
+
+    pool: Pool
+    is_stored: bool
+    parked: Parking | None = None
+    parked_vms: Mapping[str, Parking] = field(default_factory=dict)
+
+
+def accepted(said: Admission, asked: Pool) -> Pool:
+    """The pool as the hooks want it. Raises their refusal."""
+    if said.error is not None:
+        raise said.error
+    return said.pool if said.pool is not None else asked
+
+
+def check_sound(pool: Pool) -> None:
+    """Raises `AppError` for what the ledger cannot count by, or what could not be read again. Plugins write pools, too."""
+    problem = pool_problem(pool)
+    if problem:
+        raise bad_request(f"pool {pool.name} cannot be stored: {problem}")
+
+
+def rebased(now: PoolRecord | None, before: PoolRecord, new: Pool, *, overwrites: bool) -> Pool | None:
+    """The pool to put in the place of `now`, if `new` was made of `before`: None if another one is in that place by now,
+    unless that is the same pool with another description and `new` overwrites it."""
+    if now is before:
+        return new
+    if now is None or not overwrites:
+        return None
+    is_same = (now.pool.uid, now.pool.is_deleting) == (before.pool.uid, before.pool.is_deleting)
+    return dataclasses.replace(new, generation=now.pool.generation) if is_same else None
+
+
+def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecord | None, ...]:
+    """The records to write, one after the other, to put `new` in the place of `before`; None is that the pool goes.
+
+    A pool that is being deleted goes when nothing holds its deletion any more. Changes by the hooks of the deletion are
+    written first, should the pool not go after all.
+    """
+    stored = is_stored or before.is_stored
+    is_changed = new != dataclasses.replace(before.pool, replicas=new.replicas, amount=new.amount)
+    raised = dataclasses.replace(new, generation=before.pool.generation + 1) if is_changed else new
+    if not new.is_deleting or new.finalizers:
+        return (PoolRecord(raised, stored),)
+    is_only_marked = new == dataclasses.replace(
+        before.pool, replicas=new.replicas, amount=new.amount, is_deleting=True
+    )
+    if before.pool.is_deleting or is_only_marked:
+        return (None,)
+    return PoolRecord(raised, stored), None
+
+
+def spec_of(pool: Pool, *, limits_amounts: bool = False) -> PoolSpec:
+    """A pool as the core counts by it. `limits_amounts` is what the pool's chain says."""
+    return PoolSpec(
+        pool.name,
+        pool.compute_unit,
+        pool.generation,
+        pool.limits.max_units,
+        pool.limits.max_units_per_vm,
+        pool.is_deleting,
+        limits_amounts,
+    )

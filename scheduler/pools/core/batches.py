@@ -14,7 +14,7 @@ from protocol.texts import counted
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value, amount_of
 from scheduler.permits.core import limits
 from scheduler.permits.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
-from scheduler.permits.core.vms import VmRecord, VmTable
+from scheduler.permits.core.state import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
     CachedRefusal,
     Outcome,
@@ -70,9 +70,9 @@ class PoolGrowth(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """What the chain is asked: how many units in (`current`, `asked.units`], with an amount of at most `asked.amount`.
+    """The question to the chain: how many units in (`current`, `asked.units`], with an amount of at most `asked.amount`.
 
-    `cut` names the measures of which cached refusals allow no more. Where the chain does not limit amounts, `asked.amount` is
+    `cut` names the measures of which cached refusals allow no more. If the chain does not limit amounts, `asked.amount` is
     zero, and so is `wanted`, the amount of all that is wanted. `is_vain` says that nobody could grow by what refusals leave.
     """
 
@@ -113,7 +113,7 @@ Refused: TypeAlias = list[tuple[Waiter, PoolVerdict]]
 
 
 class Conclusion(Value, frozen=True):
-    """What a batch's end means: what is remembered, whom `verdict` is told, and who is asked about again, `is_alone` one by
+    """The meaning of a batch's end: what is remembered, whom `verdict` is told, and who is asked about again, `is_alone` one by
     one."""
 
     state: PoolAdmissionState
@@ -165,9 +165,9 @@ def question(
     growths: tuple[PoolGrowth, ...],
     unit: Resources | None = None,
 ) -> Question:
-    """What to ask when the pool has so much `now` and these VMs want to grow, all of them together.
+    """The question when the pool has so much `now` and these VMs want to grow, all of them together.
 
-    Where the chain limits amounts, `unit` is the pool's. Then the question is about the units that it has as well, within
+    If the chain limits amounts, `unit` is the pool's. Then the question is about the units that it has as well, within
     which amounts may grow.
     """
     wanted = now.units + sum(max(growth.wanted.units - growth.has.units, 0) for growth in growths)
@@ -277,7 +277,7 @@ def concluded(
     cooldown_s: float,
     freed: int = 0,
 ) -> Conclusion:
-    """What the result of a batch's search means. `freed` as in `CachedRefusal`."""
+    """The meaning of the result of a batch's search. `freed` as in `CachedRefusal`."""
     if result.kind is ProbeResultKind.INVALID_SPEC:
         is_one, uid = blamed(result.error, tuple(growth.uid for growth in batch.growths))
         if is_one:
@@ -325,7 +325,7 @@ def answered(
     cooldown_s: float,
     freed: int = 0,
 ) -> tuple[PoolAdmissionState, PoolVerdict]:
-    """What is remembered of a search's result, and the verdict for those who asked. InvalidSpec parks the pool."""
+    """The memory of a search's result, and the verdict for those who asked. InvalidSpec parks the pool."""
     message = message_of(result.error)
     last = Outcome(
         result.kind,
@@ -354,7 +354,7 @@ def answered(
 
 
 def granted_amount(result: ProbeResult) -> Resources | None:
-    """What a search's result admits of each resource; None where it was not about amounts."""
+    """The amount of each resource that a search's result admits; None if it was not about amounts."""
     amount = result.amount
     for cap in result.cut_amounts:
         assert amount is not None
@@ -384,7 +384,7 @@ def _of_births(pool: str, resource: str | None = None) -> Reason:
 def _amount_limits(
     state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, of_units: Reason, now_s: float
 ) -> tuple[AmountLimit, ...]:
-    """What may be held of each resource, where the chain limits amounts: what was asked for, or what refusals leave of it.
+    """The amount of each resource that may be held, if the chain limits amounts: what was asked for, or what refusals leave of it.
 
     `of_units` says why no more units were admitted; these can hold only so much.
     """
@@ -417,7 +417,7 @@ def _insufficient(
     cooldown_s: float,
     freed: int,
 ) -> tuple[PoolAdmissionState, PoolVerdict]:
-    """The chain has refused, or the time was over. What was refused is not asked again before the cool-down is over."""
+    """The chain has refused, or the time was over. The same is not asked again before the cool-down is over."""
     message = message_of(result.error)
     wait_s = max(cooldown_s, min(result.retry_after_s or 0.0, MAX_WAIT_S))
     until_s = now_s + wait_s

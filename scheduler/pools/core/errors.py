@@ -6,6 +6,7 @@ whom an InvalidSpec is about (`scope`), and when asking again may help.
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 MAX_MESSAGE: Final = 512
@@ -13,7 +14,7 @@ MAX_MESSAGE: Final = 512
 
 
 class PluginErrorKind(enum.StrEnum):
-    """What sort of refusal it is. The values are those of seed 000."""
+    """The sort of a refusal. The values are those of seed 000."""
 
     UNKNOWN = ""
     """The author did not say. Treated as Internal: asked again later, not searched below."""
@@ -35,7 +36,7 @@ class Scope(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What a plugin says beside the message: the kind and more. `kind` UNKNOWN leaves the code to decide.
+    """The details of a refusal beside the message: the kind and more. `kind` UNKNOWN leaves the code to decide.
 
     `retry_after_s` tells when asking again may help (seconds), `reason` is CamelCase, for machines.
     """
@@ -76,44 +77,19 @@ class AppError(Exception):
         return f"AppError({self.code}, {self.message!r}, detail={self.detail!r}, cause={self.cause!r})"
 
 
-def not_found(message: str) -> AppError:
-    """404."""
-    return AppError(404, message)
-
-
-def conflict(message: str) -> AppError:
-    """409."""
-    return AppError(409, message)
-
-
-def bad_request(message: str) -> AppError:
-    """400."""
-    return AppError(400, message)
-
-
-def unauthorized(message: str) -> AppError:
-    """401."""
-    return AppError(401, message)
-
-
-def forbidden(message: str) -> AppError:
-    """403."""
-    return AppError(403, message)
-
-
-def api_key_required(message: str) -> AppError:
-    """422 with the business code API_KEY_REQUIRED."""
-    return AppError(422, message, biz_code="API_KEY_REQUIRED")
+not_found: Final = partial(AppError, 404)
+conflict: Final = partial(AppError, 409)
+bad_request: Final = partial(AppError, 400)
+unauthorized: Final = partial(AppError, 401)
+forbidden: Final = partial(AppError, 403)
+api_key_required: Final = partial(AppError, 422, biz_code="API_KEY_REQUIRED")
+service_unavailable: Final = partial(AppError, 503)
+"""Without a kind it reads as InsufficientResources; for an outage use `new_internal`."""
 
 
 def too_many_requests(message: str, cause: BaseException | None = None, detail: Any = None) -> AppError:
     """429."""
     return AppError(429, message, cause=cause, detail=detail)
-
-
-def service_unavailable(message: str) -> AppError:
-    """503. Without a kind it reads as InsufficientResources; for an outage use `new_internal`."""
-    return AppError(503, message)
 
 
 def internal(message: str, cause: BaseException | None = None) -> AppError:
@@ -185,7 +161,7 @@ def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
 
 
 def _kind_named_by(detail: object) -> object:
-    """What a detail gives as its `kind`; None where it has none or cannot tell. Anybody may write a detail."""
+    """The `kind` of a detail; None if it has none or cannot tell. Anybody may write a detail."""
     try:
         named = getattr(detail, "kind", None)
         return named() if callable(named) else named

@@ -1,4 +1,4 @@
-"""What a pool says to a pod that is about to be placed: what is remembered of it, and what the answers of its plugins mean. Pure."""
+"""A pool's answer to a pod that is about to be placed: by what is remembered of it, and by the answers of its plugins. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -65,7 +65,7 @@ def remembered(
 
 
 def of_total(said: Admission, asked: Pool) -> Reason | None:
-    """What the chain's word on the pool's total means for the pod; None where all of that is admitted."""
+    """The meaning of the chain's word on the pool's total for the pod; None if all of that is admitted."""
     if said.error is not None:
         return _refused(asked.name, said.error)
     if said.admits(asked):
@@ -79,7 +79,7 @@ def of_total(said: Admission, asked: Pool) -> Reason | None:
 
 
 def of_pod(said: PodAdmission, pod: Mapping[str, Any], pool: str) -> Reason | None:
-    """What `pre_create_pod` means for the pod; None where it admits the pod as that is.
+    """The meaning of `pre_create_pod` for the pod; None if it admits the pod as that is.
 
     A pod that a hook changed is refused: it exists already, so what was admitted is not what would run.
     """

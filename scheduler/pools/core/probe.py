@@ -120,7 +120,7 @@ def amount_error(cap: AmountCap) -> AppError:
 
 
 def _after(found: ProbeResult, asked: int, answer: Admission) -> tuple[ProbeResult, int | None]:
-    """What is known after one more answer, and the cap that it states where that is below what was asked about."""
+    """The result after one more answer, and the cap that it states if that is below what was asked about."""
     waits = [wait_s for wait_s in (found.retry_after_s, answer.retry_after_s) if wait_s is not None]
     error, cap = answer.error, answer.admitted
     if error is not None:

@@ -1,4 +1,4 @@
-"""What each tenant of a tree uses, and how much each may use: the rule of the `quota` plugin, as pure code.
+"""The use of each tenant of a tree, and how much each may use: the rule of the `quota` plugin, as pure code.
 
 Everything is counted in *measures*: units, and milli-CPU and bytes where anybody's limits name them. Each has a tree of the same
 tenants. Limits, guarantees and what they leave hold for each measure by itself; only fair shares are found together. A parent's
@@ -7,18 +7,18 @@ use is that of its children.
 The rule:
 
 1. Nobody exceeds a limit: his own, or that of a tenant above him.
-2. What is guaranteed is kept free for its owner, used or not. What a parent's limit leaves beyond the guarantees of its
+2. A guarantee is kept free for its owner, used or not. The part of a parent's limit that is left beyond the guarantees of its
    children can be lent: lendable = limit − Σ guaranteed.
 3. The lendable is split (`fair_split`) among the children that take part: the one that asks, and each that borrows (is above its
    guarantee) or is after that, because growth was refused to it a short while ago (its *unmet demand*). The share of one that does
-   not ask is never more than it borrows and is refused, so what nobody wants goes to whoever does. Each may borrow up to its share,
-   as far as nobody has borrowed it before: nothing is ever taken away. Whoever is above his share keeps what he has and does not grow.
+   not ask is never more than it borrows and is refused, so what nobody wants goes to those who do. Each may borrow up to its share,
+   as far as nobody has borrowed it before: nothing is ever taken away. A tenant above its share keeps what it has and does not grow.
 
-So a tenant that nobody competes with may borrow everything that is lendable; unmet demand keeps what becomes free for whoever
+So a tenant that nobody competes with may borrow everything that is lendable; unmet demand keeps what becomes free for the tenant that
 was refused, and all come to their shares as usage moves up and down. While everybody who was refused comes back, nothing
 that can be lent is idle beside demand. With more than two levels, a parent that has a parent itself splits its guarantee and its
 own share of what is lent above; without any limit above, nothing is scarce and nothing is split. With
-`Accounts(..., reserves_shares=False)` point 3 is dropped: whoever comes first borrows what is there.
+`Accounts(..., reserves_shares=False)` point 3 is dropped: the first tenant that asks borrows what is there.
 
 Example: `org` has 20 units. `ci` is guaranteed 6 (weight 2), `dev` 4, `batch` 0 (weight 1 each), so 10 can be lent.
 `ci` comes alone and may use 6 + 10; it takes 15. Now `dev` asks for 7: of the 10, 7 go to `ci` and 3 to `dev` (6⅔ and 3⅓).
@@ -33,15 +33,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scheduler.pools.core.fair_split import Demand, fair_split
-from scheduler.pools.core.tenants import TenantNode, Tree
+from scheduler.pools.core.tenants import Demand, TenantNode, Tree, fair_split
 
 MAX_SPLITS: Final = 4096
 """How many splits are remembered; then all are forgotten. There are few in use at a time."""
 
 
 class BoundBy(enum.Enum):
-    """What keeps a tenant's use down."""
+    """The bound of a tenant's use."""
 
     NOTHING = "nothing"
     LIMIT = "limit"
@@ -66,7 +65,7 @@ class Allowance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TenantStatus:
-    """What a tenant has and uses, in units of its `measure`; None is no limit.
+    """The account of a tenant, in units of its `measure`; None is no limit.
 
     `guaranteed_used_units` is the part of the use within the guarantee. `borrowed_units` is what it keeps from others
     beyond its guarantee: of a parent, also what it must keep for those below. `lent_units` is what its children borrowed of
@@ -89,9 +88,9 @@ class TenantStatus:
 
 
 class _MeasureAccount:
-    """What the tenants use and want of one measure, by place.
+    """The use and the wants of the tenants in one measure, by place.
 
-    What a tenant keeps (`kept`) is its use, what its children keep together, or its guarantee, whichever is most. What it is
+    A tenant keeps (`kept`) its use, what its children keep together, or its guarantee, whichever is most. What it is
     after is that with the unmet demand in it, as far as limits let it be had; `borrowing` is how much of that is beyond its
     guarantee. The same of its children together is `below` and `wanted_below`. `versions` is, of a parent, how often what its
     children are after has changed.
@@ -141,7 +140,7 @@ class _MeasureAccount:
     def allowance(self, place: int, totals: Iterable[int | None]) -> Allowance:
         """How much a tenant may use now, where those of its path may keep `totals`. A parent counts as one tenant.
 
-        Exact: the answer does not depend on the tenant's own use, so whoever takes all of it has the same allowance again.
+        Exact: the answer does not depend on the tenant's own use, so a tenant that takes all of it has the same allowance again.
         """
         path = self.nodes[place].path
         bounds: list[tuple[int, Allowance]] = []
@@ -167,17 +166,17 @@ class _MeasureAccount:
 
 
 def _borrowing(units: int, node: TenantNode) -> int:
-    """What of so many units is beyond the guarantee, as far as the limits of the tenant and of those below it let it be had."""
+    """The part of so many units that is beyond the guarantee, as far as the limits of the tenant and of those below it let it be had."""
     beyond, most = max(units - node.guaranteed_units, 0), node.borrowable_units
     return beyond if most is None else min(beyond, most)
 
 
 _Totals = tuple[int | None, ...]
-"""What a tenant may keep of each measure by limit, guarantee and fair share; None is no limit."""
+"""The amount that a tenant may keep of each measure by limit, guarantee and fair share; None is no limit."""
 
 
 class Accounts:
-    """What the tenants of a tree use, and their unmet demand. Changed only by `add`; places are those of the tree.
+    """The use of the tenants of a tree, and their unmet demand. Changed only by `add`; places are those of the tree.
 
     `trees` are by measure, of the same tenants in the same order. Amounts are given and told for each measure, in their order.
     """
@@ -191,11 +190,11 @@ class Accounts:
         self._splits: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = {}
 
     def used(self, place: int) -> tuple[int, ...]:
-        """What a tenant, or all below it, use."""
+        """The use of a tenant, or of all below it."""
         return tuple([account.used[place] for account in self._accounts])
 
     def wanted(self, place: int) -> tuple[int, ...]:
-        """What a tenant, or all below it, use and were refused."""
+        """The use of a tenant, or of all below it, and what they were refused."""
         return tuple([account.wanted_below[place] for account in self._accounts])
 
     def add(self, place: int, used: Iterable[int], unmet: Iterable[int]) -> None:
@@ -213,7 +212,7 @@ class Accounts:
     def allowances(self, place: int, wanted: Sequence[int] | None = None) -> tuple[Allowance, ...]:
         """How much a tenant may use now of each measure, whatever it uses already: the rule of this module.
 
-        Where measures are split together, that depends on the proportion in which the tenant wants them: `wanted` is what
+        If measures are split together, that depends on the proportion in which the tenant wants them: `wanted` is what
         it would use. None is everything that it could get.
         """
         if self._reserves_shares:
@@ -227,7 +226,7 @@ class Accounts:
         return tuple([account.allowance(place, of_measure) for account, of_measure in pairs])
 
     def _totals(self, place: int, wanted: Sequence[int] | None) -> list[_Totals]:
-        """What each tenant of a path may keep, in the order of the path."""
+        """The amounts that each tenant of a path may keep, in the order of the path."""
         path = self._nodes[place].path
         asks = None
         if wanted is not None and len(self._accounts) > 1:
@@ -252,7 +251,7 @@ class Accounts:
     def _shares(
         self, parent: int, totals: _Totals, asking: int, asks: tuple[int, ...] | None
     ) -> Iterator[int]:
-        """What the child that asks may borrow of each measure of which its parent may keep only so much."""
+        """The amounts that the child which asks may borrow of each measure of which its parent may keep only so much."""
         lent = [at for at, total in enumerate(totals) if total is not None]
         if not lent:
             return iter(())
@@ -270,7 +269,7 @@ class Accounts:
     def _split(
         self, parent: int, totals: _Totals, lent: Sequence[int], asking: int, asks: tuple[int, ...] | None
     ) -> dict[str, tuple[int, ...]]:
-        """What the child that asks, and each that borrows or is after that, may borrow."""
+        """The amounts that the child which asks, and each that borrows or is after that, may borrow."""
         accounts = [self._accounts[at] for at in lent]
         demands = []
         for child in self._nodes[parent].children:
@@ -291,7 +290,7 @@ class Accounts:
         return fair_split(lendable, demands)
 
     def status(self) -> tuple[TenantStatus, ...]:
-        """What every tenant has and uses, for each measure one after the other."""
+        """The account of every tenant, for each measure one after the other."""
         places = range(len(self._nodes))
         totals = [self._totals(place, None) for place in places]
         left = [

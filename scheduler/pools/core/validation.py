@@ -1,4 +1,4 @@
-"""What people may write of a pool, and what plugins may answer. Pure."""
+"""The rules for what people write of a pool, and for what plugins answer. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def annotation(value: str) -> str:
 
 
 def pool_problem(pool: Any) -> str:
-    """What is wrong with the fields that a plugin may change; empty where a pool can be stored and read again."""
+    """The fault of the fields that a plugin may change; empty if a pool can be stored and read again."""
     if not (isinstance(pool.compute_unit, Resources) and pool.compute_unit.is_positive()):
         return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
     if not isinstance(pool.limits, PoolLimits):
@@ -116,7 +116,7 @@ def _line(text: str) -> str:
 
 
 def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
-    """What a plugin may change: labels, annotations, finalizers, and, but for a deletion, unit and limits."""
+    """A plugin may change labels, annotations, finalizers, and, but for a deletion, unit and limits."""
     assert own.pool is not None
     kept = described_as(seen, own.pool)
     if hook == "pre_delete_pool":
@@ -128,7 +128,7 @@ def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
 
 
 def error_problem(error: Any) -> str:
-    """What is wrong with a refusal; empty where nothing is."""
+    """The fault of a refusal; empty if there is none."""
     if not isinstance(error, AppError):
         return f"error must be an AppError, not {type(error).__name__}"
     try:

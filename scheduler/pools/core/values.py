@@ -1,4 +1,4 @@
-"""What hooks see and give: pools, their members, who asks, admissions. All of it is frozen.
+"""The values that hooks see and give: pools, their members, who asks, admissions. All of it is frozen.
 
 A hook cannot change what it was handed; it returns an `Admission` that may carry a changed copy
 (`dataclasses.replace`). So a probe changes nothing, whatever the plugin does.
@@ -18,7 +18,7 @@ from scheduler.pools.core.errors import AppError
 
 UNITS: Final = "units"
 MEASURES: Final = (UNITS, *RESOURCE_NAMES)
-"""What pools are measured in: whole units, milli-CPU and bytes."""
+"""The measures of pools: whole units, milli-CPU and bytes."""
 
 
 class Measures(Value, frozen=True):
@@ -95,7 +95,7 @@ class PoolLimits:
     max_units_per_vm: int | None = None
     """At least 1."""
     min_units: int = 0
-    """A warm minimum, at most `max_units`: kept for the pool, used or not, by whoever counts over several pools."""
+    """A warm minimum, at most `max_units`: kept for the pool, used or not, by plugins that count over several pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Purpose(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known about a call beside the pool.
+    """The circumstances of a call beside the pool.
 
     `held` is what the pool's VMs hold together before, where the pool's `amount` is what they would hold; both are zero where
     amounts are not limited. `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
@@ -232,8 +232,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class ProbeEnd:
-    """What became of a search: the chain was asked for up to `asked` replicas in all and admitted `admitted` of them, of
-    which `committed` were given to VMs beyond what they had. What was admitted beyond is free again. `pool` is as it is now.
+    """The end of a search: the chain was asked for up to `asked` replicas in all and admitted `admitted` of them, of
+    which `committed` were given to VMs beyond what they had. The units admitted beyond are free again. `pool` is as it is now.
     """
 
     question: str
@@ -260,7 +260,7 @@ class AmountCap:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a hook says of a pool. `Admission()` admits everything and changes nothing.
+    """The answer of a hook about a pool. `Admission()` admits everything and changes nothing.
 
     `pool` is the pool with what the hook changed. `admitted` is the largest number of replicas that it admits now, from
     0; None is no limit. A hook that knows the number says it here, and is not asked again and again. `amounts` caps resources
@@ -309,7 +309,7 @@ PodManifest: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodAdmission:
-    """What a hook says of a pod that is about to be bound. `pod` is the changed manifest, a copy."""
+    """The answer of a hook about a pod that is about to be bound. `pod` is the changed manifest, a copy."""
 
     pod: PodManifest | None = None
     error: AppError | None = None
@@ -325,7 +325,7 @@ Pods: TypeAlias = Sequence[Member]
 
 
 def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
-    """What a chain says once one more plugin has spoken. Pure; the order is that of the chain.
+    """The answer of a chain once one more plugin has spoken. Pure; the order is that of the chain.
 
     The smallest cap wins and brings its reason, message and plugin (ties keep the earlier one's), of each resource too; the longest
     `retry_after_s` wins whosever it is; the latest changed pool stays, also beside an error.
@@ -345,13 +345,10 @@ def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
         capped.message,
         own.error,
         plugin if own.error is not None or capped is own else so_far.plugin,
-        _by(plugin, own.amounts, so_far.amounts) if own.amounts else so_far.amounts,
+        tightest(so_far.amounts, tuple(replace(cap, plugin=plugin) for cap in own.amounts))
+        if own.amounts
+        else so_far.amounts,
     )
-
-
-def _by(plugin: str, own: tuple[AmountCap, ...], so_far: tuple[AmountCap, ...]) -> tuple[AmountCap, ...]:
-    """The caps of a chain once a plugin has said its own."""
-    return tightest(so_far, tuple(replace(cap, plugin=plugin) for cap in own))
 
 
 def tightest(*caps: tuple[AmountCap, ...]) -> tuple[AmountCap, ...]:

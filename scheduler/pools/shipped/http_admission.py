@@ -1,7 +1,7 @@
 """The pool plugin `http-admission`: an HTTP service outside says whether a pool may grow, change, come or go.
 
 `scheduler.pools.shipped.http_messages` tells what is asked and what the answers mean. A breaker keeps a service that fails
-from being asked, and a budget keeps retries from adding to its trouble. What is not an answer grants nothing.
+from being asked, and a budget keeps retries from adding to its trouble. Nothing but an answer grants anything.
 """
 
 import asyncio
@@ -26,7 +26,6 @@ from scheduler.pools.chain.manager import PLUGIN_TIMEOUT_S
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, MaybeAwaitable, ProviderSet
 from scheduler.pools.core.breaker import Breaker, BreakerEvent, BreakerRules, BreakerState, Pass, RetryBudget
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, ProbeEnd, VmRequest
-from scheduler.pools.shipped.http_credentials import Credentials
 from scheduler.pools.shipped.http_messages import (
     Failed,
     Hook,
@@ -37,7 +36,7 @@ from scheduler.pools.shipped.http_messages import (
     question,
     understood,
 )
-from scheduler.pools.shipped.http_outcomes import Outcomes
+from scheduler.pools.shipped.http_service import Credentials, Outcomes
 
 NAME: Final = "http-admission"
 MAX_QUESTION_BYTES: Final = 1024 * 1024
@@ -100,7 +99,7 @@ class RetryArgs(Settings):
     burst: Annotated[int, Field(ge=0, le=1000)] = 10
     """Retries of all questions together before the budget is empty; it is full at first."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """What each answered question earns of a retry."""
+    """The part of a retry that each answered question earns."""
 
 
 class BreakerArgs(Settings):
@@ -134,14 +133,14 @@ class HttpAdmissionArgs(Settings):
     report_outcomes: bool = False
     """Whether the service is told what became of its questions, in calls of their own (`http_messages.outcome`)."""
     hooks: Annotated[list[Hook], AfterValidator(_each_once)] = Field(default_factory=_growth_and_changes)
-    """What is asked about: `update` is growth (the probes) and changed descriptions."""
+    """The hooks that are asked about: `update` is growth (the probes) and changed descriptions."""
     send_members: bool = False
     """Whether questions name the VMs of the pool."""
     retries: RetryArgs = Field(default_factory=RetryArgs)
     breaker: BreakerArgs = Field(default_factory=BreakerArgs)
     on_outage: Literal["refuse", "admit"] = "refuse"
-    """What holds while the service is not there. DANGEROUS: with `admit` its outage lifts every limit that it keeps, and
-    whoever can bring it down can have everything. Only for a service whose answer is advice. `admit` covers no connection, no
+    """The answer while the service is not there. DANGEROUS: with `admit` its outage lifts every limit that it keeps, and
+    an attacker who brings it down can have everything. Only for a service whose answer is advice. `admit` covers no connection, no
     answer in time, outages (5xx) and an open breaker; never other statuses or answers that cannot be used.
     """
 
@@ -162,7 +161,7 @@ def checked_args(args: Args) -> HttpAdmissionArgs:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionServiceStatus:
-    """What the plugin knows of the service now. `failures` are those in a row, `wait_s` the rest of an open breaker's
+    """The plugin's knowledge of the service now. `failures` are those in a row, `wait_s` the rest of an open breaker's
     pause, `retries` what the budget still allows; `last_failure` is empty until the first. `waiting` questions wait for a
     connection, `untold` outcomes for being told; `lost` ones never will be."""
 
@@ -248,7 +247,6 @@ class HttpAdmission(BasePlugin):
 
     async def start(self, handle: Handle) -> None:
         """Read token and certificates and open the session. Raises `ValueError` for files that cannot be used."""
-        del handle
         if self._client is not None:
             raise RuntimeError("it was started already")
         await self._credentials.load()
@@ -294,7 +292,7 @@ class HttpAdmission(BasePlugin):
             self._outcomes.add(outcome(end))
 
     async def _report(self, body: bytes) -> bool:
-        """Tell one outcome; whether the service has taken it. What is not understood there is not told again."""
+        """Tell one outcome; whether the service has taken it. An outcome that is not understood there is not told again."""
         if self._client is None:
             return False
         answer = await self._client.call(
@@ -436,5 +434,4 @@ def _closed_door(breaker: Breaker, now_s: float) -> str:
 
 def factory(handle: Handle, providers: ProviderSet, args: Args) -> HttpAdmission:
     """Makes the plugin. Raises `ValueError` with every fault of its args."""
-    del providers
     return HttpAdmission(checked_args(args), handle.log)

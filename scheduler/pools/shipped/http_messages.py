@@ -1,4 +1,4 @@
-"""What `http-admission` asks its service, and what the answers mean. Pure.
+"""The questions of `http-admission` to its service, and the meaning of the answers. Pure.
 
 The question is a POST with a JSON object (`question`). These are answers, and nothing else is:
 
@@ -43,7 +43,7 @@ Hook: TypeAlias = Literal["create", "update", "delete"]
 
 
 def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_members: bool) -> bytes:
-    """What is asked, as JSON. Amounts are quantities of CPU and memory; `pods` None where a hook has none."""
+    """The question as JSON. Amounts are quantities of CPU and memory; `pods` is None if a hook has none."""
     asked: dict[str, Any] = {
         "version": VERSION,
         "hook": hook,
@@ -84,9 +84,9 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
 
 
 def outcome(end: ProbeEnd) -> bytes:
-    """What became of a question, as JSON: how many of the pool's units were committed to VMs, and how many it holds now.
+    """The end of a question, as JSON: how many of the pool's units were committed to VMs, and how many it holds now.
 
-    What was admitted beyond what it holds is free again. Any 2xx takes it, the body is not looked at; it may come twice.
+    Units that were admitted beyond what it holds are free again. Any 2xx takes it, the body is not looked at; it may come twice.
     """
     told = {
         "version": VERSION,
@@ -161,7 +161,7 @@ class _LooseBody(_Body):
 
 
 def understood(outcome: Outcome, requests: tuple[VmRequest, ...], wall_s: float) -> Said | Failed:
-    """What the end of a call means (the module's table). `wall_s` is Unix time, for dates of a peer without a clock."""
+    """The meaning of the end of a call (the module's table). `wall_s` is Unix time, for dates of a peer without a clock."""
     if isinstance(outcome, Unanswered):
         return _no_answer(outcome)
     wait_s = retry_after_s(outcome.headers.get("retry-after"), outcome.headers.get("date"), wall_s)

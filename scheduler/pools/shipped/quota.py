@@ -1,7 +1,7 @@
 """The pool plugin `quota`: units and amounts for each tenant, in a tree of tenants with limits, guarantees and lending.
 
 A pool belongs to the tenant that its label (`tenantLabel`) names, and uses as many units (`computeUnit`) as cover its
-replicas: the larger number of the two resources, rounded up for each pool. Where a tenant's limits name CPU or memory, exact
+replicas: the larger number of the two resources, rounded up for each pool. If a tenant's limits name CPU or memory, exact
 amounts are counted beside the units. How much a tenant may use of each of these measures is the rule of
 `scheduler.pools.core.tenant_accounts`. The plugin computes only: it waits for nothing, and a probe changes nothing.
 
@@ -53,7 +53,7 @@ class _Counted(NamedTuple):
 
 
 class QuotaPlugin(BasePlugin):
-    """The plugin. What the pools use is kept between calls; a call looks only at pools that are other objects than before."""
+    """The plugin. The pools' use is kept between calls; a call looks only at pools that are other objects than before."""
 
     def __init__(self, handle: Handle, args: QuotaArgs) -> None:
         self._handle = handle
@@ -93,7 +93,6 @@ class QuotaPlugin(BasePlugin):
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
         """Refuses a pool that is nobody's."""
-        del ctx
         place = self._place(pool)
         if place is None:
             return self._of_nobody(pool)
@@ -102,7 +101,6 @@ class QuotaPlugin(BasePlugin):
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
         """Refuses a pool that is nobody's, and admits growth as far as the rule allows."""
-        del pods
         place = self._place(new_pool)
         if place is None:
             return self._of_nobody(new_pool)
@@ -119,7 +117,7 @@ class QuotaPlugin(BasePlugin):
         return self._admitted(new_pool, place, allowances)
 
     def _wanted(self, pool: Pool, place: int, own: _Counted) -> tuple[int, ...]:
-        """What the tenant is after with the pool as it is asked about, in place of what the pool has wanted until now; nothing
+        """The amounts that the tenant is after with the pool as it is asked about, in place of what the pool has wanted until now; nothing
         where units are all that is limited."""
         if not self._resources:
             return ()
@@ -142,7 +140,7 @@ class QuotaPlugin(BasePlugin):
         return rooms
 
     def _admitted(self, pool: Pool, place: int, allowances: tuple[Allowance, ...]) -> Admission:
-        """What a pool may have, as a cap in its own units and one of each resource that binds it as it is asked about."""
+        """The amount that a pool may have, as a cap in its own units and one of each resource that binds it as it is asked about."""
         (units, _), *rooms = self._rooms(pool, place, allowances)
         cap = None if units is None else _replicas_within(units, pool.compute_unit, self._unit)
         cap = cap if cap is not None and cap < pool.replicas else None
@@ -176,7 +174,7 @@ class QuotaPlugin(BasePlugin):
         return ADMITTED
 
     def status(self) -> tuple[TenantStatus, ...]:
-        """What every tenant has, uses, borrows and lends now, in the order of the configuration."""
+        """The account of every tenant now, in the order of the configuration."""
         self._count()
         return self._accounts.status()
 
@@ -192,7 +190,7 @@ class QuotaPlugin(BasePlugin):
         return self._tree.places.get(pool.labels.get(self._label, ""))
 
     def _of_nobody(self, pool: Pool) -> Admission:
-        """What is said of a pool without a tenant that may own it."""
+        """The answer about a pool without a tenant that may own it."""
         if self._args.unknown_tenant == "admit" and self._named(pool) is None:
             return ADMITTED
         return Admission(error=self._no_owner(pool))
@@ -272,7 +270,7 @@ class QuotaPlugin(BasePlugin):
         self._accounts.add(place, (-used for used in counted.used), (-unmet for unmet in counted.unmet))
 
     def _uses(self, pool: Pool) -> tuple[int, ...]:
-        """What a pool with these replicas and this amount uses of each measure, or its warm minimum where that is more."""
+        """The use of each measure by a pool with these replicas and this amount, or its warm minimum where that is more."""
         units = self._units(pool, pool.replicas)
         if not self._resources:
             return (units,)
@@ -280,7 +278,7 @@ class QuotaPlugin(BasePlugin):
         return units, *(amount_of(amount, name) for name in self._resources)
 
     def _units(self, pool: Pool, replicas: int) -> int:
-        """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
+        """The units of the quota that cover so many replicas of a pool, or its warm minimum if that is more."""
         return (pool.compute_unit * max(replicas, pool.limits.min_units)).units(self._unit)
 
     def _allowances_without(
@@ -339,5 +337,4 @@ def _replicas_within(units: int, own: Resources, unit: Resources) -> int:
 
 def factory(handle: Handle, providers: ProviderSet, args: Args) -> QuotaPlugin:
     """Make the plugin. Raises `FaultsError` with every fault of the args."""
-    del providers
     return QuotaPlugin(handle, check(args, QuotaArgs))

@@ -69,7 +69,7 @@ class QuotaArgs(Settings):
     retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
     """Seconds that a pool which was cut is told to wait; left out, it is told none."""
     reserve_fair_shares: bool = True
-    """False: whoever comes first borrows what is there, fair shares are only shown, and unmet demand counts for
+    """False: the first tenant that asks borrows what is there, fair shares are only shown, and unmet demand counts for
     nothing, so a share may starve. True costs up to as many idle units as were refused, until the VMs come back or their demand ends."""
 
     @classmethod
@@ -99,7 +99,7 @@ _SHORT: Final = {"guaranteed": "guarantees", "limit": "limits"}
 
 
 def _field(entry: Mapping[str, object], short: str, measure: str) -> str:
-    """Where an amount was written."""
+    """The key under which an amount was written."""
     return short if measure == UNITS and short in entry else f"{_SHORT[short]}.{measure}"
 
 

@@ -22,14 +22,13 @@ from hosting.server import Server
 from scheduler.daemon.leader import leading_family
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
+from scheduler.permits.service.answers import PermitStats
 from scheduler.permits.service.metrics import families
-from scheduler.permits.service.stats import PermitStats
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.kube_extender.stats import ExtenderStats
-from scheduler.pools.http.metrics import pool_families
-from scheduler.pools.service import PoolService
+from scheduler.placing.kube_extender.operations import ExtenderStats
+from scheduler.pools.service import PoolService, pool_families
 from tests.tidy.repository import ROOT
 
 ALERTS: Final = ROOT / "deploy" / "monitoring" / "alerts.yaml"

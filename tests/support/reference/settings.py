@@ -28,9 +28,8 @@ from protocol.values import Resources
 from scheduler.clusters.file import ClusterFile
 from scheduler.permits.service.config_file import Config
 from scheduler.placing.plugins.growth_headroom import GrowthHeadroomArgs
-from scheduler.placing.plugins.ledger_fit import LedgerFitArgs
+from scheduler.placing.plugins.ledger_fit import LedgerFitArgs, PoolAdmissionArgs
 from scheduler.placing.plugins.node_resources import NodeResourcesArgs
-from scheduler.placing.plugins.pool_admission import PoolAdmissionArgs
 from scheduler.placing.plugins.spread_constraints import PodTopologySpreadArgs
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.quota_args import QuotaArgs

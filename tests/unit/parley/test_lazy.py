@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 MODULES = {
     "plugins": ("AppError", "scheduler.pools.core.errors"),
-    "scheduling": ("Status", "scheduler.placing.core.status"),
+    "scheduling": ("Status", "scheduler.placing.core.values"),
 }
 """The modules, each with a name and its home."""
 

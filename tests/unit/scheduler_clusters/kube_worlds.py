@@ -14,8 +14,7 @@ from scheduler.clusters.kubernetes.cluster import IsServed, KubernetesCluster
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Kind
-from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import SchedulerConfig, VmRecord
 from tests.support.kube_api import FakeApiServer
 from tests.support.virtual_time import now_s
 

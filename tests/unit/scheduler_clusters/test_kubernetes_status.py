@@ -11,10 +11,9 @@ import pytest
 from hosting.kubernetes.resources import POOLS, Manifest, ResourceType
 from protocol.values import ZERO
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.policies import MAX_FAULTS, policy_status
 from scheduler.clusters.kubernetes.pools import FINALIZER, KubernetesPools, pool_status
 from scheduler.clusters.kubernetes.reading import Description, FoundPod
-from scheduler.clusters.kubernetes.status import INTERVAL_S, StatusWriter
+from scheduler.clusters.kubernetes.status import INTERVAL_S, MAX_FAULTS, StatusWriter, policy_status
 from scheduler.permits.core.model import PodSpec
 from tests.support.amounts import UNIT
 from tests.support.kube_api import FakeApiServer, writes

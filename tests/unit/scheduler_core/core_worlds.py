@@ -13,13 +13,12 @@ from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, PodName, SlotResources
-from scheduler.permits.core import events, replies
+from scheduler.permits.core import decision, events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
 from scheduler.permits.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
 from scheduler.permits.core.rules import GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import SchedulerConfig, VmRecord
 from tests.support.amounts import GIB, UNIT, cu
 
 HERE = UUID(int=1)
@@ -179,7 +178,7 @@ class World:
     def permit(self, request: AgentRequest, *, at: float = 0.0) -> Resources:
         """The permit that a request gets; for callers with the extension `raw` says the same."""
         answer = self.decide(request, at=at)
-        extension = replies.message(answer).extension
+        extension = decision.message(answer).extension
         assert extension is not None
         assert extension.permit == answer.permit
         return answer.permit

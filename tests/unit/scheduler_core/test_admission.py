@@ -8,7 +8,7 @@ import pytest
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.permits.core import events, replies
+from scheduler.permits.core import decision, events
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.rules import Rules
@@ -267,7 +267,7 @@ def test_duplicates_join_and_get_the_same_answer_for_which_the_permit_has_not_mo
     for ticket, other in zip((12, 13), others, strict=True):
         assert isinstance(other, events.Decided)
         assert (other.ticket, other.before, other.changed) == (ticket, cu(3), False)
-        assert replies.message(other) == replies.message(first)
+        assert decision.message(other) == decision.message(first)
 
 
 @pytest.mark.parametrize(

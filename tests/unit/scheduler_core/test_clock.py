@@ -6,8 +6,7 @@ import pytest
 
 from protocol.wire import SlotResources
 from scheduler.permits.core import clock, events, journal, state
-from scheduler.permits.core.state import CoreState, SchedulerConfig
-from scheduler.permits.core.vms import VmRecord
+from scheduler.permits.core.state import CoreState, SchedulerConfig, VmRecord
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core import core_walks
 from tests.unit.scheduler_core.core_worlds import EVERYWHERE, HERE, NEXT_AGENT, World, pod

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
-from scheduler.permits.core import events, replies
+from scheduler.permits.core import decision, events
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
@@ -266,7 +266,7 @@ def test_the_integers_of_a_permit_are_rounded_down() -> None:
     world.vm("vm", Resources(200, GIB))
     answer = world.decide(world.request("vm", cu(8)))
     assert answer.permit == Resources(3_600, 8 * GIB)
-    assert (replies.message(answer).permit.vcpu, replies.message(answer).permit.mem) == (3, 8)
+    assert (decision.message(answer).permit.vcpu, decision.message(answer).permit.mem) == (3, 8)
 
 
 @pytest.mark.parametrize(("own", "unit", "slots"), [(GIB, cu(1, 4), 8), (None, cu(1, 4), 2), (None, None, 4)])
@@ -275,7 +275,7 @@ def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes(
 ) -> None:
     world = World(cu(20, 40), unit=cu(1, 2))
     world.vm(most=cu(8, 8), slot=own, unit=unit)
-    assert replies.message(world.decide(world.request("vm", cu(2, 8)))).permit.mem == slots
+    assert decision.message(world.decide(world.request("vm", cu(2, 8)))).permit.mem == slots
 
 
 def test_what_the_last_read_showed_stays_until_a_later_one_shows_less() -> None:

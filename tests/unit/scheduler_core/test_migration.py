@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics
-from scheduler.permits.core import events, replies
+from scheduler.permits.core import decision, events
 from scheduler.permits.core.ledger import NodeAccount, NodeCapacity
 from scheduler.permits.core.migration import is_under_pressure
 from scheduler.permits.core.model import Holder, Kind, Migration
@@ -296,11 +296,11 @@ def test_a_leaving_vm_does_not_grow_and_is_told_that_it_leaves() -> None:
     world = leaving()
     answer = world.decide(world.request("a", cu(4)))
     assert (answer.permit, answer.migrate, codes(answer)) == (cu(3), True, [ReasonCode.MIGRATING])
-    assert replies.message(answer).migrate is not None
+    assert decision.message(answer).migrate is not None
     other = world.send(world.request("b", cu(3)))
     assert isinstance(other, events.Decided)
     assert not other.migrate
-    assert replies.message(other).migrate is None
+    assert decision.message(other).migrate is None
 
 
 @pytest.mark.parametrize("want", [cu(2.123), cu(3, 1), cu(1, 2)])

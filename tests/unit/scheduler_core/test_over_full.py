@@ -10,9 +10,9 @@ from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import SlotResources
 from scheduler.permits.core import events
+from scheduler.permits.core.decision import Obstacle, obstacles
 from scheduler.permits.core.ledger import Cause, OverCause
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.core.refusals import Obstacle, obstacles
 from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import (

@@ -8,7 +8,7 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, SlotResources
-from scheduler.permits.core import events, replies
+from scheduler.permits.core import decision, events
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
@@ -27,10 +27,10 @@ def served(
 def permitted(answer: events.Answer) -> tuple[int, int]:
     """The permit that the caller reads; what would be fatal to it is checked on the way."""
     assert isinstance(answer, events.Decided), answer
-    permit = replies.message(answer).permit
+    permit = decision.message(answer).permit
     assert permit.vcpu > 0
     assert permit.mem > 0
-    assert replies.message(answer).migrate is None
+    assert decision.message(answer).migrate is None
     return permit.vcpu, permit.mem
 
 
@@ -79,7 +79,7 @@ def test_the_unit_is_the_vms_else_the_nodes(unit: Resources | None, slots: SlotR
     world.vm("vm", cu(1, slots.mem), unit=unit)
     answer = world.published("vm", slots, use=cu(1, slots.mem))
     assert isinstance(answer, events.Decided)
-    assert replies.message(answer).compute_unit == slots
+    assert decision.message(answer).compute_unit == slots
 
 
 def test_every_request_takes_a_fresh_look() -> None:

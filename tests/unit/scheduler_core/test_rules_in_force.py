@@ -4,7 +4,7 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.permits.core import events, replies
+from scheduler.permits.core import decision, events
 from scheduler.permits.core.ledger import Cause, OverCause
 from scheduler.permits.core.model import NodeSpec
 from scheduler.permits.core.rules import NodeOverride, Rules, Watermark
@@ -284,7 +284,7 @@ def test_a_slot_that_changes_is_the_one_that_is_told() -> None:
     world.vm("vm")
     world.vm("vm", slot=2 * GIB)
     answer = asked(world, cu(4))
-    assert (replies.message(answer).permit.vcpu, replies.message(answer).permit.mem) == (4, 2)
+    assert (decision.message(answer).permit.vcpu, decision.message(answer).permit.mem) == (4, 2)
 
 
 def test_a_vms_own_unit_may_come_and_go() -> None:

@@ -13,14 +13,13 @@ from protocol.values import Resources
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.scheduling import OwnPods
-from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
-from scheduler.placing.plugins.profiles import FULL_PROFILE
-from scheduler.placing.plugins.registry import new_registry
+from scheduler.placing.plugins.registry import FULL_PROFILE, new_registry
 from scheduler.ports import SoleScheduler
 from tests.support.kube_api import writes
 from tests.support.kube_store import Selector

@@ -24,8 +24,7 @@ from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.kube_extender.service import PREFIX, ExtenderService
-from scheduler.placing.plugins.default_binder import DefaultBinder
-from scheduler.placing.plugins.ledger_fit import LedgerFit
+from scheduler.placing.plugins.ledger_fit import DefaultBinder, LedgerFit
 from scheduler.placing.plugins.registry import Registry
 from scheduler.ports import ClusterUnreachableError, NotBound, NotLeadingError
 from tests.support.amounts import cu

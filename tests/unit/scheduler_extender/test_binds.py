@@ -7,7 +7,7 @@ import pytest
 
 from hosting.kubernetes.resources import Manifest
 from protocol.wire import PodName
-from scheduler.placing.core.status import Code, error_status, new_status
+from scheduler.placing.core.values import Code, error_status, new_status
 from scheduler.placing.kube_extender import binds
 from scheduler.ports import NotBound
 from tests.support.virtual_time import now_s, turns, virtually

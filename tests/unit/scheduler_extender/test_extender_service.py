@@ -11,8 +11,7 @@ from hosting.kubernetes.resources import Manifest
 from hosting.metrics import HistogramFamily
 from hosting.server import Reply
 from scheduler.permits.core.model import PodSpec
-from scheduler.placing.core.status import Code, Status, error_status, new_status
-from scheduler.placing.core.values import PreFilterResult
+from scheduler.placing.core.values import Code, PreFilterResult, Status, error_status, new_status
 from scheduler.placing.kube_extender.service import PREFIX
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_extender.bodies import BY_NAMES, META_VICTIMS, VICTIMS, WHOLE_NODES

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.placing.core.status import Code, Status, new_status
-from scheduler.placing.kube_extender.verdicts import MOST_NODES_IN_FULL, texts
+from scheduler.placing.core.values import Code, Status, new_status
+from scheduler.placing.kube_extender.messages import MOST_NODES_IN_FULL, texts
 
 
 def lacking(index: int) -> Status:

@@ -14,10 +14,8 @@ from scheduler.placing.core.handle import PluginFactory, RawArgs, WaitingPod
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet
-from scheduler.placing.core.status import Status
-from scheduler.placing.core.values import ExtensionPoint
-from scheduler.placing.cycle.context import PluginContext
-from scheduler.placing.cycle.waiting_pods import WaitingEntry, WaitingPods
+from scheduler.placing.core.values import ExtensionPoint, Status
+from scheduler.placing.cycle.context import PluginContext, WaitingEntry, WaitingPods
 from scheduler.placing.plugins.registry import Registry
 from tests.support.early_framework import (
     EarlyConfigError,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hosting.registry import RegistryError
-from scheduler.placing.core.status import (
+from scheduler.placing.core.values import (
     Code,
     Status,
     as_error_of,

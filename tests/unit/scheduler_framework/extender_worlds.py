@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from scheduler.permits.core.model import Holder
-from scheduler.placing.core.objects import NodeInfo, QueuedPod
+from scheduler.placing.core.objects import NodeInfo, QueuedPod, Reservation
 from scheduler.placing.core.plugin import Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Code, Status, new_status
-from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.core.values import Code, ExtensionPoint, Status, new_status
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks, no_reservations

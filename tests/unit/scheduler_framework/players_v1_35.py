@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from scheduler.placing.core import runs
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.placing.core.status import (
+from scheduler.placing.core.values import (
     Code,
+    ExtensionPoint,
+    PostFilterResult,
     Status,
     as_error_of,
     code_of,
@@ -17,7 +19,6 @@ from scheduler.placing.core.status import (
     is_success,
     message_of,
 )
-from scheduler.placing.core.values import ExtensionPoint, PostFilterResult
 from scheduler.placing.cycle.assembly import ProfileError, of_profile
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework

@@ -9,9 +9,8 @@ from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import ExtendedHandle
-from scheduler.placing.core.objects import NodeInfo, PodInfo, RowInfo
-from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Code, Status, code_of
+from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation, RowInfo
+from scheduler.placing.core.values import Code, Status, code_of
 from scheduler.ports import NotBound
 from tests.support.amounts import cu
 

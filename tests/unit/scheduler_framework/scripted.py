@@ -14,7 +14,7 @@ import pytest
 from protocol.wire import PodName
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import CycleContext, Plugin
-from scheduler.placing.core.status import Status, new_status
+from scheduler.placing.core.values import Status, new_status
 from scheduler.placing.cycle.context import NotFoundError
 
 GOLDEN: Final = Path(__file__).resolve().parents[4] / "shared" / "golden"

@@ -12,8 +12,14 @@ from scheduler.placing.core.handle import PluginFactory
 from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
 from scheduler.placing.core.plugin import CycleContext, Plugin, points_of
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.core.status import Code, Status
-from scheduler.placing.core.values import ExtensionPoint, NominatingMode, PostFilterResult, PreFilterResult
+from scheduler.placing.core.values import (
+    Code,
+    ExtensionPoint,
+    NominatingMode,
+    PostFilterResult,
+    PreFilterResult,
+    Status,
+)
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.plugins.registry import Registry

@@ -9,11 +9,9 @@ from pydantic import Field
 
 from hosting import settings
 from hosting.settings import Settings
-from scheduler.placing.core.enqueue import ALL_EVENTS
 from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
 from scheduler.placing.core.plugin import CycleContext, FilterPlugin, Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.placing.core.status import Status
 from scheduler.placing.core.values import (
     ActionType,
     EventResource,
@@ -22,8 +20,15 @@ from scheduler.placing.core.values import (
     HintFunction,
     QueueingHint,
     SchedulingEvent,
+    Status,
 )
-from scheduler.placing.cycle.assembly import ProfileError, build_frameworks, check_profiles, of_profile
+from scheduler.placing.cycle.assembly import (
+    ALL_EVENTS,
+    ProfileError,
+    build_frameworks,
+    check_profiles,
+    of_profile,
+)
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.plugins.registry import Registry
 from tests.support.early_framework import unshared

@@ -7,8 +7,7 @@ from scheduler.placing.core.profile import Profile
 from scheduler.placing.core.values import ExtensionPoint
 from scheduler.placing.cycle.assembly import check_profiles, of_profile
 from scheduler.placing.plugins.base import ShippedPlugin
-from scheduler.placing.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.placing.plugins.registry import SHIPPED, new_registry
+from scheduler.placing.plugins.registry import EXTENDER_PROFILE, FULL_PROFILE, SHIPPED, new_registry
 from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold
 
 DEFAULTS = {"full": FULL_PROFILE, "extender": EXTENDER_PROFILE}

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.placing.core.diagnosis import MOST_FAILURES, Diagnosis, DiagnosisStore, Failure, grouped
-from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import Code, Status, new_status
 from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld, told

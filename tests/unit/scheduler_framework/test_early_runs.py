@@ -11,7 +11,7 @@ from scheduler.placing.core.handle import PluginFactory, RawArgs, WaitingPod
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import CycleContext, Plugin
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet
-from scheduler.placing.core.status import Code, Status, new_status
+from scheduler.placing.core.values import Code, Status, new_status
 from scheduler.placing.cycle.context import PluginContext
 from scheduler.placing.plugins.registry import Registry
 from tests.support.early_framework import (

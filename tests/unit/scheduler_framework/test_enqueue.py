@@ -6,7 +6,6 @@ from typing import Any, Final
 import pytest
 
 from protocol.wire import PodName
-from scheduler.placing.core.enqueue import ALL_EVENTS, events_of, hint_of, plugins_with_events
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.profile import ResolvedProfile
 from scheduler.placing.core.values import (
@@ -16,7 +15,9 @@ from scheduler.placing.core.values import (
     ExtensionPoint,
     QueueingHint,
     SchedulingEvent,
+    hint_of,
 )
+from scheduler.placing.cycle.assembly import ALL_EVENTS, events_of, plugins_with_events
 
 POD: Final = PodInfo(PodName(namespace="default", name="pod-1"), "uid-1")
 ADDED: Final = SchedulingEvent(EventResource.NODE, ActionType.ADD)

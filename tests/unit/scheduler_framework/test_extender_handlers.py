@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.status import Status
+from scheduler.placing.core.values import Status
 from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import ERROR, ExtenderWorld, Told, told

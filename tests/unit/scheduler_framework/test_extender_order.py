@@ -12,8 +12,7 @@ import pytest
 
 from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.status import Code, Status, is_success, new_status
-from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.core.values import Code, ExtensionPoint, Status, is_success, new_status
 from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (

@@ -10,7 +10,7 @@ from hosting.metrics import HistogramFamily
 from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import (
+from scheduler.placing.core.values import (
     Code,
     Status,
     as_error_of,

@@ -7,13 +7,10 @@ import pytest
 from hosting.settings import FaultsError
 from protocol.values import ZERO, Resources
 from scheduler.permits.core.model import Kind
-from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.reservation import Reservation
-from scheduler.placing.core.status import Code
-from scheduler.placing.core.values import MAX_PERMIT_WAIT_S, PreFilterResult
-from scheduler.placing.plugins.default_binder import DefaultBinder
-from scheduler.placing.plugins.ledger_fit import PRE_BIND_S, LedgerFit
-from scheduler.placing.plugins.notes import MAY_BE_BOUND
+from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation
+from scheduler.placing.core.values import MAX_PERMIT_WAIT_S, Code, PreFilterResult
+from scheduler.placing.plugins.base import MAY_BE_BOUND
+from scheduler.placing.plugins.ledger_fit import PRE_BIND_S, DefaultBinder, LedgerFit
 from scheduler.ports import BINDING_SETTLES_S, NotBound
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.plugin_worlds import (

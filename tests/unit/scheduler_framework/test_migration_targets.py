@@ -10,13 +10,11 @@ from scheduler.permits.core.events import MigrationWanted
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
-from scheduler.placing.core.status import Status
-from scheduler.placing.core.values import PreFilterResult
+from scheduler.placing.core.values import PreFilterResult, Status
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework
-from scheduler.placing.cycle.migration_targets import CHOICE_DEADLINE_S, MigrationTargets
-from scheduler.placing.plugins.profiles import FULL_PROFILE
-from scheduler.placing.plugins.registry import new_registry
+from scheduler.placing.cycle.passes import CHOICE_DEADLINE_S, MigrationTargets
+from scheduler.placing.plugins.registry import FULL_PROFILE, new_registry
 from scheduler.ports import MigratorError
 from tests.support.amounts import cu
 from tests.support.early_framework import unshared

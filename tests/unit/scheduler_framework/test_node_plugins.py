@@ -7,8 +7,7 @@ import pytest
 
 from hosting.settings import FaultsError
 from scheduler.placing.core.objects import NodeInfo, PodInfo, QueuedPod
-from scheduler.placing.core.status import Code
-from scheduler.placing.core.values import EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.core.values import Code, EventResource, QueueingHint, SchedulingEvent
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.node_conditions import (
     NodeAffinity,
@@ -17,8 +16,7 @@ from scheduler.placing.plugins.node_conditions import (
     TaintToleration,
 )
 from scheduler.placing.plugins.node_resources import NodePorts, NodeResources
-from scheduler.placing.plugins.queueing import PrioritySort, SchedulingGates
-from scheduler.placing.plugins.unhandled_features import UnhandledFeatures
+from scheduler.placing.plugins.queueing import PrioritySort, SchedulingGates, UnhandledFeatures
 from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold, Notes, node, pod, told
 
 TAINT = {"key": "gpu", "value": "a100", "effect": "NoSchedule"}

@@ -10,8 +10,14 @@ from protocol.wire import PodName
 from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.status import Code, Status, error_status, new_status
-from scheduler.placing.core.values import NodePluginScores, PreFilterResult
+from scheduler.placing.core.values import (
+    Code,
+    NodePluginScores,
+    PreFilterResult,
+    Status,
+    error_status,
+    new_status,
+)
 from scheduler.placing.cycle.calls import TURN_S
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework

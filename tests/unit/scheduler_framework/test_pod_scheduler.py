@@ -12,19 +12,25 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.queue import QueuePool
-from scheduler.placing.core.status import Code, new_status
 from scheduler.placing.core.values import (
     ActionType,
+    Code,
     EventResource,
     EventWithHint,
     PostFilterResult,
     SchedulingEvent,
+    new_status,
 )
-from scheduler.placing.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Frameworks, enough
+from scheduler.placing.cycle.attempt import (
+    BINDING_DEADLINE_S,
+    SCHEDULING_DEADLINE_S,
+    CycleFailure,
+    Frameworks,
+    enough,
+)
 from scheduler.placing.cycle.binding import PRE_FLIGHT_S
-from scheduler.placing.cycle.ports import CycleFailure
 from scheduler.placing.cycle.scheduler import END_S, PodScheduler
-from scheduler.placing.plugins.notes import MAY_BE_BOUND
+from scheduler.placing.plugins.base import MAY_BE_BOUND
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld, Told, told
 

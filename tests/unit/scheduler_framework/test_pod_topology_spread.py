@@ -9,9 +9,8 @@ import pytest
 from hosting.settings import FaultsError
 from protocol.wire import PodName
 from scheduler.placing.core.objects import NodeInfo, PodInfo
-from scheduler.placing.core.status import Code
-from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent
-from scheduler.placing.plugins.node_selectors import HOSTNAME, ZONE
+from scheduler.placing.core.values import ActionType, Code, EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.plugins.node_conditions import HOSTNAME, ZONE
 from scheduler.placing.plugins.pod_topology_spread import PodTopologySpread
 from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold, Notes, node, pod, told
 

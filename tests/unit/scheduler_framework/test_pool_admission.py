@@ -7,9 +7,8 @@ import pytest
 from hosting.settings import FaultsError
 from protocol.reasons import Reason, ReasonCode
 from scheduler.placing.core.objects import RowInfo
-from scheduler.placing.core.status import Code
-from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent
-from scheduler.placing.plugins.pool_admission import PoolAdmission
+from scheduler.placing.core.values import ActionType, Code, EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.plugins.ledger_fit import PoolAdmission
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.plugin_worlds import (
     HandleAsTold,

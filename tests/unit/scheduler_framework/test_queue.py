@@ -8,7 +8,6 @@ import pytest
 
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.placing.core.enqueue import ALL_EVENTS, RegisteredEvents
 from scheduler.placing.core.objects import PodInfo, QueuedPod
 from scheduler.placing.core.queue import (
     MAX_UNSCHEDULABLE_S,
@@ -18,14 +17,18 @@ from scheduler.placing.core.queue import (
     Rejection,
     by_priority,
 )
-from scheduler.placing.core.status import Code, Status, new_status
 from scheduler.placing.core.values import (
     ActionType,
+    Code,
     EventResource,
     EventWithHint,
     QueueingHint,
+    RegisteredEvents,
     SchedulingEvent,
+    Status,
+    new_status,
 )
+from scheduler.placing.cycle.assembly import ALL_EVENTS
 
 NODE_ADDED = SchedulingEvent(EventResource.NODE, ActionType.ADD)
 POD_DELETED = SchedulingEvent(EventResource.POD, ActionType.DELETE)

@@ -4,7 +4,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.placing.core.enqueue import hint_of
 from scheduler.placing.core.queue import (
     MAX_BACKOFF_S,
     MAX_UNSCHEDULABLE_S,
@@ -13,7 +12,7 @@ from scheduler.placing.core.queue import (
     Rejection,
     by_priority,
 )
-from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent
+from scheduler.placing.core.values import ActionType, EventResource, QueueingHint, SchedulingEvent, hint_of
 from tests.unit.scheduler_framework.test_queue import WAIT_FOR, gate, pod
 
 NAMES = st.sampled_from([f"p{number}" for number in range(6)])

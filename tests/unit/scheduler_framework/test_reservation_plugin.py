@@ -10,19 +10,17 @@ from hosting.kubernetes import names
 from protocol.values import Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner
-from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.placing.core import runs
-from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.placing.core.objects import LedgerReservations, NodeInfo, NodeSnapshot, PodInfo, RowInfo
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
-from scheduler.placing.core.reservation import LedgerReservations
-from scheduler.placing.core.status import Status
-from scheduler.placing.core.values import ExtensionPoint
+from scheduler.placing.core.values import ExtensionPoint, Status
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
+from scheduler.placing.plugins.base import RESERVATION_USED, find
 from scheduler.placing.plugins.ledger_fit import LedgerFit
-from scheduler.placing.plugins.notes import RESERVATION_USED, find
 from scheduler.placing.plugins.queueing import PrioritySort
 from scheduler.placing.plugins.registry import Registry
 from scheduler.placing.plugins.reservation import NO_RESERVATION, ReservationPlugin

@@ -6,15 +6,15 @@ import pytest
 
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind, ReservationOwner
-from scheduler.placing.core.objects import RowInfo
-from scheduler.placing.core.reservation import (
+from scheduler.placing.core.objects import (
     Reservation,
+    RowInfo,
     best_reservation,
-    most_allocated_score,
     restored,
-    scale_scores,
 )
+from scheduler.placing.core.values import scale_scores
 from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.plugins.reservation import most_allocated_score
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (
     ERROR,

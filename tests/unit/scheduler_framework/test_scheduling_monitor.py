@@ -3,7 +3,7 @@
 import asyncio
 
 from hosting.metrics import Family
-from scheduler.placing.core.monitor import SchedulingMonitor, SlowCycle
+from scheduler.placing.core.diagnosis import SchedulingMonitor, SlowCycle
 from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.support.virtual_time import virtually

@@ -8,7 +8,7 @@ import pytest
 from hosting import problems
 from hosting.server import Reply, Request, Route
 from scheduler.placing.core.diagnosis import score_table
-from scheduler.placing.core.reservation import Reservation
+from scheduler.placing.core.objects import Reservation
 from scheduler.placing.core.values import Endpoint, NodePluginScores
 from scheduler.placing.cycle.assembly import ProfileError
 from scheduler.placing.cycle.context import CycleState

@@ -13,7 +13,7 @@ from protocol.wire import PodName
 from scheduler.placing.core.handle import WaitingPod
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.waiting import PermitAllowed, PermitRejected, PermitTimedOut, Settled
-from scheduler.placing.cycle.waiting_pods import WaitingEntry, WaitingPods
+from scheduler.placing.cycle.context import WaitingEntry, WaitingPods
 from tests.support.virtual_time import VirtualLoop, turns
 
 T = TypeVar("T")

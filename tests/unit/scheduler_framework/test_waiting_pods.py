@@ -8,7 +8,7 @@ from protocol.wire import PodName
 from scheduler.placing.core.handle import WaitingPod
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.waiting import PermitAllowed, PermitRejected, PermitTimedOut
-from scheduler.placing.cycle.waiting_pods import WaitingPods
+from scheduler.placing.cycle.context import WaitingPods
 from tests.support.virtual_time import now_s, turns, virtually
 
 

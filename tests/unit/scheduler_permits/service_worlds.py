@@ -19,11 +19,9 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.model import NodeSpec, PoolSpec, VmSpec
-from scheduler.permits.core.state import SchedulerConfig
-from scheduler.permits.core.vms import VmRecord
-from scheduler.permits.service.batch import BatchService
+from scheduler.permits.core.state import SchedulerConfig, VmRecord
 from scheduler.permits.service.service import PermitService
-from scheduler.permits.service.transport import PermitTransport
+from scheduler.permits.service.transport import BatchService, PermitTransport
 from scheduler.ports import Journal, LeadershipGuard, Migrator, NotLeadingError
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns
@@ -216,7 +214,7 @@ class ServiceWorld:
         """Nobody waits, nothing is pending, the accounts are right."""
         await turns()
         assert len(self.service._waiting) == 0
-        assert self.service._effects._tasks == {}
+        assert self.service._effects._tasks == set()
         assert self.core.state.admission_calls == {}
         assert self.core.audit() == []
         return not any(

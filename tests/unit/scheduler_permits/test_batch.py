@@ -15,9 +15,9 @@ from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.events import PoolVerdict
-from scheduler.permits.service import batch, waiting
+from scheduler.permits.service import transport, waiting
 from scheduler.permits.service.answers import Answers
-from scheduler.permits.service.batch import MAX_BODY_BYTES
+from scheduler.permits.service.transport import MAX_BODY_BYTES
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen
@@ -385,9 +385,9 @@ async def test_an_answer_that_cannot_be_written_is_a_500_for_that_item(
 
 
 def test_only_a_reply_is_an_answer_to_an_item() -> None:
-    assert batch._entry(Reply(200, b"{}")) == (200, b"{}")
+    assert transport._entry(Reply(200, b"{}")) == (200, b"{}")
     with pytest.raises(AssertionError):
-        batch._entry(HangUp())
+        transport._entry(HangUp())
 
 
 # ---------------------------------------------------------------- the journal

@@ -7,7 +7,7 @@ import pytest
 from hosting.server import HangUp, Reply, Request
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.ports import NotLeadingError
 from tests.support.amounts import cu
 from tests.support.virtual_time import turns, virtually

@@ -9,6 +9,7 @@ import pytest
 
 from hosting import server
 from hosting.server import Reply, Request
+from scheduler.pools.api import MAX_BODY_BYTES, PoolApi
 from scheduler.pools.core.errors import (
     AppError,
     Scope,
@@ -18,7 +19,6 @@ from scheduler.pools.core.errors import (
     too_many_requests,
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
-from scheduler.pools.http.api import MAX_BODY_BYTES, PoolApi
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, hangs, raises, until

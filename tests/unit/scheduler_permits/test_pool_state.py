@@ -18,9 +18,8 @@ from protocol.values import Resources
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, PluginRegistry
-from scheduler.pools.core.admission_state import Parking
+from scheduler.pools.core.admission_state import Parking, PoolRecord
 from scheduler.pools.core.errors import AppError
-from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import Admission, Pool, PoolLimits
 from scheduler.pools.service import PoolService, PoolStateFile
 from tests.support.amounts import cu

@@ -11,8 +11,7 @@ from scheduler.permits.core.model import NodeSpec
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.pools.chain.config import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits
-from scheduler.pools.http.metrics import pool_families
-from scheduler.pools.service import PoolService
+from scheduler.pools.service import PoolService, pool_families
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import recorded

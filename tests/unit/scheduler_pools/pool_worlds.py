@@ -12,12 +12,12 @@ from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.model import POOL_LABEL
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects, PoolStore
 from scheduler.pools.chain.plugin import BasePlugin, Plugin
-from scheduler.pools.chain.stats import PoolStats
+from scheduler.pools.core.admission_state import PoolRecord
 from scheduler.pools.core.errors import new_insufficient_resources
-from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns

@@ -16,7 +16,7 @@ from scheduler.pools.core import batches
 from scheduler.pools.core.admission_state import CachedRefusal, PoolAdmissionState
 from scheduler.pools.core.batches import PoolGrowth, Question, Waiter
 from scheduler.pools.core.errors import new_insufficient_resources, new_internal
-from scheduler.pools.core.unmet_demand import UnmetDemand
+from scheduler.pools.core.queues import UnmetDemand
 from scheduler.pools.core.values import (
     ADMITTED,
     NOTHING,

@@ -9,7 +9,7 @@ import pytest
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
-from scheduler.permits.service.placements import CorePlacements
+from scheduler.permits.service.inputs import CorePlacements
 from scheduler.pools.chain.placement_admission import PoolPlacementAdmission
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.values import (

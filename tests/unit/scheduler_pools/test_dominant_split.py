@@ -2,9 +2,8 @@
 
 import pytest
 
-from scheduler.pools.core.fair_split import Demand, fair_split
 from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy
-from scheduler.pools.core.tenants import Tenant, Tree
+from scheduler.pools.core.tenants import Demand, Tenant, Tree, fair_split
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 import pytest
 
 from scheduler.pools.core import tenant_accounts, tenants
-from scheduler.pools.core.fair_split import Demand, fair_split
 from scheduler.pools.core.tenant_accounts import Accounts, Allowance, BoundBy
-from scheduler.pools.core.tenants import Tenant, Tree
+from scheduler.pools.core.tenants import Demand, Tenant, Tree, fair_split
 
 ORG = (
     Tenant("org", limit_units=20),

@@ -25,7 +25,7 @@ from scheduler.pools.core.errors import AppError, PluginErrorKind, Scope, detail
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Pool, Purpose, VmRequest
 from scheduler.pools.shipped import http_admission
 from scheduler.pools.shipped.http_admission import HttpAdmission, checked_args, factory
-from scheduler.pools.shipped.http_credentials import read_token
+from scheduler.pools.shipped.http_service import read_token
 from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import PATIENCE_S, Behaviour, Lines, misbehaving, recorded, serving
 

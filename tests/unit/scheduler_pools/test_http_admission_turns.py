@@ -14,9 +14,9 @@ from hosting.backoff import Backoff
 from hosting.server import Reply, Request, Route, Server
 from scheduler.pools.core.breaker import BreakerState
 from scheduler.pools.core.values import ADMITTED, Context, ProbeEnd, Purpose
-from scheduler.pools.shipped import http_outcomes
+from scheduler.pools.shipped import http_service
 from scheduler.pools.shipped.http_admission import HttpAdmission, checked_args
-from scheduler.pools.shipped.http_outcomes import Outcomes
+from scheduler.pools.shipped.http_service import Outcomes
 from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.hosting.test_tls import Authority
@@ -211,7 +211,7 @@ async def test_of_a_question_that_never_got_its_turn_the_service_hears_nothing()
 async def test_of_more_outcomes_than_may_wait_the_oldest_are_lost_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_outcomes, "MAX_WAITING", 2)
+    monkeypatch.setattr(http_service, "MAX_WAITING", 2)
     sent: list[bytes] = []
     gate = asyncio.Event()
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from protocol.values import Resources
+from scheduler.pools.chain.calls import PoolStats
 from scheduler.pools.chain.manager import PluginManager, new_plugin_manager
 from scheduler.pools.chain.plugin import BasePlugin
 from scheduler.pools.core.errors import AppError, new_insufficient_resources
@@ -328,10 +329,11 @@ async def test_a_refusal_stays_where_a_change_is_not_allowed() -> None:
     assert (found.error, found.plugin, found.updated) == (FULL, "a", False)
 
 
-class Book:
+class Book(PoolStats):
     """Writes down what the manager tells."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lines: list[tuple[str, str, AppError | None]] = []
 
     def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:

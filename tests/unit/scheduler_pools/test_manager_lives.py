@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.pools.chain import calls, manager, probing
+from scheduler.pools.chain import calls, manager
 from scheduler.pools.chain.calls import MAX_ABANDONED
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.plugin import BasePlugin, Handle
@@ -288,7 +288,7 @@ async def test_the_callers_cancellation_passes_through(hook: str, deaf: int) -> 
     slow, after = Starting("slow", deaf=deaf), Talker("after")
     chain = PluginManager(slow, after)
     if hook == "probe":
-        asked: Any = probing.probe_accepted_replicas(chain, POOL, (), 5, 9)
+        asked: Any = manager.probe_accepted_replicas(chain, POOL, (), 5, 9)
     elif hook in HOOKS:
         asked = asking(chain, hook)
     else:
@@ -332,7 +332,7 @@ async def test_at_its_deadline_a_search_ends_with_what_is_known() -> None:
         return ADMITTED if pool.replicas == 8 else slow.wait(pool)
 
     chain = PluginManager(Talker("a", say))
-    steps = probing.probe_steps(chain, CTX, POOL, (), (0, 16))
+    steps = manager.probe_steps(chain, CTX, POOL, (), (0, 16))
     nothing, call = calls.begin(steps)
     assert nothing is None
     assert call is not None
@@ -346,7 +346,7 @@ async def test_at_its_deadline_a_search_ends_with_what_is_known() -> None:
 
 async def test_a_time_out_before_the_deadline_is_the_plugins_failure() -> None:
     chain = PluginManager(Slow("slow"), timeout_s=SOON_S)
-    steps = probing.probe_steps(chain, CTX, POOL, (), (0, 16))
+    steps = manager.probe_steps(chain, CTX, POOL, (), (0, 16))
     _, call = calls.begin(steps)
     assert call is not None
     found = await calls.go_on(steps, call, asyncio.get_running_loop().time() + 100)

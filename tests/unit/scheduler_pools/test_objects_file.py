@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.pools.core.admission_state import PoolRecord
 from scheduler.pools.core.errors import new_invalid_spec
-from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
 from tests.support.amounts import cu
 from tests.support.virtual_time import virtually

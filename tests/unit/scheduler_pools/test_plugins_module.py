@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 from parley import plugins
-from scheduler.pools.chain import config, manager, plugin, probing
+from scheduler.pools.chain import config, manager, plugin
 from scheduler.pools.core import errors, probe, values
 
 SEED = {
@@ -24,7 +24,7 @@ SEED = {
     "PluginManager": ("PluginManager", manager.PluginManager),
     "NewPluginManager": ("new_plugin_manager", manager.new_plugin_manager),
     "ProbeResult": ("ProbeResult", probe.ProbeResult),
-    "ProbeAcceptedReplicas": ("probe_accepted_replicas", probing.probe_accepted_replicas),
+    "ProbeAcceptedReplicas": ("probe_accepted_replicas", manager.probe_accepted_replicas),
     "ProbeResultKind": ("ProbeResultKind", probe.ProbeResultKind),
     "domain.AppError": ("AppError", errors.AppError),
     "framework.Handle": ("Handle", plugin.Handle),

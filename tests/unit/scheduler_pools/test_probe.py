@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.pools.chain import calls, probing
+from scheduler.pools.chain import calls, manager
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.core import probe
 from scheduler.pools.core.errors import (
@@ -173,7 +173,7 @@ def test_the_cap_beside_an_error_is_asked_about_next() -> None:
 def test_an_answer_in_time_is_complete_whatever_the_clock_says() -> None:
     chain = PluginManager(Talker("a"))
     ctx = Context(Purpose.PROBE, deadline_s=5.0)
-    found, _ = calls.begin(probing.probe_steps(chain, ctx, POOL, (), (0, 9), lambda: 99.0))
+    found, _ = calls.begin(manager.probe_steps(chain, ctx, POOL, (), (0, 9), lambda: 99.0))
     assert found == ProbeResult(OK, 9, calls=1)
 
 
@@ -181,7 +181,7 @@ def test_the_clock_ends_a_search_between_two_calls() -> None:
     chain = PluginManager(Talker("a", lambda pool: refusing(8)(pool.replicas)))
     times = iter([1.0, 2.0, 5.0, 6.0])
     ctx = Context(Purpose.PROBE, deadline_s=5.0)
-    found, _ = calls.begin(probing.probe_steps(chain, ctx, POOL, (), (0, 16), lambda: next(times)))
+    found, _ = calls.begin(manager.probe_steps(chain, ctx, POOL, (), (0, 16), lambda: next(times)))
     assert found is not None
     assert (found.calls, found.accepted, found.refused, found.is_complete) == (3, 8, 12, False)
     assert next(times) == 6.0
@@ -192,16 +192,16 @@ def test_the_clock_ends_a_search_between_two_calls() -> None:
 
 async def test_without_a_chain_all_is_accepted_without_a_call() -> None:
     for chain in (None, PluginManager()):
-        found = await probing.probe_accepted_replicas(chain, POOL, (), 5, 9)
+        found = await manager.probe_accepted_replicas(chain, POOL, (), 5, 9)
         assert found == ProbeResult(OK, 9)
-        assert (await probing.probe_accepted_replicas(chain, POOL, (), 5, 3)).accepted == 5
+        assert (await manager.probe_accepted_replicas(chain, POOL, (), 5, 3)).accepted == 5
 
 
 @pytest.mark.parametrize("when", [later, lambda say: say], ids=["coroutine", "plain"])
 async def test_a_chain_is_asked_about_the_pool_with_other_replicas(when: Callable[[Any], Any]) -> None:
     plugin = Talker("a", when(lambda pool: refusing(7)(pool.replicas)))
     before = replace(POOL)
-    found = await probing.probe_accepted_replicas(PluginManager(plugin), POOL, (), 5, 9)
+    found = await manager.probe_accepted_replicas(PluginManager(plugin), POOL, (), 5, 9)
     assert (found.accepted, str(found.error), found.plugin) == (7, "8", "a")
     assert [seen[0] for seen in plugin.seen] == [POOL.with_replicas(n) for n in (9, 7, 8)]
     assert {seen[1].purpose for seen in plugin.seen} == {Purpose.PROBE}
@@ -214,7 +214,7 @@ async def test_what_a_plugin_changes_in_a_probe_is_dropped() -> None:
         return Admission(pool=changed, admitted=6)
 
     plugin = Talker("a", change)
-    found = await probing.probe_accepted_replicas(PluginManager(plugin), POOL, (), 5, 9)
+    found = await manager.probe_accepted_replicas(PluginManager(plugin), POOL, (), 5, 9)
     assert (found.accepted, found.calls) == (6, 2)
     assert all(seen[0].labels == POOL.labels for seen in plugin.seen)
 
@@ -223,5 +223,5 @@ async def test_the_reasons_and_members_of_the_call_are_handed_on() -> None:
     plugin = Talker("a")
     ctx = Context(Purpose.BIND, deadline_s=9.0)
     members: tuple[Any, ...] = ("vm",)
-    await probing.probe_accepted_replicas(PluginManager(plugin), POOL, members, 0, 1, ctx)
+    await manager.probe_accepted_replicas(PluginManager(plugin), POOL, members, 0, 1, ctx)
     assert plugin.seen == [(POOL.with_replicas(1), ctx, members)]

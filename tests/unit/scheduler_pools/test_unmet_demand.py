@@ -3,7 +3,7 @@
 from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.errors import new_internal
-from scheduler.pools.core.unmet_demand import MAX_UNMET_S, STAY_AWAY_S, UnmetDemand
+from scheduler.pools.core.queues import MAX_UNMET_S, STAY_AWAY_S, UnmetDemand
 from scheduler.pools.core.values import Admission, Measures
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import permit

@@ -1,6 +1,6 @@
 """Pools over HTTP: `/v1/pools`. Each change goes through the hooks of the chain.
 
-Whoever may write pools decides how much VMs may have, so writes are taken from this machine only, unless the operator
+The writers of pools decide how much VMs may have, so writes are taken from this machine only, unless the operator
 says otherwise. Errors are problem documents; the refusals of hooks have the hook's own status.
 """
 
@@ -124,7 +124,7 @@ UNPARK: Final = Operation(
 class PoolApi:
     """Answers from the live objects. `clock` is monotonic, `wall` tells the time of day.
 
-    Where pools `are_objects` of Kubernetes, they are described there, and not here.
+    If pools `are_objects` of Kubernetes, they are described there, and not here.
     """
 
     def __init__(
@@ -228,7 +228,6 @@ class PoolApi:
     # ------------------------------------------------------------ views
 
     def view(self, pool: Pool) -> dict[str, Any]:
-        """A pool with its status, as JSON has it."""
         found: dict[str, Any] = msgspec.to_builtins(self.shown(pool))
         return found
 
@@ -342,7 +341,7 @@ def _admitted(state: PoolAdmissionState) -> ConditionShown:
 
 
 def _plain(status: object) -> Any:
-    """What a plugin shows of itself, as JSON has it; its text where that cannot be."""
+    """The status of a plugin as JSON has it; its text if that cannot be."""
     try:
         return msgspec.to_builtins(status)
     except Exception:  # noqa: BLE001 - anybody may write a plugin

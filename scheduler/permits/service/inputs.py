@@ -1,15 +1,23 @@
-"""Takes what the cluster shows to the core: one read at a time, whole, and a fault is said once."""
+"""Inputs of the core that are no requests: what the cluster shows, one read at a time and whole, and room for pods that are placed.
+
+A read that fails is said once. The `Placements` port is here: placed pods and growing VMs share one ledger.
+"""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.settings import SettingsError
+from protocol.reasons import Reason
+from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.permits.core import events
-from scheduler.permits.service.stats import PermitStats
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import Holder
+from scheduler.permits.service.answers import PermitStats
 from scheduler.ports import Cluster, ClusterUnreachableError
 
 SLICE: Final = 256
@@ -89,3 +97,49 @@ class ClusterReader:
                 self._gone(change.vm.pod)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
+
+
+class CorePlacements:
+    """One for each core. `take` brings an input to it and records it: `PermitService.take`, which refuses a process that
+    does not lead. Must not be used from within that. `still_admits` is the verdict of a pool's plugins, as far as they only compute,
+    at the moment when room is kept for a holder: the reason against it."""
+
+    def __init__(
+        self,
+        core: Core,
+        take: Callable[[events.Input], tuple[events.Output, ...]],
+        clock: Callable[[], float],
+        still_admits: Callable[[Holder, str, Resources], Reason | None],
+    ) -> None:
+        self._core = core
+        self._take = take
+        self._clock = clock
+        self._still_admits = still_admits
+        self._tickets = itertools.count(1)
+
+    def assume(
+        self,
+        holder: Holder,
+        name: str,
+        node: str,
+        amount: Resources,
+        *,
+        until_s: float,
+        pool: str | None = None,
+        reservation: str | None = None,
+    ) -> Reason | None:
+        """Keep room on a node, all of it or nothing, also in the pool and from the reservation. Raises `NotLeadingError`."""
+        refused = self._still_admits(holder, pool, amount) if pool is not None else None
+        if refused is not None:
+            return refused
+        asked = events.PlacementAssumed(
+            next(self._tickets), holder, name, node, amount, until_s, self._clock(), pool, reservation
+        )
+        (answer,) = self._take(asked)
+        return answer.reason if isinstance(answer, events.NotPlaced) else None
+
+    def forget(self, holder: Holder) -> None:
+        self._take(events.PlacementForgotten(holder))
+
+    def headroom(self, node: str, holder: Holder) -> Resources:
+        return self._core.ledger.headroom(node, holder)

@@ -1,1 +1,0 @@
-"""Pools over HTTP: the API `/v1/pools`, and metrics."""
