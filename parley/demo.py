@@ -298,9 +298,9 @@ class Demo:
         return self._view(elapsed_s, size.width, size.height, is_ascii=is_ascii)
 
     def _view(self, elapsed_s: float, width: int, height: int, *, is_ascii: bool = False) -> Group:
-        lately = self._recent.lately(time.monotonic())
+        recent = self._recent.recent(time.monotonic())
         footer = self._footer(elapsed_s)
-        return layout.screen(self._stage.node, self._vms, footer, width, height, lately, is_ascii=is_ascii)
+        return layout.screen(self._stage.node, self._vms, footer, width, height, recent, is_ascii=is_ascii)
 
     def _draw(self, elapsed_s: float) -> None:
         """Write the picture, if one is wanted. Raises `OutputError`."""

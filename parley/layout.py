@@ -65,7 +65,7 @@ class _Shape:
     is_tall: bool
     """Whether each VM has a second line: its permit by time, and its reasons."""
     has_machines: bool
-    lately: RecentHistory | None
+    recent: RecentHistory | None
 
 
 def screen(
@@ -74,7 +74,7 @@ def screen(
     footer: Sequence[str],
     width: int = 160,
     height: int | None = None,
-    lately: RecentHistory | None = None,
+    recent: RecentHistory | None = None,
     *,
     is_ascii: bool = False,
 ) -> Group:
@@ -83,13 +83,13 @@ def screen(
     `is_ascii`: for a terminal that has no other characters.
     """
     head = [Text(f"Parley on {clean(node)}: VMs being scaled by negotiation", "bold", no_wrap=True)]
-    head += drawing.node_bars(lately.fills, width) if lately is not None else []
+    head += drawing.node_bars(recent.fills, width) if recent is not None else []
     foot = _folded(footer, width)
     used = len(head) + 1 + len(foot)
-    least = LEAST_EVENTS + 1 if lately is not None else 0
+    least = LEAST_EVENTS + 1 if recent is not None else 0
     is_tall = height is None or used + 2 * len(vms) + least <= height
     has_machines = any(vm.machine is not None for vm in vms)
-    shape = _Shape(width, width >= WIDE, is_tall, has_machines, lately)
+    shape = _Shape(width, width >= WIDE, is_tall, has_machines, recent)
     shown = vms
     if height is not None and used + len(vms) + least > height:
         shown = vms[: max(height - used - least - 1, 1)]
@@ -109,9 +109,9 @@ def _fitted(
 ) -> list[Text]:
     """The refusals in full, the events, the footer and the legend, as far as `left` lines beside the footer go."""
     events: list[Text] = []
-    if shape.lately is not None:
-        found = shape.lately.history.events()
-        events = drawing.event_lines(found, shape.lately.now_s, shape.width, MOST_EVENTS)
+    if shape.recent is not None:
+        found = shape.recent.history.events()
+        events = drawing.event_lines(found, shape.recent.now_s, shape.width, MOST_EVENTS)
     heading = [Text("last events", "bold")] if events else []
     if left is None:
         return [*itertools.chain(*details), *heading, *events, *foot, *itertools.chain(*legend)]
@@ -153,11 +153,11 @@ def _details(cut: Sequence[VmInShort]) -> list[str]:
 
 
 def _legend(table: "_Table") -> Iterator[str]:
-    lately = table.shape.lately
-    if lately is None:
+    recent = table.shape.recent
+    if recent is None:
         yield STATUS_LEGEND
     else:
-        column = f"{lately.history.column_s(table.strip_width):g} s a column"
+        column = f"{recent.history.column_s(table.strip_width):g} s a column"
         if table.shape.is_tall:
             yield (
                 f"upper line: load, lower: permit, {column}; {drawing.BARS_LEGEND}; goal, permit, size: CPUs/memory "
@@ -203,7 +203,7 @@ class _Table:
     def _columns(self) -> list[str]:
         shape = self.shape
         strips: list[str] = []
-        if shape.lately is not None:
+        if shape.recent is not None:
             strips = [_TREND] if not shape.is_tall else [_CPU, _MEMORY] if shape.is_wide else [_EITHER]
         # A narrow terminal tells of the machine in the second line; without one, a code tells most of the state.
         machine = (
@@ -245,10 +245,10 @@ class _Table:
 
     def _measured(self, vm: VmInShort) -> Measured | None:
         """Which of the two resources the one sparkline is about."""
-        lately = self.shape.lately
-        if lately is None or self.shape.is_wide or not self.shape.is_tall:
+        recent = self.shape.recent
+        if recent is None or self.shape.is_wide or not self.shape.is_tall:
             return None
-        found = drawing.telling(lately.history, (lately.agent, vm.vm), MAX_STRIP)
+        found = drawing.telling(recent.history, (recent.agent, vm.vm), MAX_STRIP)
         return None if found is None else found[0]
 
     def lines(self) -> list[Text]:
@@ -307,18 +307,18 @@ class _Table:
 
     def _strips(self, vm: VmInShort) -> dict[str, tuple[Text, Text, Text]]:
         """By column: both lines, and which resource they are about."""
-        lately, width = self.shape.lately, self.strip_width
+        recent, width = self.shape.recent, self.strip_width
         wanted = [column for column in self._widths if column in _STRIPS]
-        if lately is None or not wanted:
+        if recent is None or not wanted:
             return {}
-        key = lately.agent, vm.vm
+        key = recent.agent, vm.vm
         if wanted == [_EITHER]:
-            found = drawing.telling(lately.history, key, width)
+            found = drawing.telling(recent.history, key, width)
             return {_EITHER: _drawn(found[1], found[0]) if found else _blank(width)}
         if wanted == [_TREND]:
-            past = lately.history.past(key, "cpu", width)
+            past = recent.history.past(key, "cpu", width)
             return {_TREND: (Text(drawing.trend(past), "green"), Text(), Text()) if past else _blank(width)}
-        pasts = lately.history.past(key, "cpu", width), lately.history.past(key, "memory", width)
+        pasts = recent.history.past(key, "cpu", width), recent.history.past(key, "memory", width)
         return {
             column: _drawn(past) if past else _blank(width)
             for column, past in zip((_CPU, _MEMORY), pasts, strict=True)

@@ -53,7 +53,7 @@ class Recent:
         if isinstance(outcome, Answered) and outcome.status == 200:
             self._sums, self._told_s = drawing.node_sums(msgspec.json.decode(outcome.body, type=Nodes)), now_s
 
-    def lately(self, now_s: float) -> RecentHistory:
+    def recent(self, now_s: float) -> RecentHistory:
         self._history.tick(now_s)
         sums = self._sums if now_s - self._told_s <= OLD_S else drawing.NodeSums()
         return RecentHistory(self._history, self._agent, now_s, self._fills(drawing.fills(self._rows, sums)))

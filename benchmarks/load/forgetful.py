@@ -5,11 +5,11 @@ import sys
 
 from protocol.values import Resources
 from scheduler.explain.core import memory
-from scheduler.explain.core.records import Happening, RememberedDecision
+from scheduler.explain.core.records import DecisionEvent, RememberedDecision
 from scheduler.program import main
 
 
-def _remember_nothing(number: int, happening: Happening, at_s: float) -> RememberedDecision:
+def _remember_nothing(number: int, happening: DecisionEvent, at_s: float) -> RememberedDecision:
     return RememberedDecision(
         number, happening.vm, happening.node, happening.outcome.value, b"{}", at_s, at_s
     )

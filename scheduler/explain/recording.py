@@ -11,7 +11,7 @@ from protocol.values import Resources
 from protocol.wire import AgentRequest, PodName
 from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory
-from scheduler.explain.core.records import Happening
+from scheduler.explain.core.records import DecisionEvent
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import VmRecord
@@ -60,9 +60,9 @@ class DecisionRecorder:
         if not decided.changed and decided.permit == decided.requested:
             self.memory.satisfied(decided.pod)
             return
-        happening = self.memory.decided(decided, uid, self._unix_s(), load)
-        if happening is not None:
-            self._write(happening)
+        event = self.memory.decided(decided, uid, self._unix_s(), load)
+        if event is not None:
+            self._write(event)
 
     def _note_load(self, record: VmRecord) -> float | None:
         """The load that the agent of a VM has just reported; None if that was long ago, or never."""
@@ -100,22 +100,22 @@ class DecisionRecorder:
         if trail is not None and trail.has_failed_to_leave:
             return
         message = f"the VM is chosen to leave node {wanted.node}, which is under pressure"
-        self._happened(
+        self._record(
             wanted.pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_WANTED, message)
         )
 
     def migration_started(self, pod: PodName, node: str) -> None:
         message = f"the VM is leaving node {node}"
-        self._happened(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_STARTED, message))
+        self._record(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_STARTED, message))
 
     def migration_failed(self, wanted: events.MigrationWanted, why: str, wait_s: float) -> None:
         """The migration of a VM could not be started; none is tried on its node for `wait_s` seconds."""
         limit = records.told(ProgressCode.MIGRATION_FAILED, why, retry_after_s=wait_s)
-        self._happened(wanted.pod, DecisionOutcome.MIGRATION, limit)
+        self._record(wanted.pod, DecisionOutcome.MIGRATION, limit)
 
     def migration_ended(self, pod: PodName, node: str) -> None:
         message = f"the migration was given up, and the VM stays on node {node}"
-        self._happened(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_ENDED, message))
+        self._record(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_ENDED, message))
 
     def gone(self, pod: PodName) -> None:
         self.memory.gone(pod, self._unix_s())
@@ -133,9 +133,9 @@ class DecisionRecorder:
         number = extension.sequence_number if extension is not None else None
         wanted = extension.resources if extension is not None else None
         limit = records.told(code, message)
-        self._happened(request.pod, outcome, limit, number, wanted, is_counted=is_counted)
+        self._record(request.pod, outcome, limit, number, wanted, is_counted=is_counted)
 
-    def _happened(
+    def _record(
         self,
         pod: PodName,
         outcome: DecisionOutcome,
@@ -146,7 +146,7 @@ class DecisionRecorder:
         is_counted: bool = False,
     ) -> None:
         record = self._core.vms.find(pod)
-        happening = Happening(
+        event = DecisionEvent(
             f"{pod.namespace}/{pod.name}",
             record.spec.uid if record is not None else "",
             record.spec.node if record is not None else "",
@@ -157,33 +157,33 @@ class DecisionRecorder:
             limits=(limit,),
         )
         left_out = self.memory.left_out
-        is_new = self.memory.happened(pod, happening, self._unix_s())
+        is_new = self.memory.record(pod, event, self._unix_s())
         if is_counted:
             return
         if is_new:
-            self._write(happening)
+            self._write(event)
         elif self.memory.left_out > left_out:
             self._left_out.count(self._clock())
 
     def _unix_s(self) -> float:
         return self._clock() + self._core.config.unix_offset_s
 
-    def _write(self, happening: Happening) -> None:
+    def _write(self, event: DecisionEvent) -> None:
         """One line, always with the same keys."""
-        limit = happening.limits[0] if happening.limits else None
-        could_not = happening.outcome is DecisionOutcome.REFUSED or (
+        limit = event.limits[0] if event.limits else None
+        could_not = event.outcome is DecisionOutcome.REFUSED or (
             limit is not None and limit.code in _COULD_NOT
         )
         write = self._log.warning if could_not else self._log.info
         write(
             EVENT,
-            vm=happening.vm,
-            node=happening.node,
-            seq=happening.sequence_number,
-            outcome=happening.outcome.value,
-            requested=_text(happening.requested),
-            before=_text(happening.before),
-            permit=_text(happening.permit),
+            vm=event.vm,
+            node=event.node,
+            seq=event.sequence_number,
+            outcome=event.outcome.value,
+            requested=_text(event.requested),
+            before=_text(event.before),
+            permit=_text(event.permit),
             reason=limit.code if limit is not None else None,
             resource=limit.resource if limit is not None else None,
             message=limit.message if limit is not None else None,

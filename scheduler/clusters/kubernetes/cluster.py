@@ -41,7 +41,7 @@ WITH_A_NODE: Final = "spec.nodeName!="
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """The last description that was told of a pod, and the reading behind it."""
 
     description: Description
@@ -98,7 +98,7 @@ class KubernetesCluster:
         self._of_machines = watch(VIRTUAL_MACHINES, is_optional=True)
         self._of_policies = watch(SCALING_POLICIES, is_optional=True)
         self._all = (self._of_nodes, self._of_pods, self._of_machines, self._of_policies)
-        self._told: dict[Key, Told] = {}
+        self._reported: dict[Key, Reported] = {}
         self._nodes: dict[str, NodeSpec] = {}
         self._largest_room = ZERO
         self._policies: dict[Key, ScalingPolicy] = {}
@@ -129,7 +129,7 @@ class KubernetesCluster:
 
     def descriptions(self) -> Iterator[tuple[Key, Description]]:
         """Every pod as it was told last."""
-        return ((key, told.description) for key, told in self._told.items())
+        return ((key, reported.description) for key, reported in self._reported.items())
 
     # ------------------------------------------------------------ what placing goes by
 
@@ -145,8 +145,8 @@ class KubernetesCluster:
 
     def described(self, key: Key, uid: str) -> Description | None:
         """The pod of that UID as it was told last; None if it was not told."""
-        told = self._told.get(key)
-        return told.description if told is not None and told.uid == uid else None
+        reported = self._reported.get(key)
+        return reported.description if reported is not None and reported.uid == uid else None
 
     def describe(self, pod: Manifest) -> Description:
         """The description of a pod that was not told. Raises `ValueError`, also if its VirtualMachine is not known.
@@ -223,18 +223,18 @@ class KubernetesCluster:
 
     def look(self, pod: PodName) -> events.Look:
         """The state of the pod that was told last."""
-        told = self._told.get(key := (pod.namespace, pod.name))
-        if told is None or told.description.found.spec.terminal:
+        reported = self._reported.get(key := (pod.namespace, pod.name))
+        if reported is None or reported.description.found.spec.terminal:
             return events.Look(found=False)
-        if told.reading is None:
-            arrival = self._arrival(pod, told.description)
+        if reported.reading is None:
+            arrival = self._arrival(pod, reported.description)
             return events.Look(arrival is not None, arrival=arrival)
         # The name of a NeonVM's pod is drawn anew for each pod. Under another one a new pod may ask that no watch has shown yet.
-        machine = told.description.machine
+        machine = reported.description.machine
         is_behind = key in self._changed[PODS] or (pod.namespace, machine) in self._changed[VIRTUAL_MACHINES]
         has_fault = self._of_pods.fault or self._of_machines.fault
         is_watched = machine is not None and not is_behind and not has_fault
-        return events.Look(True, told.reading, is_watched=is_watched)
+        return events.Look(True, reported.reading, is_watched=is_watched)
 
     def _arrival(self, pod: PodName, described: Description) -> events.Arrival | None:
         """The migration that ends in a pod. One that its VM has left is older than the one where the VM is."""
@@ -268,50 +268,50 @@ class KubernetesCluster:
     def _tell_pod(
         self, key: Key, gone: list[events.Input], seen: list[events.Input], *, is_asked: bool
     ) -> None:
-        known, told = self._of_pods.known.find(key), self._told.get(key)
+        known, reported = self._of_pods.known.find(key), self._reported.get(key)
         manifest = known.manifest if known is not None else None
-        description = self._describe(key, manifest, told) if manifest is not None else None
-        is_new = known is not None and known.is_new and (told is None or told.uid != _uid(manifest))
-        if told is not None and not _is_same_row(told, description):
-            gone.append(self._ended(told))
-            del self._told[key]
+        description = self._describe(key, manifest, reported) if manifest is not None else None
+        is_new = known is not None and known.is_new and (reported is None or reported.uid != _uid(manifest))
+        if reported is not None and not _is_same_row(reported, description):
+            gone.append(self._ended(reported))
+            del self._reported[key]
             if description is None:
-                self._forget(key, told)
-            told = None
+                self._forget(key, reported)
+            reported = None
         if known is None or description is None:
             return
-        is_changed = told is None or told.description.found != description.found
+        is_changed = reported is None or reported.description.found != description.found
         if not is_changed and not is_asked:
-            self._told[key] = Told(description, told.reading if told is not None else None)
+            self._reported[key] = Reported(description, reported.reading if reported is not None else None)
             return
         found = description.found
         if not isinstance(found, FoundVm):
-            self._told[key] = Told(description, None)
+            self._reported[key] = Reported(description, None)
             if is_changed:
                 seen.append(events.PodSeen(found.spec))
             return
-        observation = Observation(found.size, found.target, self._begun_s(key, known, told, description))
-        self._told[key] = Told(description, observation)
-        seen.append(events.VmSeen(found.spec, observation, self._clock(), is_new and told is None))
+        observation = Observation(found.size, found.target, self._begun_s(key, known, reported, description))
+        self._reported[key] = Reported(description, observation)
+        seen.append(events.VmSeen(found.spec, observation, self._clock(), is_new and reported is None))
 
-    def _ended(self, told: Told) -> events.Input:
-        found = told.description.found
+    def _ended(self, reported: Reported) -> events.Input:
+        found = reported.description.found
         if isinstance(found, FoundVm):
             return events.VmGone(found.spec.pod, found.spec.uid, self._clock())
         return events.PodGone(found.spec)
 
-    def _forget(self, key: Key, told: Told) -> None:
+    def _forget(self, key: Key, reported: Reported) -> None:
         self._note_faults("pod", key, ())
-        if told.description.machine is not None:
-            pods = self._in_machine.get((key[0], told.description.machine), set())
+        if reported.description.machine is not None:
+            pods = self._in_machine.get((key[0], reported.description.machine), set())
             pods.discard(key)
             if not pods:
-                self._in_machine.pop((key[0], told.description.machine), None)
+                self._in_machine.pop((key[0], reported.description.machine), None)
 
-    def _begun_s(self, key: Key, known: Known, told: Told | None, description: Description) -> float:
+    def _begun_s(self, key: Key, known: Known, reported: Reported | None, description: Description) -> float:
         """No change of the pod, or of its VirtualMachine, that was accepted before this moment is missing."""
-        if description.is_old and told is not None and told.reading is not None:
-            return told.reading.begun_s
+        if description.is_old and reported is not None and reported.reading is not None:
+            return reported.reading.begun_s
         begun_s = max(known.begun_s, self._of_pods.known_at_s)
         if description.machine is not None:
             machine = self._of_machines.known.find((key[0], description.machine))
@@ -321,7 +321,7 @@ class KubernetesCluster:
 
     # ------------------------------------------------------------ what pods are
 
-    def _describe(self, key: Key, pod: Manifest, told: Told | None) -> Description:
+    def _describe(self, key: Key, pod: Manifest, reported: Reported | None) -> Description:
         """The pod. If it cannot be read, its last description still counts; if there is none, it holds the whole node."""
         room: Resources | None = None
         around = PodContext(None)
@@ -329,15 +329,19 @@ class KubernetesCluster:
             name = reading.node_name(pod)
             node = self._nodes.get(name)
             room = node.allocatable if node is not None else None
-            last = told.description.valid if told is not None and told.uid == objects.uid(pod) else None
+            last = (
+                reported.description.valid
+                if reported is not None and reported.uid == objects.uid(pod)
+                else None
+            )
             around = replace(self._around(pod, room), last=last)
             description = reading.describe(pod, around)
             if around.machine_name is not None and around.machine is None:
                 # Its owner may be deleted before the pod is, which still holds what the VM has.
-                description = _kept(pod, told, description.faults) or description
+                description = _kept(pod, reported, description.faults) or description
         except reading.MALFORMED as error:
             text = self._cannot_be_read(PODS, pod, error)
-            description = _kept(pod, told, (text,)) or Description(
+            description = _kept(pod, reported, (text,)) or Description(
                 reading.unreadable(pod, room, around.machine_holds), (text,), machine=machine_of(pod)
             )
         if description.machine is not None:
@@ -459,17 +463,17 @@ def _uid(manifest: Manifest | None) -> str | None:
     return objects.uid(manifest) if manifest is not None else None
 
 
-def _is_same_row(told: Told, description: Description | None) -> bool:
+def _is_same_row(reported: Reported, description: Description | None) -> bool:
     """Whether the pod is the holder that was told: the same UID, scaled then and now, or not."""
     if description is None:
         return False
-    before, now = told.description.found, description.found
+    before, now = reported.description.found, description.found
     return before.spec.uid == now.spec.uid and type(before) is type(now)
 
 
-def _kept(pod: Manifest, told: Told | None, faults: tuple[str, ...]) -> Description | None:
+def _kept(pod: Manifest, reported: Reported | None, faults: tuple[str, ...]) -> Description | None:
     """A VM as it was told last; None if the pod was told as none."""
-    if told is None or not isinstance(told.description.found, FoundVm) or told.uid != _uid(pod):
+    if reported is None or not isinstance(reported.description.found, FoundVm) or reported.uid != _uid(pod):
         return None
-    last = told.description
+    last = reported.description
     return replace(last, faults=faults, is_old=True)

@@ -97,7 +97,7 @@ def _explain_live(view: ExplainView, record: VmRecord, most: int) -> Explanation
         waiting=waiting(record, trail, view.now_s),
         refusal=_refusal(view, trail),
         migration=_migration(view, record, trail),
-        limits=standing_limits(view, record, trail),
+        limits=limits_now(view, record, trail),
         floors=tuple([floor_shown(floor, view.now_s) for floor in row.state.floors]),
         room=node_room(view, row),
         pool=pool_room(view, record),
@@ -187,7 +187,7 @@ def _held(trail: Trail | None) -> ReasonShown | None:
     return next(iter(records.limits(latest)), None) if latest is not None else None
 
 
-def standing_limits(view: ExplainView, record: VmRecord, trail: Trail | None) -> tuple[ReasonShown, ...]:
+def limits_now(view: ExplainView, record: VmRecord, trail: Trail | None) -> tuple[ReasonShown, ...]:
     """The limits of the latest decision that still stand, the binding one first. A refused request is one, until the agent is heard."""
     core, now_s = view.core, view.now_s
     refused = latest_refusal(core, record, trail, now_s)
@@ -203,7 +203,7 @@ def standing_limits(view: ExplainView, record: VmRecord, trail: Trail | None) ->
 
 def first_limit(view: ExplainView, record: VmRecord, trail: Trail | None) -> ReasonShown | None:
     """The limit that binds, for lists."""
-    return next(iter(standing_limits(view, record, trail)), None)
+    return next(iter(limits_now(view, record, trail)), None)
 
 
 def latest_refusal(
@@ -221,9 +221,9 @@ def latest_refusal(
 
 def _denied(trail: Trail | None) -> RememberedDecision | None:
     """The latest decision, if it permitted less than was asked for and still stands."""
-    if trail is None or trail.decided.standing is None:
+    if trail is None or trail.decided.content is None:
         return None
-    is_less = trail.decided.standing.outcome in (DecisionOutcome.DENIED, DecisionOutcome.PARTIAL)
+    is_less = trail.decided.content.outcome in (DecisionOutcome.DENIED, DecisionOutcome.PARTIAL)
     return trail.decided.latest if is_less else None
 
 

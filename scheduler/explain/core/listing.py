@@ -235,9 +235,9 @@ def latest_outcome(view: ExplainView, record: VmRecord, trail: Trail | None) -> 
         return None
     if explaining.latest_refusal(view.core, record, trail, view.now_s) is not None:
         return DecisionOutcome.REFUSED
-    standing = trail.decided.standing
-    if standing is not None and standing.outcome is not DecisionOutcome.PERMITTED:
-        return standing.outcome
+    content = trail.decided.content
+    if content is not None and content.outcome is not DecisionOutcome.PERMITTED:
+        return content.outcome
     if record.is_leaving or record.row.state.migrating:
         return DecisionOutcome.MIGRATION
     return DecisionOutcome.PERMITTED if trail.decided.latest is not None else None

@@ -18,7 +18,7 @@ from protocol.explaining import DecisionOutcome, ProgressCode
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.explain.core import records
-from scheduler.explain.core.records import Happening, RememberedDecision, StandingDecision
+from scheduler.explain.core.records import DecisionContent, DecisionEvent, RememberedDecision
 from scheduler.permits.core import events
 
 OF_A_VM: Final = 16
@@ -56,12 +56,12 @@ class DecisionTrack(msgspec.Struct, gc=False):
     `requested` is the amount that was asked for last: another amount that meets the same limits repeats the decision."""
 
     latest: RememberedDecision | None = None
-    standing: StandingDecision | None = None
+    content: DecisionContent | None = None
     requested: Resources | None = None
 
-    def repeats(self, standing: StandingDecision, requested: Resources | None, now_s: float) -> bool:
+    def repeats(self, content: DecisionContent, requested: Resources | None, now_s: float) -> bool:
         """Whether a decision repeats the latest one; it is counted there."""
-        if self.latest is None or self.standing != standing:
+        if self.latest is None or self.content != content:
             return False
         self.latest.times += 1
         self.latest.last_s = now_s
@@ -100,8 +100,8 @@ class Trail:
     @property
     def has_failed_to_leave(self) -> bool:
         """Whether the latest news of its migration is that it could not be started."""
-        standing = self.migrations.standing
-        return standing is not None and standing.codes[:1] == ((ProgressCode.MIGRATION_FAILED.value, None),)
+        content = self.migrations.content
+        return content is not None and content.codes[:1] == ((ProgressCode.MIGRATION_FAILED.value, None),)
 
     def refusal(self, now_s: float) -> RememberedDecision | None:
         """The latest refused request, if it is recent."""
@@ -165,38 +165,38 @@ class DecisionMemory:
 
     def decided(
         self, decided: events.Decided, uid: str, now_s: float, load: float | None = None
-    ) -> Happening | None:
+    ) -> DecisionEvent | None:
         """A permit was told that changes something, or is not all of its request. None if it repeats the decision before it. Any other
         permit is `satisfied`."""
         outcome = records.outcome_of(decided)
         if not decided.changed and self._repeats(decided, uid, outcome, now_s):
             return None
-        happening = records.of_decided(decided, uid, load)
-        trail = self._add(decided.pod, happening, now_s)
+        event = records.of_decided(decided, uid, load)
+        trail = self._add(decided.pod, event, now_s)
         if decided.changed:
             _note_permit(trail, now_s, decided.permit)
-        return happening
+        return event
 
     def satisfied(self, pod: PodName) -> None:
         """All that is asked for is permitted, as before: a denial that stood does not any more."""
         trail = self.trail(pod)
-        if trail is not None and (trail.decided.standing is not None or trail.waits.standing is not None):
-            trail.decided.standing = trail.waits.standing = None
+        if trail is not None and (trail.decided.content is not None or trail.waits.content is not None):
+            trail.decided.content = trail.waits.content = None
 
-    def happened(self, pod: PodName, happening: Happening, now_s: float) -> bool:
+    def record(self, pod: PodName, event: DecisionEvent, now_s: float) -> bool:
         """Anything but a permit has happened; False if it repeats what stands, or is left out."""
-        standing = records.standing_of_happening(happening)
+        content = records.content_of_event(event)
         trail = self.trail(pod)
-        if trail is not None and (trail.uid == happening.uid or not happening.uid):
-            track = trail.track(happening.outcome)
+        if trail is not None and (trail.uid == event.uid or not event.uid):
+            track = trail.track(event.outcome)
             is_new = track is trail.refusals and trail.refusal(now_s) is None
-            if not is_new and track.repeats(standing, happening.requested, now_s):
+            if not is_new and track.repeats(content, event.requested, now_s):
                 trail.is_held |= track is trail.waits
                 return False
-        if not happening.uid and not self._may_remember_unknown(now_s):
+        if not event.uid and not self._may_remember_unknown(now_s):
             self.left_out += 1
             return False
-        self._add(pod, happening, now_s)
+        self._add(pod, event, now_s)
         return True
 
     def released(self, pod: PodName) -> None:
@@ -250,26 +250,26 @@ class DecisionMemory:
     def _repeats(self, decided: events.Decided, uid: str, outcome: DecisionOutcome, now_s: float) -> bool:
         """Whether a permit that is not whole repeats what stands; it is counted there."""
         trail = self._live.get(decided.pod)
-        if trail is None or trail.uid != uid or trail.decided.standing is None:
+        if trail is None or trail.uid != uid or trail.decided.content is None:
             return False
         reasons = decided.reasons[: records.MAX_LIMITS]
-        standing = records.standing_of(outcome, decided.permit, reasons)
-        return trail.decided.repeats(standing, decided.requested, now_s)
+        content = records.content_of(outcome, decided.permit, reasons)
+        return trail.decided.repeats(content, decided.requested, now_s)
 
-    def _add(self, pod: PodName, happening: Happening, now_s: float) -> Trail:
-        trail = self._opened(pod, happening.uid, now_s)
+    def _add(self, pod: PodName, event: DecisionEvent, now_s: float) -> Trail:
+        trail = self._opened(pod, event.uid, now_s)
         self.number += 1
-        remembered = records.remember(self.number, happening, now_s)
+        remembered = records.remember(self.number, event, now_s)
         self._latest.append(remembered)
         trail.ring.append(remembered)
         depth = max(min(OF_A_VM, self._of_all_vms // max(len(self._live), 1)), LEAST_OF_A_VM)
         while len(trail.ring) > depth:
             trail.ring.popleft()
-        track = trail.track(happening.outcome)
-        track.latest, track.standing = remembered, records.standing_of_happening(happening)
-        track.requested = happening.requested
+        track = trail.track(event.outcome)
+        track.latest, track.content = remembered, records.content_of_event(event)
+        track.requested = event.requested
         if track is trail.decided:
-            trail.waits.standing = None
+            trail.waits.content = None
         trail.is_held |= track is trail.waits
         return trail
 

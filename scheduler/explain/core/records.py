@@ -38,7 +38,7 @@ Moment: TypeAlias = Callable[[float], str]
 """Writes a time, in seconds of Unix time, as RFC 3339: the clock's calendar is a matter of the shell."""
 
 
-class Happening(Value, frozen=True):
+class DecisionEvent(Value, frozen=True):
     """A decision as it is told to people, before it is encoded."""
 
     vm: str
@@ -70,7 +70,7 @@ class RememberedDecision(msgspec.Struct, gc=False):
     times: int = 1
 
 
-class StandingDecision(Value, frozen=True):
+class DecisionContent(Value, frozen=True):
     """The fields by which a decision is found to repeat the one before it. `codes` are those of its limits, with their resources; `message`
     is empty if they say it all."""
 
@@ -80,10 +80,10 @@ class StandingDecision(Value, frozen=True):
     message: str = ""
 
 
-def of_decided(decided: events.Decided, uid: str, load: float | None) -> Happening:
+def of_decided(decided: events.Decided, uid: str, load: float | None) -> DecisionEvent:
     """A permit, whole or not, with the load that was reported with its request."""
     pod = decided.pod
-    return Happening(
+    return DecisionEvent(
         f"{pod.namespace}/{pod.name}",
         uid,
         decided.node,
@@ -106,19 +106,19 @@ def outcome_of(decided: events.Decided) -> DecisionOutcome:
     return DecisionOutcome.PARTIAL if is_more else DecisionOutcome.DENIED
 
 
-def standing_of(
+def content_of(
     outcome: DecisionOutcome, permit: Resources | None, reasons: Iterable[Reason]
-) -> StandingDecision:
+) -> DecisionContent:
     """The fields by which a permit that is not all of its request is found to repeat the one before it."""
-    return StandingDecision(
+    return DecisionContent(
         outcome, permit, tuple([(reason.code.value, reason.resource) for reason in reasons])
     )
 
 
-def standing_of_happening(happening: Happening) -> StandingDecision:
-    codes = tuple([(limit.code, limit.resource) for limit in happening.limits])
-    message = happening.limits[0].message if codes and codes[0][0] in _TOLD_BY_MESSAGE else ""
-    return StandingDecision(happening.outcome, happening.permit, codes, message)
+def content_of_event(event: DecisionEvent) -> DecisionContent:
+    codes = tuple([(limit.code, limit.resource) for limit in event.limits])
+    message = event.limits[0].message if codes and codes[0][0] in _TOLD_BY_MESSAGE else ""
+    return DecisionContent(event.outcome, event.permit, codes, message)
 
 
 def shown_reason(reason: Reason) -> ReasonShown:
@@ -137,25 +137,25 @@ def told(
     )
 
 
-def remember(number: int, happening: Happening, at_s: float) -> RememberedDecision:
+def remember(number: int, event: DecisionEvent, at_s: float) -> RememberedDecision:
     shown = DecisionShown(
         number=number,
         at="",
         last_at="",
-        vm=happening.vm,
-        uid=happening.uid,
-        node=happening.node,
-        outcome=happening.outcome,
-        requested=amount_of(happening.requested),
-        before=amount_of(happening.before),
-        permit=amount_of(happening.permit),
-        unit=amount_of(happening.unit.step) if happening.unit is not None else None,
-        sequence_number=happening.sequence_number,
-        limits=happening.limits,
-        load=happening.load,
+        vm=event.vm,
+        uid=event.uid,
+        node=event.node,
+        outcome=event.outcome,
+        requested=amount_of(event.requested),
+        before=amount_of(event.before),
+        permit=amount_of(event.permit),
+        unit=amount_of(event.unit.step) if event.unit is not None else None,
+        sequence_number=event.sequence_number,
+        limits=event.limits,
+        load=event.load,
     )
     body = _ENCODER.encode(shown)
-    return RememberedDecision(number, happening.vm, happening.node, happening.outcome.value, body, at_s, at_s)
+    return RememberedDecision(number, event.vm, event.node, event.outcome.value, body, at_s, at_s)
 
 
 def recall(remembered: RememberedDecision, moment: Moment) -> DecisionShown:

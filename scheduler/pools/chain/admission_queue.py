@@ -49,7 +49,7 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Answered:
     """A verdict that was told and is not applied yet for all of `growths`, by ticket; `then` is called when it is."""
 
     queue: PoolQueue
@@ -104,7 +104,7 @@ class PoolAdmissionQueue:
         self._queues: dict[str, PoolQueue] = {}
         self._pending: dict[int, _Pending] = {}
         """Those who wait, by ticket."""
-        self._told: dict[int, _Told] = {}
+        self._answered: dict[int, _Answered] = {}
         self._busy: set[str] = set()
         """The pools whose batches are being served now."""
         self._runs: dict[str, _Run] = {}
@@ -138,7 +138,7 @@ class PoolAdmissionQueue:
 
     def applied(self, ticket: int) -> None:
         """The verdict on that request counts in the ledger now: what was refused is remembered, and plugins hear of the end."""
-        told = self._told.pop(ticket, None)
+        told = self._answered.pop(ticket, None)
         if told is not None:
             self._unmet.note(told.queue, told.growths.pop(ticket), told.verdict, self._clock())
             if not told.growths:
@@ -292,7 +292,7 @@ class PoolAdmissionQueue:
         if not waited:
             then()
             return
-        self._told |= dict.fromkeys(waited, _Told(queue, verdict, dict(waited), then))
+        self._answered |= dict.fromkeys(waited, _Answered(queue, verdict, dict(waited), then))
         self._answer_all([growth.waiter for growth in waited.values()], verdict)
 
     def _answer_all(self, waiters: Iterable[Waiter], verdict: events.PoolVerdict) -> None:

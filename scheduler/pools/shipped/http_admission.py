@@ -177,7 +177,7 @@ class AdmissionServiceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _Turn:
     """A question as it is sent, with its VMs, pool and search.
 
     The answer must be there at `until_s`; `is_cut_short` where the caller leaves less than the plugin's own time.
@@ -316,41 +316,41 @@ class HttpAdmission(BasePlugin):
         if len(body) > MAX_QUESTION_BYTES:
             message = f"the question to the admission service exceeds {MAX_QUESTION_BYTES} bytes"
             return Admission(error=internal(message))
-        asking = _Asking(body, ctx.requests, pool.name, ctx.question, until_s, until_s < full_s)
+        turn = _Turn(body, ctx.requests, pool.name, ctx.question, until_s, until_s < full_s)
         calls = 0
         while True:
-            result = await self._in_turn(asking)
+            result = await self._in_turn(turn)
             calls += 1
             if isinstance(result, Said):
                 self._budget = self._budget.answered()
                 return result.admission
-            pause_s = self._retry_in_s(result, calls, asking)
+            pause_s = self._retry_in_s(result, calls, turn)
             if pause_s is None:
                 may_admit = result.is_outage and self._args.on_outage == "admit"
                 return ADMITTED if may_admit else Admission(error=result.error)
             await asyncio.sleep(pause_s)
 
-    def _retry_in_s(self, failed: Failed, calls: int, asking: _Asking) -> float | None:
+    def _retry_in_s(self, failed: Failed, calls: int, turn: _Turn) -> float | None:
         """The pause before another call, which the budget then has paid for; None where there is to be none."""
         if not failed.may_retry or calls > self._args.retries.per_ask:
             return None
         pause_s = self._backoff.delay_s(calls, self._rng.random())
-        is_in_time = self._clock() + pause_s + LEAST_S <= asking.until_s
+        is_in_time = self._clock() + pause_s + LEAST_S <= turn.until_s
         spent = self._budget.spent()
         if self._breaker.state is not BreakerState.CLOSED or not is_in_time or spent is None:
             return None
         self._budget = spent
         return pause_s
 
-    async def _in_turn(self, asking: _Asking) -> Said | Failed:
+    async def _in_turn(self, turn: _Turn) -> Said | Failed:
         """One call, when it is its turn. The time in this queue is ours: a service that is given less than its own time
         for an answer has not failed when that comes too late."""
         if not self._turns.locked():
             async with self._turns:
-                return await self._call(asking)
+                return await self._call(turn)
         self._waiting += 1
         try:
-            async with asyncio.timeout(max(asking.until_s - self._clock(), 0.0)):
+            async with asyncio.timeout(max(turn.until_s - self._clock(), 0.0)):
                 await self._turns.acquire()
         except TimeoutError:
             count = self._args.connections
@@ -359,37 +359,37 @@ class HttpAdmission(BasePlugin):
         finally:
             self._waiting -= 1
         try:
-            return await self._call(replace(asking, is_cut_short=True))
+            return await self._call(replace(turn, is_cut_short=True))
         finally:
             self._turns.release()
 
-    async def _call(self, asking: _Asking) -> Said | Failed:
+    async def _call(self, turn: _Turn) -> Said | Failed:
         """One call, where the breaker lets it through; however it ends, the breaker is told."""
         client, now_s = self._client, self._clock()
         if client is None:
             return Failed(internal("the plugin is not running"), "not running")
-        if asking.until_s - now_s < LEAST_S:
+        if turn.until_s - now_s < LEAST_S:
             return Failed(internal("no time is left to ask the admission service"), "no time")
         breaker, entry = self._breaker.ask(now_s)
         self._change(breaker)
         if entry is None:
             refusal = internal(_closed_door(breaker, now_s), wait_s=breaker.wait_s(now_s) or None)
             return Failed(refusal, breaker.state.value, is_outage=True)
-        if asking.question and self._outcomes is not None:
-            self._questions[asking.pool] = asking.question
+        if turn.question and self._outcomes is not None:
+            self._questions[turn.pool] = turn.question
         event, why = BreakerEvent.ABANDONED, ""  # so it stays where this is cancelled or closed
         try:
             answer = await client.call(
                 "POST",
                 self._args.url,
-                deadline_s=asking.until_s - now_s,
-                body=asking.body,
+                deadline_s=turn.until_s - now_s,
+                body=turn.body,
                 headers=self._credentials.headers,
             )
-            result = understood(answer, asking.requests, self._wall())
+            result = understood(answer, turn.requests, self._wall())
             if isinstance(result, Said):
                 event = BreakerEvent.SUCCEEDED
-            elif self._client is not client or (result.is_late and asking.is_cut_short):
+            elif self._client is not client or (result.is_late and turn.is_cut_short):
                 return replace(result, is_outage=False, may_retry=False)  # our doing, not the service's
             else:
                 event, why = BreakerEvent.FAILED, result.why

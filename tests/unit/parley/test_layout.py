@@ -43,13 +43,13 @@ def shown(
     *vms: dict[str, Any],
     footer: tuple[str, ...] = (),
     height: int | None = None,
-    lately: RecentHistory | None = None,
+    recent: RecentHistory | None = None,
     is_ascii: bool = False,
 ) -> list[str]:
     """The lines of a terminal that is so wide, without the blanks at their ends."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(
-        layout.screen("n1", [*map(in_short, vms)], footer, width, height, lately, is_ascii=is_ascii)
+        layout.screen("n1", [*map(in_short, vms)], footer, width, height, recent, is_ascii=is_ascii)
     )
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
@@ -100,8 +100,8 @@ def lived(count: int = 3) -> tuple[list[dict[str, Any]], RecentHistory]:
 
 
 def test_80_columns_of_24_lines_tell_what_is_and_what_happened() -> None:
-    vms, lately = lived()
-    assert shown(80, *vms, footer=FOOTER, height=24, lately=lately) == [
+    vms, recent = lived()
+    assert shown(80, *vms, footer=FOOTER, height=24, recent=recent) == [
         "Parley on n1: VMs being scaled by negotiation",
         "n1  ████████████▒▒▒▒▒▒▒▒▒▒ 25 of 25 CPUs  █████████████▒▒▒▒▒░░░░ 12 of 15 GiB",
         "VM            load / permit            load    goal     permit   size     state",
@@ -129,8 +129,8 @@ def test_80_columns_of_24_lines_tell_what_is_and_what_happened() -> None:
 
 
 def test_160_columns_have_both_resources_and_the_reasons() -> None:
-    vms, lately = lived()
-    assert shown(160, *vms, footer=FOOTER, height=30, lately=lately) == [
+    vms, recent = lived()
+    assert shown(160, *vms, footer=FOOTER, height=30, recent=recent) == [
         "Parley on n1: VMs being scaled by negotiation",
         "n1  ███████████████████████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ 25 of 25 CPUs  █████████████████████████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒░░░░░░░░░░░░ 12 of 15 GiB",
         "VM            CPU load / permit              memory load / permit           load    goal     permit   size     state   reason",
@@ -154,33 +154,33 @@ def test_160_columns_have_both_resources_and_the_reasons() -> None:
 
 
 def test_ascii_has_the_same_places() -> None:
-    vms, lately = lived()
-    lines = shown(80, *vms, footer=FOOTER, height=24, lately=lately, is_ascii=True)
-    drawn = shown(80, *vms, footer=FOOTER, height=24, lately=lately)
+    vms, recent = lived()
+    lines = shown(80, *vms, footer=FOOTER, height=24, recent=recent, is_ascii=True)
+    drawn = shown(80, *vms, footer=FOOTER, height=24, recent=recent)
     assert all(line.isascii() for line in lines)
     assert [len(line) for line in lines] == [len(line) for line in drawn]
     assert lines[1].startswith("n1  ############==========")
 
 
 def test_where_lines_are_few_each_vm_has_one_and_the_rest_are_counted() -> None:
-    vms, lately = lived(12)
-    lines = shown(80, *vms, footer=FOOTER, height=24, lately=lately)
+    vms, recent = lived(12)
+    lines = shown(80, *vms, footer=FOOTER, height=24, recent=recent)
     assert [line.split()[0] for line in lines[3:15]] == [each["vm"].rpartition("/")[2] for each in vms]
     assert lines[2].split()[-1] == "why"
     assert lines[5].endswith("node-headroom")
     assert f"big-step: {FULL}"[:70] in " ".join(lines)
     assert lines.index("last events") > 14
-    lines = shown(80, *vms, footer=FOOTER, height=15, lately=lately)
+    lines = shown(80, *vms, footer=FOOTER, height=15, recent=recent)
     assert "and 7 more VMs: this terminal is too low" in lines
-    assert len(shown(80, *vms, height=3, lately=lately)) >= 3
+    assert len(shown(80, *vms, height=3, recent=recent)) >= 3
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 @pytest.mark.parametrize("count", [1, 5, 14])
 def test_whatever_the_terminal_the_view_fits_it(width: int, count: int) -> None:
-    vms, lately = lived(count)
+    vms, recent = lived(count)
     heights = [
-        len(shown(width, *vms, footer=FOOTER, height=height, lately=lately)) for height in range(12, 60)
+        len(shown(width, *vms, footer=FOOTER, height=height, recent=recent)) for height in range(12, 60)
     ]
     assert all(lines <= height for lines, height in zip(heights, range(12, 60), strict=True))
     assert heights == sorted(heights)
@@ -203,9 +203,9 @@ def test_on_a_wide_terminal_the_words_stand_in_the_table() -> None:
 
 
 def test_refusals_that_are_cut_stand_below_and_many_are_counted() -> None:
-    _, lately = lived()
+    _, recent = lived()
     vms = [vm(f"demo/vm-{number}", reason=FULL, reasonCode="node-headroom") for number in range(9)]
-    lines = shown(100, *vms, lately=lately)
+    lines = shown(100, *vms, recent=recent)
     assert [line for line in lines if FULL in line] == [f"vm-{number}: {FULL}" for number in range(3)]
     assert "and 6 more, in `parley status`" in lines
 
@@ -219,8 +219,8 @@ def test_nothing_that_an_agent_says_is_obeyed(text: str, width: int, height: int
     )
     history = History()
     history.heard("a", "d", rows_of("a", heard(nasty))[0], 0.0)
-    for lately in (None, RecentHistory(history, "a", 0.0)):
-        lines = shown(width, nasty, lately=lately, height=height)
+    for recent in (None, RecentHistory(history, "a", 0.0)):
+        lines = shown(width, nasty, recent=recent, height=height)
         assert all(each.isprintable() for each in lines)
 
 
@@ -232,7 +232,7 @@ def test_of_a_guest_the_view_has_what_is_plugged_and_what_is_used_of_it(width: i
     history = History()
     history.heard("a", "d", rows_of("a", heard(GUEST, silent))[0], 0.0)
     for height in (None, 8):
-        lines = shown(width, GUEST, silent, lately=RecentHistory(history, "a", 0.0), height=height)
+        lines = shown(width, GUEST, silent, recent=RecentHistory(history, "a", 0.0), height=height)
         text = "\n".join(lines)
         for cell in ("1.95", "97/3", "2/3", "4/1", "2/2Gi", "3/1Gi (lapsed)", "2/1Gi →", "?/3"):
             assert cell in text
@@ -243,8 +243,8 @@ def test_of_a_guest_the_view_has_what_is_plugged_and_what_is_used_of_it(width: i
 
 
 def test_a_picture_of_the_view_fetches_nothing_and_is_the_same_each_time() -> None:
-    vms, lately = lived()
-    screen = layout.screen("n1", [*map(in_short, vms)], FOOTER, view.WIDTH, view.HEIGHT, lately)
+    vms, recent = lived()
+    screen = layout.screen("n1", [*map(in_short, vms)], FOOTER, view.WIDTH, view.HEIGHT, recent)
     drawn = view.svg(screen, "parley demo")
     assert drawn == view.svg(screen, "parley demo")
     assert drawn.count("://") == drawn.count('"http://www.w3.org/2000/svg"') == 1

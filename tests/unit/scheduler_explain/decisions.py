@@ -7,7 +7,7 @@ from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ComputeUnit
 from protocol.wire import PodName
 from scheduler.explain.core import records
-from scheduler.explain.core.records import AnyCode, Happening
+from scheduler.explain.core.records import AnyCode, DecisionEvent
 from scheduler.permits.core import events
 from tests.support.amounts import GIB, UNIT, cu
 
@@ -50,10 +50,10 @@ def denial(name: str = "a", *, message: str = "full", number: int = 1) -> events
     return permit(name, before=2, got=2, codes=(ReasonCode.NODE_HEADROOM,), message=message, number=number)
 
 
-def refusal(name: str = "a", uid: str = "u", code: AnyCode = ErrorCode.SEQUENCE_STALE) -> Happening:
-    return Happening(f"d/{name}", uid, "n1", DecisionOutcome.REFUSED, limits=(records.told(code, "no"),))
+def refusal(name: str = "a", uid: str = "u", code: AnyCode = ErrorCode.SEQUENCE_STALE) -> DecisionEvent:
+    return DecisionEvent(f"d/{name}", uid, "n1", DecisionOutcome.REFUSED, limits=(records.told(code, "no"),))
 
 
-def wait(name: str = "a", uid: str = "u") -> Happening:
+def wait(name: str = "a", uid: str = "u") -> DecisionEvent:
     limit = records.told(ProgressCode.POOL_ASKED, "pool bank is asked")
-    return Happening(f"d/{name}", uid, "n1", DecisionOutcome.HELD, limits=(limit,))
+    return DecisionEvent(f"d/{name}", uid, "n1", DecisionOutcome.HELD, limits=(limit,))

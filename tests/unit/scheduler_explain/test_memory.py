@@ -19,7 +19,7 @@ from scheduler.explain.core.memory import (
     REFUSAL_S,
     DecisionMemory,
 )
-from scheduler.explain.core.records import Happening
+from scheduler.explain.core.records import DecisionEvent
 from scheduler.permits.core import events
 from tests.support.amounts import cu
 from tests.unit.scheduler_explain.decisions import denial, permit, pod, refusal, wait
@@ -112,7 +112,7 @@ def test_a_pool_that_is_asked_in_between_makes_no_new_denial_and_no_new_wait() -
     found = DecisionMemory()
     news = []
     for at in range(3):
-        news.append(found.happened(pod(), wait(), at))
+        news.append(found.record(pod(), wait(), at))
         news.append(found.decided(denial(), "u", at) is not None)
     assert news == [True, True, True, False, False, False]
     assert [(each.outcome, each.times) for each in told(found)] == [
@@ -125,7 +125,7 @@ def test_a_pool_that_is_asked_in_between_makes_no_new_denial_and_no_new_wait() -
 def test_a_wait_is_over_once_nobody_waits_and_is_the_same_one_when_it_comes_again() -> None:
     found = DecisionMemory()
     for is_new in (True, False):
-        assert found.happened(pod(), wait(), 0.0) is is_new
+        assert found.record(pod(), wait(), 0.0) is is_new
         trail = found.trail(pod())
         assert trail is not None
         assert trail.is_held
@@ -136,7 +136,7 @@ def test_a_wait_is_over_once_nobody_waits_and_is_the_same_one_when_it_comes_agai
 
 def test_another_vm_of_the_same_name_does_not_wait_because_the_one_before_did() -> None:
     found = DecisionMemory()
-    found.happened(pod(), wait(uid="old"), 0.0)
+    found.record(pod(), wait(uid="old"), 0.0)
     found.decided(denial(), "new", 1.0)
     trail = found.trail(pod())
     assert trail is not None
@@ -146,7 +146,7 @@ def test_another_vm_of_the_same_name_does_not_wait_because_the_one_before_did() 
 def test_an_agent_that_is_refused_while_another_one_is_served_is_refused_once() -> None:
     found = DecisionMemory()
     for at in range(4):
-        found.happened(pod(), refusal(code=ErrorCode.AGENT_SUPERSEDED), at)
+        found.record(pod(), refusal(code=ErrorCode.AGENT_SUPERSEDED), at)
         found.satisfied(pod())
         found.decided(denial(), "u", at)
     assert [(each.outcome, each.times) for each in told(found)] == [
@@ -161,7 +161,7 @@ def test_an_agent_that_is_refused_while_another_one_is_served_is_refused_once() 
 def test_a_refusal_that_comes_back_much_later_is_another_one() -> None:
     found = DecisionMemory()
     for at in (0.0, REFUSAL_S, 2 * REFUSAL_S + 1):
-        found.happened(pod(), refusal(), at)
+        found.record(pod(), refusal(), at)
     assert [each.times for each in told(found)] == [2, 1]
 
 
@@ -191,7 +191,7 @@ def test_what_only_the_message_tells_apart_is_another_decision(
     found = DecisionMemory()
     for message in (messages[0], *messages):
         limits = (records.told(code, message),)
-        found.happened(pod(), Happening("d/a", "u", "n1", outcome, limits=limits), 0.0)
+        found.record(pod(), DecisionEvent("d/a", "u", "n1", outcome, limits=limits), 0.0)
     assert [(each.limits[0].message, each.times) for each in told(found)] == [
         (messages[0], 2),
         (messages[1], 1),
@@ -202,7 +202,7 @@ def test_a_refusal_whose_message_holds_another_number_is_the_same_one() -> None:
     found = DecisionMemory()
     for number in range(3):
         limits = (records.told(ErrorCode.SEQUENCE_REUSED, f"the last sequence number was {number}"),)
-        found.happened(pod(), Happening("d/a", "u", "n1", DecisionOutcome.REFUSED, limits=limits), 0.0)
+        found.record(pod(), DecisionEvent("d/a", "u", "n1", DecisionOutcome.REFUSED, limits=limits), 0.0)
     assert [each.times for each in told(found)] == [3]
 
 
@@ -237,7 +237,7 @@ def test_a_vm_that_was_gone_for_a_moment_is_not_denied_any_more_once_all_is_perm
     found.satisfied(pod())
     trail = found.trail_of(pod(), "u")
     assert trail is not None
-    assert trail.decided.standing is None
+    assert trail.decided.content is None
 
 
 # ---------------------------------------------------------------- the absent
@@ -256,7 +256,7 @@ def test_a_vm_that_has_gone_is_remembered_for_a_while() -> None:
 def test_a_pod_that_was_named_in_vain_is_remembered_as_long_as_it_is_named() -> None:
     found = DecisionMemory()
     for at in (0.0, ABSENT_S):
-        found.happened(pod(), refusal(uid="", code=ErrorCode.UNKNOWN_POD), at)
+        found.record(pod(), refusal(uid="", code=ErrorCode.UNKNOWN_POD), at)
     trail = found.absent(pod(), 2 * ABSENT_S)
     assert trail is not None
     assert (trail.uid, [each.code for each in records.limits(trail.ring[-1])]) == ("", ["unknown-pod"])
@@ -266,7 +266,7 @@ def test_who_asks_for_a_vm_that_has_gone_does_not_change_when_it_went() -> None:
     found = DecisionMemory()
     found.decided(denial(), "u", 0.0)
     found.gone(pod(), 1.0)
-    found.happened(pod(), refusal(uid="", code=ErrorCode.UNKNOWN_POD), 50.0)
+    found.record(pod(), refusal(uid="", code=ErrorCode.UNKNOWN_POD), 50.0)
     trail = found.absent(pod(), 60.0)
     assert trail is not None
     assert (trail.uid, trail.absent_since_s, len(trail.ring)) == ("u", 1.0, 2)
@@ -275,7 +275,7 @@ def test_who_asks_for_a_vm_that_has_gone_does_not_change_when_it_went() -> None:
 def test_the_name_of_a_vm_whose_uid_was_wrong_keeps_the_vm() -> None:
     found = DecisionMemory()
     found.decided(denial(), "u", 0.0)
-    found.happened(pod(), refusal(uid="u", code=ErrorCode.WRONG_POD_UID), 1.0)
+    found.record(pod(), refusal(uid="u", code=ErrorCode.WRONG_POD_UID), 1.0)
     assert [each.outcome for each in told(found)] == [DecisionOutcome.DENIED, DecisionOutcome.REFUSED]
     assert found.absent(pod(), 1.0) is None
 
@@ -300,13 +300,13 @@ def test_nothing_grows_without_bound_and_numbers_rise(steps: list[tuple[str, int
             case "deny":
                 found.decided(denial(name), name, now_s)
             case "refuse":
-                found.happened(pod(name), refusal(name, name), now_s)
+                found.record(pod(name), refusal(name, name), now_s)
             case "wait":
-                found.happened(pod(name), wait(name, name), now_s)
+                found.record(pod(name), wait(name, name), now_s)
             case "go":
                 found.gone(pod(name), now_s)
             case _:
-                found.happened(pod(name), refusal(name, "", ErrorCode.UNKNOWN_POD), now_s)
+                found.record(pod(name), refusal(name, "", ErrorCode.UNKNOWN_POD), now_s)
     latest = numbers(found)
     assert latest == list(range(found.number - len(latest) + 1, found.number + 1))
     assert len(latest) <= 10
@@ -338,7 +338,7 @@ def test_no_more_than_the_last_few_of_the_absent_are_remembered() -> None:
         found.decided(denial(name), name, 0.0)
         found.gone(pod(name), 0.0)
     for name in ("x", "y"):
-        found.happened(pod(name), refusal(name, ""), 0.0)
+        found.record(pod(name), refusal(name, ""), 0.0)
     assert [name for name in "abcxy" if found.absent(pod(name), 0.0) is not None] == ["b", "c", "y"]
 
 
@@ -347,17 +347,17 @@ def test_invented_names_wash_nothing_away_that_is_remembered_of_vms() -> None:
     found.decided(denial("gone"), "u", 0.0)
     found.gone(pod("gone"), 0.0)
     found.decided(denial(), "v", 0.0)
-    news = [found.happened(pod(f"x-{which}"), refusal(f"x-{which}", ""), 0.0) for which in range(5000)]
+    news = [found.record(pod(f"x-{which}"), refusal(f"x-{which}", ""), 0.0) for which in range(5000)]
     assert (news.count(True), found.left_out) == (memory.UNKNOWN_BURST, 5000 - memory.UNKNOWN_BURST)
     assert next(iter(found.after(0))).vm == "d/gone"
     assert found.absent(pod("gone"), 0.0) is not None
     later_s = memory.UNKNOWN_EVERY_S
-    assert [found.happened(pod(name), refusal(name, ""), later_s) for name in ("y", "z")] == [True, False]
+    assert [found.record(pod(name), refusal(name, ""), later_s) for name in ("y", "z")] == [True, False]
 
 
 def test_a_pod_that_was_named_before_it_came_keeps_its_decisions() -> None:
     found = DecisionMemory()
-    found.happened(pod(), refusal(uid="", code=ErrorCode.UNKNOWN_POD), 0.0)
+    found.record(pod(), refusal(uid="", code=ErrorCode.UNKNOWN_POD), 0.0)
     found.decided(denial(), "u", 1.0)
     assert [(each.uid, each.outcome.value) for each in told(found)] == [("", "refused"), ("u", "denied")]
     assert found.absent(pod(), 1.0) is None
