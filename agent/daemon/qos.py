@@ -19,19 +19,17 @@ from agent.daemon.evictor import is_evicted_when_stuck
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
-from agent.node.qos.callbacks import CallbackStatus, StateCallbacks
-from agent.node.qos.client import StrategyPorts
+from agent.node.qos.client import RunMarks, StrategyPorts
 from agent.node.qos.collectors import CollectorFigures, Collectors
 from agent.node.qos.config import QOSExtensionConfig
-from agent.node.qos.core.decisions import DecisionRecord
+from agent.node.qos.core.actions import DecisionRecord
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import LastWrite, ResourceExecutor
 from agent.node.qos.manager import QosManager, StrategyStatus
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state, policy_state
-from agent.node.qos.run_marks import RunMarks
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import CallbackStatus, StateCallbacks, States
 from agent.runner.runner import Runner
 from agent.sources.described import Found
 from agent.sources.kubernetes import Store

@@ -16,13 +16,12 @@ from typing import Any, Final
 import psutil
 import uvloop
 
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.core import metrics
 from agent.node.qos.core.metrics import Aggregation, MetricSample
 from agent.node.qos.core.states import NodeState
 from agent.node.qos.metric_cache import TimeSeriesCache
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from benchmarks.load.figures import in_ms, percentile
 from benchmarks.node_plugins_parts.groups import CONTAINERS, PODS, uid_of
 from hosting import logs

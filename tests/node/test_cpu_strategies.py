@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.client import StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import configured
@@ -19,7 +18,7 @@ from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import logger
 from labs.clusters.node.claim import CGROUPS, is_v2

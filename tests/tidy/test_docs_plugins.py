@@ -15,7 +15,7 @@ from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.metrics_source import MAX_AGE_S
 from agent.node.plugins.types.policy import MAX_PARTS
 from agent.node.qos.config import QOS_PLUGIN_GROUP
-from agent.node.qos.core.decisions import MAX_DECISIONS
+from agent.node.qos.core.actions import MAX_DECISIONS
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from hosting.fault_log import ALIKE
 from hosting.kubernetes import names

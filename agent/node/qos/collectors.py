@@ -16,8 +16,17 @@ from typing import Final, TypeVar
 
 from agent.node.qos.core import metrics
 from agent.node.qos.core.cgroup_values import CgroupValueError, cpus_of
-from agent.node.qos.core.metrics import MetricError, MetricKind, MetricSample
-from agent.node.qos.core.readings import Counter, Throttling, container_id, pressure, rest, total
+from agent.node.qos.core.metrics import (
+    Counter,
+    MetricError,
+    MetricKind,
+    MetricSample,
+    Throttling,
+    container_id,
+    pressure,
+    rest,
+    total,
+)
 from agent.node.qos.core.states import BEST_EFFORT_CLASS
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.ports import StatesInformer

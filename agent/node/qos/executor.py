@@ -15,16 +15,19 @@ from agent.node.qos.core.cgroup_values import (
     PERIOD_US,
     CgroupValueError,
     GroupFile,
+    LevelChange,
+    LevelStep,
     checked,
     cpu_list,
     cpus_of,
     file_of,
+    held_back_by,
+    level,
     period_of,
     text_of,
     value_of,
     width_of,
 )
-from agent.node.qos.core.leveling import LevelChange, LevelStep, held_back_by, level
 from agent.node.qos.group_directory import (
     GroupGoneError,
     NoSuchFileError,

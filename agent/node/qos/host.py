@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from agent.node.qos.client import RunMarks
 from agent.node.qos.core.lifecycle import (
     Disable,
     Drain,
@@ -26,7 +27,6 @@ from agent.node.qos.core.lifecycle import (
     step,
 )
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
-from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States, StrategyStates
 from hosting.logs import Logger
 from protocol.texts import clean

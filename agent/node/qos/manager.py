@@ -5,90 +5,22 @@ import contextlib
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from agent.node.qos.callbacks import CallbackStatus
-from agent.node.qos.client import ActingClient, StrategyJournal, StrategyPorts
+from agent.node.qos.client import ActingClient, RecommendingClient, StrategyJournal, StrategyPorts
 from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.actions import (
-    CgroupResource,
-    CgroupUpdate,
-    EvictOutcome,
-    EvictResult,
-    StrategyDecision,
-    WriteOutcome,
-    WriteResult,
+    DecisionRecord,
 )
-from agent.node.qos.core.decisions import DecisionRecord
 from agent.node.qos.core.gates import FeatureGates, FeatureStage
 from agent.node.qos.core.lifecycle import Lifecycle, LifecycleTiming, StrategyState
-from agent.node.qos.core.states import PodState
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
-from agent.node.qos.states_informer import States
-from hosting.cgroups.tree import CgroupTree
+from agent.node.qos.states_informer import CallbackStatus, States
 from hosting.logs import Logger
 from hosting.settings import FaultsError
-
-
-class RecommendingClient:
-    """Reports the actions that would be done. Implements `NodeClient`. Strategies word their messages as if they acted; `would: ` is added
-    here."""
-
-    recommends_only = True
-
-    def __init__(self, ports: StrategyPorts, journal: StrategyJournal) -> None:
-        self._ports = ports
-        self._journal = journal
-
-    @property
-    def cgroups(self) -> CgroupTree:
-        """The control groups of pods."""
-        return self._ports.cgroups
-
-    def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
-        """`UNCHANGED` for each update that the cgroup has already, `RECOMMENDED` for the others."""
-        outcomes = tuple(self._recommended(each) for each in updates)
-        for outcome in outcomes:
-            self._journal.count("write", outcome.result)
-        return outcomes
-
-    def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """The value that a cgroup has now; None if there is none, or no executor."""
-        return None if self._ports.executor is None else self._ports.executor.read(group, resource)
-
-    def evict(self, pod: PodState, reason: str) -> EvictOutcome:
-        if self._ports.evictor is None:
-            outcome = EvictOutcome(EvictResult.RECOMMENDED, f"would evict {pod.full_name}: {reason}")
-        else:
-            outcome = self._ports.evictor.recommend(pod, reason)
-        self._journal.count("evict", outcome.result)
-        return outcome
-
-    def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Report an Event, with `Would` before its reason and `would: ` before its message."""
-        if self._ports.events is None:
-            self._journal.count("event", "unavailable")
-            return
-        self._ports.events.record(pod, f"Would{reason}", _would(message), is_warning=is_warning)
-        self._journal.count("event", "recommended")
-
-    def decided(self, decision: StrategyDecision) -> None:
-        if decision.is_action:
-            decision = replace(decision, message=_would(decision.message))
-        self._journal.decided(decision, is_done=False)
-
-    def _recommended(self, update: CgroupUpdate) -> WriteOutcome:
-        found = self.read(update.group, update.resource)
-        result = WriteResult.UNCHANGED if found == update.value else WriteResult.RECOMMENDED
-        return WriteOutcome(update, result, "" if found is None else str(found))
-
-
-def _would(message: str) -> str:
-    return f"would: {message}"
-
 
 LOOK_S: Final = 1.0
 """How often calls that do not return are looked for."""

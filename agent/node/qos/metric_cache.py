@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind, MetricSample
-from agent.node.qos.core.series import (
+from agent.node.qos.core.metrics import (
     OUT_OF_ORDER_S,
+    Aggregate,
+    Aggregation,
+    MetricError,
+    MetricKind,
+    MetricSample,
     Series,
     aggregate,
     most_bytes,

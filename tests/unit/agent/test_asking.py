@@ -15,15 +15,14 @@ from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.ports import CallFigures, PluginStatus
-from agent.node.qos.callbacks import CallbackStatus
 from agent.node.qos.collectors import CollectorFigures
-from agent.node.qos.core.actions import CgroupResource, StrategyDecision
-from agent.node.qos.core.decisions import DecisionRecord
+from agent.node.qos.core.actions import CgroupResource, DecisionRecord, StrategyDecision
 from agent.node.qos.core.gates import FeatureStage
 from agent.node.qos.core.lifecycle import StrategyState
 from agent.node.qos.core.states import ObjectType
 from agent.node.qos.executor import LastWrite
 from agent.node.qos.manager import StrategyStatus
+from agent.node.qos.states_informer import CallbackStatus
 from agent.program import main
 from protocol.agent_pages import NodePluginsShown, StrategiesShown, read
 from protocol.explaining import Document

@@ -16,6 +16,7 @@ from agent.node.qos.core.metrics import (
     CONTAINER_CPU_USAGE,
     NODE_BE,
     NODE_CPU_USAGE,
+    OUT_OF_ORDER_S,
     POD_CPU_USAGE,
     POD_MEMORY_USAGE,
     PSI,
@@ -24,8 +25,8 @@ from agent.node.qos.core.metrics import (
     MetricError,
     MetricKind,
     MetricSample,
+    aggregate,
 )
-from agent.node.qos.core.series import OUT_OF_ORDER_S, aggregate
 from agent.node.qos.metric_cache import TimeSeriesCache, last
 
 NOW_S = 10_000.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.callbacks import MAX_CALLBACKS, SLOW_AFTER_S, StateCallbacks
 from agent.node.qos.core.states import ObjectType
+from agent.node.qos.states_informer import MAX_CALLBACKS, SLOW_AFTER_S, StateCallbacks
 from tests.support.waiting import PATIENCE_S
 from tests.unit.agent_qos.strategies import Lines, UnshownError, raising
 

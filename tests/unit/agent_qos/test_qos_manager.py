@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.node.qos.client import RunMarks
 from agent.node.qos.core.actions import CgroupResource, CgroupUpdate
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import ObjectType
 from agent.node.qos.manager import SWITCH_INTERVAL_S, QosManager, StatesNotSyncedError, StrategyStatus
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.run_marks import RunMarks
 from hosting.settings import FaultsError
 from tests.support.waiting import until
 from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running
