@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from agent.backends.change_log import ChangeLog
-from agent.core.bounded_memo import BoundedMemo
+from agent.core.ports import BoundedMemo
 from protocol.values import ZERO, Resources
 
 

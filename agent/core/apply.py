@@ -8,8 +8,8 @@ from typing import assert_never
 
 from agent.core import events, on_informant, on_metrics, on_scheduler
 from agent.core.model import PodObservation, Vm, containers_of
+from agent.core.per_resource import RefusedResizes, refused
 from agent.core.policies.combined import Combined
-from agent.core.refused import RefusedResizes, refused
 from agent.core.state import NO_DENIALS, BackendState, Mending, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core import events
-from agent.core.desire import desire, whole
-from agent.core.mismatch import lower, taken_back
+from agent.core.desire import desire, lower, shrink, taken_back, whole
 from agent.core.per_resource import PerResource, Reasons
-from agent.core.shrink import shrink
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32

@@ -10,12 +10,11 @@ from typing import Final
 from uuid import UUID
 
 from agent.core.model import NO_CONTAINERS, ContainersSeen, Sample, Vm, containers_of
-from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.per_resource import Denial, PerResource, RefusedResizes, amounts
 from agent.core.policies.remembered import Remembered
 from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
-from agent.core.refused import RefusedResizes
-from agent.core.rivalry import Rivalry
+from agent.core.timing import Rivalry
 from protocol.reasons import ErrorCode, Reason
 from protocol.sequence import Life, SequenceSource
 from protocol.values import ZERO, ComputeUnit, Observation, Resources

@@ -12,9 +12,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from agent.core.condition import Condition
-from agent.core.notices import Matters, Notice, Standings, Topic, look, present
+from agent.core.notices import (
+    NO_NEWS,
+    AskedSizeChange,
+    Matters,
+    Notice,
+    SizeNews,
+    Standings,
+    Topic,
+    look,
+    present,
+)
 from agent.core.ports import VmDescription
-from agent.core.resized import NO_NEWS, AskedSizeChange, SizeNews
 from agent.daemon import evictor
 from agent.daemon.conditions import TYPES, Conditions
 from agent.daemon.controllers import Controllers

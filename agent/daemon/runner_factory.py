@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from agent.core import events
 from agent.core.model import Vm, VmKind
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import Combined, PluginPolicy
 from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
 from agent.core.ports import ExporterPeer, VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows

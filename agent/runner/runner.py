@@ -19,13 +19,13 @@ from typing import Final, Protocol
 from agent.core import events
 from agent.core.condition import Condition, condition
 from agent.core.model import Vm
+from agent.core.notices import AskedSizeChange, SizeWatch
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.remembered import NOTHING, Remembered
 from agent.core.policies.saved import KnownLoad
 from agent.core.policies.windows import WindowLimits
 from agent.core.ports import HeldLog
-from agent.core.resized import AskedSizeChange, SizeWatch
 from agent.core.state import MetricsState, RunnerState
 from agent.core.step import RunnerCore
 from agent.core.timing import Timing

@@ -18,10 +18,10 @@ from agent.backends.mark import Mark
 from agent.backends.pod import containers
 from agent.backends.pod.containers import KnownPod, why_never, why_not_now
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
-from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import PodObservation, Vm
 from agent.core.ports import (
     BackendError,
+    BoundedMemo,
     Capabilities,
     FencedOffError,
     Fencing,

@@ -7,8 +7,8 @@ import pytest
 
 from agent.core.condition import VM, Condition, Health
 from agent.core.eviction import APART_S
+from agent.core.notices import AskedSizeChange
 from agent.core.per_resource import PerResource
-from agent.core.resized import AskedSizeChange
 from agent.daemon.announcer import Announcer
 from agent.daemon.conditions import AFTER_FAULT_S, Conditions
 from agent.daemon.controllers import AGAIN_S, Controllers

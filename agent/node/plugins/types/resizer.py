@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc.aio
 
-from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
+from agent.core.ports import (
+    BackendError,
+    BoundedMemo,
+    Capabilities,
+    FencedOffError,
+    Fencing,
+    ResizeRefusedError,
+)
 from agent.node.plugins.ports import PluginAwayError, PluginError
 from agent.node.plugins.proto import resizer_v1_pb2 as messages
 from agent.node.plugins.types.answers import AnswerCheck, AnswerError, plain

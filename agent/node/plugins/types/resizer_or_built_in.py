@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, VmBackend
+from agent.core.ports import BackendError, BoundedMemo, Capabilities, FencedOffError, Fencing, VmBackend
 from agent.node.plugins.types.resizer import ResizerAnewError, ResizerAwayError, ResizerFailedError
 from hosting.backoff import Backoff
 from hosting.logs import Logger, logger
