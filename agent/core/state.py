@@ -138,11 +138,11 @@ class WishPhase(enum.Enum):
 
     STANDS = "stands"
     KEPT = "kept"
-    """The guest can wait again: no more comes, and what came stays for a while."""
+    """The guest can wait again: no more comes, and the gain stays for a while."""
     NEEDED = "needed"
     """It was given back once and missed: it stays as long as the load does."""
     GIVEN_BACK = "given back"
-    """What came may go again. A wish that follows soon says that it was needed."""
+    """The gain may go again. A wish that follows soon says that it was needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Timing:
     """How long a `/try-upscale` counts."""
     relapse_s: float = 60.0
     relapse_cap_s: float = 3600.0
-    """What a wish brought stays so long where the last such growth was given back and soon wished for again; longer each time in a row."""
+    """The gain of a wish stays so long if the last such growth was given back and soon wished for again; longer each time in a row."""
     backend_deadline_s: float = 5.0
     """How long one call to the back end may take."""
     command_deadline_s: float = 5.0
@@ -58,7 +58,7 @@ class Timing:
     """An informant asks for the agent's ID every 10 s; an informant that is silent for this long has forgotten the agent."""
 
     def kept_s(self, relapses: int) -> float:
-        """How long what a wish brought stays once the guest can wait again."""
+        """How long the gain of a wish stays once the guest can wait again."""
         if relapses == 0:
             return self.down_window_s
         return Backoff(self.relapse_s, cap_s=self.relapse_cap_s).delay_s(relapses, 0)

@@ -18,7 +18,7 @@ from agent.backends.factories import InstalledBackend
 from agent.backends.logged_sizes import LoggedSizes
 from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import PluginStatus
 from agent.runner.runner import Runner
 from hosting import server
@@ -244,7 +244,7 @@ class NodePlugins:
         return replace(built_in, backend=self._resizer)
 
     def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
-        """What is to be said of VMs by name: those that the built-in back end resizes in the place of the resizer."""
+        """Notes on VMs by name: those that the built-in back end resizes in the place of the resizer."""
         backend = self._resizer
         if backend is None:
             return {}

@@ -29,7 +29,7 @@ from agent.core.policies.values import (
     ResourceGoal,
     Sizing,
 )
-from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
+from agent.node.plugins.ports import NAME_RULE, is_plugin_name
 from hosting.amounts import Memory, share
 from hosting.registry import FactoryRegistry, RegistryError
 from hosting.settings import FaultsError, Settings, check

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginInfo, PluginState
 from agent.node.plugins.core.sockets import (
     Operation,
     PluginSocket,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.registrar import RegistrationLimits
 from tests.support.node_plugins import ManagedFolder, NotingHandler, during
 from tests.support.processes import Program, running

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.node.plugins.core.plugin_info import PluginHandler
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginHandler, PluginState
 from agent.node.plugins.core.sockets import Operation, PassBegun, PluginSocket, Refusal
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds, total_plugins
 from agent.node.plugins.ports import PluginStatus
@@ -27,7 +26,7 @@ from protocol.texts import clean
 
 
 def plugins_families(worlds: Worlds) -> tuple[Family, ...]:
-    """The gauge `plugin_manager_total_plugins`, with a sample for each socket in each world; nothing where there is none."""
+    """The gauge `plugin_manager_total_plugins`, with a sample for each socket in each world; nothing if there is none."""
     found = {(clean(path), state): float(count) for (path, state), count in total_plugins(worlds).items()}
     samples = tuple(found.items())
     if not samples:
@@ -38,7 +37,7 @@ def plugins_families(worlds: Worlds) -> tuple[Family, ...]:
 
 
 PERIOD_S: Final = 1.0
-"""From one pass to the next, where nothing tells of a change; as published."""
+"""From one pass to the next, if nothing tells of a change; as published."""
 PAUSE_S: Final = 0.01
 """A pass follows the one before no sooner, however many changes there are."""
 DUTY: Final = 4.0
@@ -47,7 +46,7 @@ DUTY: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class AskedOperation:
-    """What a pass asked of the registrar. `refusal` is None where the operation was started."""
+    """An operation that a pass asked of the registrar. `refusal` is None if it was started."""
 
     operation: Operation
     refusal: Refusal | None
@@ -113,7 +112,7 @@ class PluginReconciler:
             await asyncio.sleep(max(PAUSE_S, DUTY * took_s))
 
     def reconcile(self) -> tuple[AskedOperation, ...]:
-        """One pass: what is to be done now is started. Returns what was asked of the registrar."""
+        """One pass: starts the operations that are due. Returns those that were asked of the registrar."""
         now_s = self._clock()
         for entered in self._table.apply(PassBegun(), now_s):
             self._stepped(entered)
@@ -124,7 +123,7 @@ class PluginReconciler:
         )
 
     async def drain(self, within_s: float) -> None:
-        """End what is under way, and close every connection; what a handler does has `within_s` to end itself. The plugins are
+        """End all that is under way, and close every connection; the call of a handler has `within_s` to end itself. The plugins are
         still there, so none is deregistered."""
         await self.registrar.drain(within_s)
 
@@ -134,7 +133,7 @@ class PluginReconciler:
         return tuple(sorted(found, key=lambda status: status.socket_path))
 
     def _wait_s(self, calls: Sequence[AskedOperation]) -> float:
-        """Until the next pass: the back-off of what the last one asked for may end sooner than the period."""
+        """Until the next pass: the back-off of an operation that the last one asked for may end sooner than the period."""
         now_s = self._clock()
         refused = (
             self._table.at(call.operation.plugin.socket_path)
@@ -153,7 +152,7 @@ class PluginReconciler:
             self._faults.worked(about=socket.path, path=socket.path, name=socket.key[1])
         try:
             self._on_change(_status(socket, socket.state, self._clock()))
-        except Exception as error:  # noqa: BLE001 - whoever listens must not end a registration
+        except Exception as error:  # noqa: BLE001 - a listener must not end a registration
             self._on_change_faults.failed(repr(error))
         else:
             self._on_change_faults.worked()
@@ -216,7 +215,7 @@ class NodePluginManager:
                 group.create_task(self._reconciler.run(), name="reconciler of plugins")
         finally:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # also where a child failed in the same moment
+            if task is not None and task.cancelling():  # also if a child failed in the same moment
                 await self._reconciler.drain(DRAIN_S)
 
     def add_handler(self, plugin_type: str, handler: PluginHandler) -> None:

@@ -1,7 +1,7 @@
-"""What registers and unregisters plugins: the steps of the published operations, and what we repair in them.
+"""Registers and unregisters plugins: the steps of the published operations, and our repairs of them.
 
-Each socket has one task: it performs the operation that was begun, and where that registered the plugin, it keeps the connection and
-notices at once when the plugin's server has gone. A step that fails undoes what was done before. Handlers are called one after the other
+Each socket has one task: it performs the operation that was begun, and once that has registered the plugin, it keeps the connection and
+notices at once when the plugin's server has gone. A step that fails undoes those before it. Handlers are called one after the other
 for each (type, name), also when the plugins of that name sit at several sockets.
 """
 
@@ -14,8 +14,13 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from agent.node.plugins.core.plugin_info import PluginHandler, PluginInfo, RegistrationError
-from agent.node.plugins.core.plugin_state import PluginState, RegistrationEvent
+from agent.node.plugins.core.plugin_info import (
+    PluginHandler,
+    PluginInfo,
+    PluginState,
+    RegistrationError,
+    RegistrationEvent,
+)
 from agent.node.plugins.core.sockets import (
     MAX_ERROR,
     Operation,
@@ -32,9 +37,8 @@ from agent.node.plugins.core.sockets import (
     UnregisterPlugin,
 )
 from agent.node.plugins.core.worlds import Worlds
-from agent.node.plugins.dialling import Dialler
-from agent.node.plugins.plugin_connection import PluginConnection, PluginTold
-from agent.node.plugins.types.answers import AnswerError
+from agent.node.plugins.plugin_connection import Dialler, PluginConnection, PluginTold
+from agent.node.plugins.ports import AnswerError
 from protocol.texts import clean
 
 HANDLED: Final = frozenset(
@@ -105,7 +109,7 @@ class Registrar:
         task.add_done_callback(partial(self._forget, path))
 
     async def drain(self, within_s: float) -> None:
-        """End every task and close every connection: at once where no handler is at work, and after `within_s` where one is. The
+        """End every task and close every connection: at once if no handler is at work, else after `within_s`. The
         plugins are still there, so none is deregistered."""
         self._is_draining = True
         try:
@@ -189,7 +193,7 @@ class Registrar:
     async def unregister(self, plugin: PluginInfo, *, is_lost: bool = False) -> None:
         """End the registration of a plugin of the actual world.
 
-        Raises `RegistrationError` where its handler fails. Raises it also where the server has gone but the socket is still desired
+        Raises `RegistrationError` if its handler fails. Raises it also if the server has gone but the socket is still desired
         (`is_lost`), so that the next try to register waits.
         """
         path = plugin.socket_path
@@ -266,7 +270,7 @@ class Registrar:
     async def _acknowledged(
         self, socket: PluginSocket, plugin: PluginInfo, connection: PluginConnection
     ) -> None:
-        """Tell the plugin that it is registered. Where it does not take that, the handler gives it back."""
+        """Tell the plugin that it is registered. If it does not take that, the handler gives it back."""
         try:
             await connection.notify(None, self._limits.notify_s)
         except RegistrationError as error:
@@ -318,7 +322,7 @@ class Registrar:
         return text
 
     async def _called(self, call: Coroutine[Any, Any, None]) -> str | None:
-        """Await the call of a handler. Returns what it failed with."""
+        """Await the call of a handler. Returns its error."""
         limit = asyncio.timeout(self._limits.handler_s)
         try:
             async with limit:
@@ -328,7 +332,7 @@ class Registrar:
             if task is None or task.cancelling():
                 raise
             return "the handler was cancelled"
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its answer
+        except Exception as error:  # noqa: BLE001 - any exception of a handler is its answer
             return (
                 f"the handler had no end after {self._limits.handler_s:g} s"
                 if limit.expired()
@@ -338,7 +342,7 @@ class Registrar:
 
     @asynccontextmanager
     async def _turn(self, key: PluginKey) -> AsyncIterator[None]:
-        """Wait until no other socket of the name is at its turn. Raises `RegistrationError` where that takes too long."""
+        """Wait until no other socket of the name is at its turn. Raises `RegistrationError` if that takes too long."""
         turn = self._turns.setdefault(key, asyncio.Lock())
         try:
             async with asyncio.timeout(self._limits.turn_s):
@@ -366,5 +370,5 @@ class Registrar:
 
 
 def _plain(error: BaseException) -> str:
-    """What people are told of an error."""
+    """An error as people are told of it."""
     return clean(getattr(error, "plain", "") or repr(error), MAX_ERROR)

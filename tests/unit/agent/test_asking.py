@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from agent.daemon import node_plugins, qos
 from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import CallFigures, PluginStatus
 from agent.node.qos.collectors import CollectorFigures
 from agent.node.qos.core.actions import CgroupResource, DecisionRecord, StrategyDecision

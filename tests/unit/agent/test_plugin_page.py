@@ -3,7 +3,7 @@
 from collections import Counter
 
 from agent.daemon.node_plugins import families
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import CallFigures, PluginStatus
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.registrar import RegistrationLimits
 from agent.node.plugins.sdk import serving as sdk
 from hosting import logs

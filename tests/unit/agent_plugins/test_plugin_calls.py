@@ -9,10 +9,9 @@ import grpc.aio
 import pytest
 
 from agent.core.ports import BackendError, FencedOffError, Fencing, ResizeRefusedError
-from agent.node.plugins.ports import CallFigures, PluginAwayError, PluginError
+from agent.node.plugins.ports import AnswerError, CallFigures, PluginAwayError, PluginError
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto import resizer_v1_pb2 as wire
-from agent.node.plugins.types.answers import AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.types.catalogue import TypeHandler
 from agent.node.plugins.types.resizer import (
@@ -202,8 +201,8 @@ async def test_only_a_caller_that_was_cancelled_is_cancelled() -> None:
 async def test_what_a_registration_may_say(
     name: str, endpoint: str, versions: list[str], text: str | None
 ) -> None:
-    handler: TypeHandler[Any, Any, Any] = TypeHandler(
-        lambda _: None, LIMITS, stub=lambda channel: channel, describe=lambda stub, _: stub
+    handler: TypeHandler[Any] = TypeHandler(
+        lambda _: None, LIMITS, stub=lambda channel: channel, request=wire.DescribeRequest
     )
     if text is None:
         await handler.validate_plugin(name, endpoint, versions)

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.plugin_state import PluginState as S
-from agent.node.plugins.core.plugin_state import RegistrationEvent as E
+from agent.node.plugins.core.plugin_info import PluginState as S
+from agent.node.plugins.core.plugin_info import RegistrationEvent as E
 from agent.node.plugins.core.sockets import (
     JITTER,
     RETRY,

@@ -1,9 +1,9 @@
-"""The table of sockets: one record for each path, with everything that is known of the socket there and of the plugin behind it.
+"""The table of sockets: one record for each path, with all knowledge of the socket there and of the plugin behind it.
 
-`apply` takes what has happened, `plan` says what is to be done, and `begin` lets an operation start or says why it must not. One
+`apply` takes events, `plan` names the operations that are due, and `begin` lets one start or says why it must not. One
 operation at a time for each path. After a failure the path waits 500 ms, then twice as long each time, at most 2 min 2 s (the odd
-seconds tell people which limit they see); a success forgets that. A socket that was created anew waits the first step at most: whoever
-repaired a plugin should not wait for what its predecessor did, and a plugin that creates a new socket with each crash still cannot be
+seconds tell people which limit they see); a success forgets that. A socket that was created anew waits the first step at most: a
+repaired plugin should not wait because of its predecessor, and a plugin that creates a new socket with each crash still cannot be
 tried more than twice a second.
 
 A handler knows one socket of each (type, name). A newer socket supersedes an older one; the end of the older one means nothing to the
@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
-from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.plugin_state import KNOWN, TABLE, PluginState, RegistrationEvent
+from agent.node.plugins.core.plugin_info import KNOWN, TABLE, PluginInfo, PluginState, RegistrationEvent
 from hosting.backoff import Backoff
 
 RETRY: Final = Backoff(base_s=0.5, cap_s=122.0, jitter=0.0)
@@ -37,9 +36,9 @@ class PluginSocket:
     """The socket at one path. Only the table writes it."""
 
     plugin: PluginInfo
-    """What the last operation was about, with what the plugin said of itself. Another socket may be there by now."""
+    """The plugin of the last operation, with its own account of itself. Another socket may be there by now."""
     there: PluginInfo | None = None
-    """The entry of the desired world; None where no socket is there."""
+    """The entry of the desired world; None if no socket is there."""
     born: int = 0
     """How new the socket is that is there: of two sockets the newer one has the larger number."""
     order: int = 0
@@ -49,12 +48,12 @@ class PluginSocket:
     is_lost: bool = False
     """Whether the server of `plugin` has gone, or nobody watches it."""
     state: PluginState | None = None
-    """Where the registration is; None before the first pass that sees the socket, and after the end."""
+    """The state of the registration; None before the first pass that sees the socket, and after the end."""
     since_s: float = 0.0
     key: PluginKey = ("", "")
     versions: tuple[str, ...] = ()
     error: str = ""
-    """What the last try failed with; a success forgets that."""
+    """The error of the last try; a success forgets it."""
     tries: int = 0
     """How often the plugin was dialled since the last time that it was registered."""
     is_busy: bool = False
@@ -82,7 +81,7 @@ class PluginSocket:
         return self.failures > 0 and now_s <= self.failed_at_s + self.wait_of(uuid)
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """How long the path still waits; None where it waits for nothing."""
+        """How long the path still waits; None if it waits for nothing."""
         if self.is_busy or not self.failures:
             return None
         uuid = self.tried if self.there is None else self.there.uuid
@@ -105,7 +104,7 @@ class SocketGone:
 
 @dataclass(frozen=True, slots=True)
 class PassBegun:
-    """A pass of the reconciler begins: it sees the sockets that are new, and drops those for which nothing is left to be done."""
+    """A pass of the reconciler begins: it sees the sockets that are new, and drops those that need nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class PluginDialled:
 
 @dataclass(frozen=True, slots=True)
 class PluginDescribed:
-    """A plugin said what it is; `plugin` has its name, endpoint and handler."""
+    """A plugin has described itself; `plugin` has its name, endpoint and handler."""
 
     plugin: PluginInfo
     key: PluginKey
@@ -126,7 +125,7 @@ class PluginDescribed:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMoved:
-    """The registration at the path goes on as the table of states says. `error` is why, where something failed."""
+    """The registration at the path goes on as the table of states says. `error` is why, if something failed."""
 
     path: str
     event: RegistrationEvent
@@ -135,7 +134,7 @@ class RegistrationMoved:
 
 @dataclass(frozen=True, slots=True)
 class ActualAdded:
-    """The plugin is in the actual world, in place of whatever was at its path."""
+    """The plugin is in the actual world, in place of any other at its path."""
 
     plugin: PluginInfo
 
@@ -156,7 +155,7 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True)
 class OperationEnded:
-    """The operation at the path has ended; `error` is what it failed with, None where it did not. `chance` (0 to 1) draws the jitter."""
+    """The operation at the path has ended; `error` is None if it worked. `chance` (0 to 1) draws the jitter."""
 
     path: str
     error: str | None
@@ -206,7 +205,7 @@ class Refusal(enum.Enum):
 
 @dataclass(slots=True)
 class SocketTable:
-    """All sockets by path. Everything happens in one event loop; whoever moves a registration has the turn of its (type, name)."""
+    """All sockets by path. Everything happens in one event loop; a caller that moves a registration has the turn of its (type, name)."""
 
     _sockets: dict[str, PluginSocket] = field(default_factory=dict)
     _births: "count[int]" = field(default_factory=lambda: count(1))
@@ -222,7 +221,7 @@ class SocketTable:
         )
 
     def at(self, path: str) -> PluginSocket:
-        """The record of a path, which is made where there is none."""
+        """The record of a path, which is made if there is none."""
         found = self._sockets.get(path)
         if found is None:
             found = self._sockets[path] = PluginSocket(PluginInfo(path))
@@ -232,7 +231,7 @@ class SocketTable:
         return self._sockets.get(path)
 
     def apply(self, event: SocketEvent, now_s: float) -> tuple[PluginSocket, ...]:
-        """Take in what has happened. Returns the sockets whose state has changed."""
+        """Take in an event. Returns the sockets whose state has changed."""
         match event:
             case SocketMade(plugin):
                 socket = self.at(plugin.socket_path)
@@ -265,7 +264,7 @@ class SocketTable:
         return ()
 
     def plan(self, now_s: float) -> tuple[Operation, ...]:
-        """What is to be done so that the actual world becomes the desired one.
+        """The operations that make the actual world the desired one.
 
         First every plugin that must end: not desired, created anew at its path, or without a server. Then every desired plugin that
         is not there with this very identity. Of very many of these, those that are due: first the sockets that were tried least often,

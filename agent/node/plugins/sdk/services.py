@@ -1,6 +1,6 @@
-"""The services of metrics sources and policies over an author's plugin, and what all services share.
+"""The services of metrics sources and policies over an author's plugin, and the common parts of all services.
 
-Messages become an author's values, and back. Plain methods run in threads of their own, and whatever an author's code raises is a gRPC
+Messages become an author's values, and back. Plain methods run in threads of their own, and an exception of an author's code is a gRPC
 status with its text.
 """
 
@@ -142,14 +142,14 @@ async def called(method: Callable[..., T | Awaitable[T]], *arguments: Any) -> T:
 
 
 def checked(value: object, kind: type[T], method: str) -> T:
-    """What an author's method returned. Raises `TypeError` where that is of another type."""
+    """The result of an author's method. Raises `TypeError` for one of another type."""
     if not isinstance(value, kind):
         raise TypeError(f"{method} must return a {kind.__name__}, not {value!r:.200}")
     return value
 
 
 async def answered(work: Awaitable[T], context: grpc.aio.ServicerContext[Any, Any], log: Logger) -> T:
-    """The answer to a call. What the author's code raises is logged here and told to the agent."""
+    """The answer to a call. An exception of the author's code is logged here and told to the agent."""
     try:
         return await work
     except Exception as error:

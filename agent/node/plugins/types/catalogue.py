@@ -1,10 +1,10 @@
-"""The plugins of our own types, by type and name: what registers and unregisters them, and what calls them."""
+"""The plugins of our own types, by type and name: their handlers, and the clients that call them."""
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
@@ -12,48 +12,32 @@ import grpc.aio
 
 from agent.node.plugins.core.plugin_info import PluginHandler
 from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES, UnixChannel
-from agent.node.plugins.ports import CallFigures, PluginError
+from agent.node.plugins.ports import AnswerCheck, AnswerError, CallFigures, PluginError
 from agent.node.plugins.proto import metricssource_v1_pb2, policy_v1_pb2, resizer_v1_pb2
-from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto.metricssource_v1_pb2_grpc import MetricsSourceStub
 from agent.node.plugins.proto.policy_v1_pb2_grpc import PolicyStub
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import ResizerStub
-from agent.node.plugins.types.answers import AnswerCheck, AnswerError
-from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink, message, status_text
-from agent.node.plugins.types.metrics_source import MetricsSourceClient
-from agent.node.plugins.types.policy import PolicyClient
+from agent.node.plugins.types.calls import (
+    MetricsSourceClient,
+    PluginCalls,
+    PluginLimits,
+    PluginLink,
+    PolicyClient,
+    message,
+    status_text,
+)
 from agent.node.plugins.types.resizer import NoSizeLog, ResizerClient, SizeLog
 
 VERSION: Final = "v1"
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
-S = TypeVar("S")
+C = TypeVar("C", bound=MetricsSourceClient | PolicyClient | ResizerClient)
 
 
-class Described(Protocol):
-    """What every plugin answers when it is asked what it is."""
-
-    @property
-    def identity(self) -> shared.PluginIdentity:
-        """Who the plugin is."""
-
-
-class PluginClient(Protocol[S]):
-    """What calls one plugin."""
-
-    @property
-    def calls(self) -> PluginCalls[S]:
-        """Its calls, with a deadline, a bound and figures."""
-
-
-C = TypeVar("C", bound=PluginClient[Any])
-D = TypeVar("D", bound=Described)
-
-
-class TypeHandler(Generic[C, S, D]):
+class TypeHandler(Generic[C]):
     """The `PluginHandler` of one type.
 
-    `client_of` finds the client of a plugin by its name. `stub` makes what calls a plugin, `describe` asks it who it is, and
-    `accept` checks the rest of that answer; what `accept` returns is done when the plugin comes into use.
+    `client_of` finds the client of a plugin by its name. `stub` makes the stub that calls a plugin, `request` the message of its `Describe`,
+    and `accept` checks the answer beyond the identity; the call that `accept` returns is made when the plugin comes into use.
     """
 
     def __init__(
@@ -61,14 +45,14 @@ class TypeHandler(Generic[C, S, D]):
         client_of: Callable[[str], C],
         limits: PluginLimits,
         *,
-        stub: Callable[[grpc.aio.Channel], S],
-        describe: Callable[[S, float], Awaitable[D]],
-        accept: Callable[[C, D], Callable[[], None]] = lambda _client, _answer: lambda: None,
+        stub: Callable[[grpc.aio.Channel], Any],
+        request: Callable[[], Any],
+        accept: Callable[[C, Any], Callable[[], None]] = lambda _client, _answer: lambda: None,
     ) -> None:
         self._client_of = client_of
         self._limits = limits
         self._stub = stub
-        self._describe = describe
+        self._request = request
         self._accept = accept
         self._registered: dict[str, C] = {}
 
@@ -123,10 +107,10 @@ class TypeHandler(Generic[C, S, D]):
             client.calls.use(None)
         self._registered.clear()
 
-    async def _asked(self, stub: S, endpoint: str, timeout_s: float) -> D | None:
+    async def _asked(self, stub: Any, endpoint: str, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._describe(stub, timeout_s)
+                return await stub.Describe(self._request(), timeout=timeout_s, wait_for_ready=True)
         except TimeoutError:
             text = f"no answer within {timeout_s:g} s"
         except grpc.aio.AioRpcError as error:
@@ -134,7 +118,7 @@ class TypeHandler(Generic[C, S, D]):
             text = f"no answer within {timeout_s:g} s" if is_late else status_text(error)
         raise PluginError(f"Describe at {endpoint}: {text}")
 
-    def _accepted(self, client: C, answer: D | None) -> Callable[[], None]:
+    def _accepted(self, client: C, answer: Any) -> Callable[[], None]:
         check = AnswerCheck()
         try:
             told = message(answer)
@@ -162,7 +146,7 @@ RESIZER: Final = "Resizer"
 class Catalogue:
     """The `PluginCatalogue` port, and the handlers behind it. Made and used in one event loop; `close` must be called in the end.
 
-    `sizes` is where resizers log what they see and command. A client lives as long as somebody holds it or its plugin is
+    `sizes` is the log of the sizes that resizers see and command. A client lives as long as somebody holds it or its plugin is
     registered, and outlives every registration of its plugin.
     """
 
@@ -184,26 +168,17 @@ class Catalogue:
             self.metrics_source,
             limits,
             stub=MetricsSourceStub,
-            describe=lambda stub, timeout_s: stub.Describe(
-                metricssource_v1_pb2.DescribeRequest(), timeout=timeout_s, wait_for_ready=True
-            ),
+            request=metricssource_v1_pb2.DescribeRequest,
         )
         self._policies = TypeHandler(
-            self.policy,
-            limits,
-            stub=PolicyStub,
-            describe=lambda stub, timeout_s: stub.Describe(
-                policy_v1_pb2.DescribeRequest(), timeout=timeout_s, wait_for_ready=True
-            ),
+            self.policy, limits, stub=PolicyStub, request=policy_v1_pb2.DescribeRequest
         )
         self._resizers = TypeHandler(
             self.resizer,
             limits,
             stub=ResizerStub,
-            describe=lambda stub, timeout_s: stub.Describe(
-                resizer_v1_pb2.DescribeRequest(), timeout=timeout_s, wait_for_ready=True
-            ),
-            accept=lambda client, answer: client.describe(answer),
+            request=resizer_v1_pb2.DescribeRequest,
+            accept=ResizerClient.describe,
         )
 
     def metrics_source(self, name: str) -> MetricsSourceClient:

@@ -21,9 +21,8 @@ from agent.core.ports import (
     Fencing,
     ResizeRefusedError,
 )
-from agent.node.plugins.ports import PluginAwayError, PluginError
+from agent.node.plugins.ports import AnswerCheck, AnswerError, PluginAwayError, PluginError, plain
 from agent.node.plugins.proto import resizer_v1_pb2 as messages
-from agent.node.plugins.types.answers import AnswerCheck, AnswerError, plain
 from agent.node.plugins.types.calls import PluginCalls, amount_message, amount_of, vm_message
 from protocol.values import Observation, Resources
 
@@ -53,7 +52,7 @@ class ResizerAnewError(BackendError):
 
 
 class SizeLog(Protocol):
-    """Where sizes and targets are logged, as `agent.backends.logged_sizes.LoggedSizes` does for all back ends of objects that others resize."""
+    """The log of sizes and targets, as `agent.backends.logged_sizes.LoggedSizes` does for all back ends of objects that others resize."""
 
     def begin(self) -> int:
         """The number of a look that begins now."""
@@ -65,11 +64,11 @@ class SizeLog(Protocol):
         """No command that was sent can be accepted any more."""
 
     def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
-        """What the look of that number showed."""
+        """The result of the look of that number."""
 
 
 class NoSizeLog:
-    """Logs nothing: for whoever has no change log."""
+    """Logs nothing: for callers without a change log."""
 
     def begin(self) -> int:
         return 0
@@ -95,7 +94,7 @@ class _PluginClock:
 
 @dataclass(slots=True)
 class _Standing:
-    """What is known of one VM. `reach` is what the size may become: all that was seen or commanded since the last rest.
+    """The knowledge of one VM. `reach` is the size that it may come to: all that was seen or commanded since the last rest.
     A command that was sent may be accepted until `open_until_s`; None where none can. `clock_id` tells the life of the plugin that
     gave `generation`; empty before the first fence."""
 
@@ -106,8 +105,8 @@ class _Standing:
 
 
 class ResizerClient:
-    """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`; where it gives no usable answer,
-    `ResizerFailedError`; and where another life of the plugin has fenced the VM, `ResizerAnewError`."""
+    """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`; without a usable answer
+    `ResizerFailedError`; and if another life of the plugin has fenced the VM, `ResizerAnewError`."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class ResizerClient:
         )
 
     def describe(self, answer: messages.DescribeResponse) -> Callable[[], None]:
-        """Check what a plugin says that it can do. What is returned makes that count, once the plugin is registered. Raises
+        """Check the abilities that a plugin names. The call that is returned makes them count, once the plugin is registered. Raises
         `AnswerError`."""
         check, able = AnswerCheck(), answer.capabilities
         check.number(
@@ -230,7 +229,7 @@ class ResizerClient:
     # ---------------------------------------------------------------- answers
 
     def _outcome(self, answer: messages.ResizeResponse, vm: Vm, asked: str) -> BackendError | None:
-        """What a definite answer comes to; None for a target that is accepted. `asked` is the clock of the life that was meant."""
+        """The meaning of a definite answer; None for a target that is accepted. `asked` is the clock of the life that was meant."""
         check = self._checked(answer, vm)
         kind = answer.WhichOneof("outcome")
         if kind is None:
@@ -253,7 +252,7 @@ class ResizerClient:
     def _checked(
         self, answer: messages.FenceResponse | messages.ObserveResponse | messages.ResizeResponse, vm: Vm
     ) -> AnswerCheck:
-        """The check of an answer, which has begun with what all answers hold. The reading of the clock counts at once."""
+        """The check of an answer, which has begun with the fields of all answers. The reading of the clock counts at once."""
         check = AnswerCheck()
         check.same("vm_uid", answer.vm_uid, vm.pod_uid)
         reading = self._read(check, answer.clock)
@@ -300,8 +299,8 @@ class ResizerClient:
 
 
 def _within_reach(known: _Standing, size: Resources, target: Resources) -> None:
-    """A size never exceeds what was seen before, what was commanded since, and the target. Raises `AnswerError` once where it
-    does; from then on it is believed, because what a VM has counts however it came to that."""
+    """A size never exceeds what was seen before, what was commanded since, and the target. Raises `AnswerError` once if it
+    does; from then on it is believed, because the size of a VM counts however it came to that."""
     before, now = known.reach, size.max(target)
     known.reach = now if size == target or before is None else before.max(now)
     if before is not None and size.exceeds(before.max(target)):

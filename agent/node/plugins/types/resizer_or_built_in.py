@@ -128,7 +128,7 @@ class ResizerOrBuiltIn:
             return fencing
 
     async def observe(self, vm: Vm) -> Observation:
-        """What the plugin shows, or the built-in back end where the plugin is away or fails. A plugin that had failed is tried again
+        """The look of the plugin, or of the built-in back end if the plugin is away or fails. A plugin that had failed is tried again
         from time to time."""
         sides = self._vms.of(vm.name)
         is_due = self._is_registered() and self._clock() >= sides.retry_at_s
