@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import LoggedSizes
 from agent.backends.mark import Mark
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError

@@ -17,9 +17,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import ChangeLog, vm_path
 from agent.backends.faults import NONE, Faults, happens, ways
-from agent.backends.vm_files import vm_path
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from hosting import files

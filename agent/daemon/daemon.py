@@ -25,17 +25,15 @@ from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, qos, runner_metrics, vm_pages
 from agent.daemon.announcer import Announcer, ClusterNode, NodeEvents
-from agent.daemon.callbacks import Callbacks
-from agent.daemon.fleet import Fleet
+from agent.daemon.fleet import Callbacks, Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.node_plugins import NodePlugins
 from agent.daemon.qos import NodeStrategies, StrategyOptions
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
-from agent.peers import pod_cgroups
-from agent.peers.candidates import Candidates
-from agent.peers.scheduler import SchedulerLink
+from agent.peers.informant import read_cgroups
+from agent.peers.scheduler import Candidates, SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, problems, server
@@ -182,7 +180,7 @@ class Daemon:
 
         async def ask(vm: Vm) -> PodCgroups | None:
             url = there.informant(vm.name) if there is not None else None
-            return await pod_cgroups.read(to_informants, url) if url is not None else None
+            return await read_cgroups(to_informants, url) if url is not None else None
 
         return ask
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.factories import InstalledBackend
-from agent.backends.logged_sizes import LoggedSizes
 from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
 from agent.node.plugins.core.plugin_info import PluginState

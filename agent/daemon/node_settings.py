@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.node.plugins.ports import NAME_RULE, is_plugin_name
 from agent.node.qos.config import QOSExtensionConfig, configured
 from hosting.settings import FaultsError, Settings

@@ -16,8 +16,7 @@ from agent.daemon.load_files import LoadFiles
 from agent.daemon.policies import checked
 from agent.daemon.settings import AgentSettings
 from agent.node.plugins.ports import MetricsSource, OutsidePolicy, PluginCatalogue, PluginError
-from agent.peers.exporter import ExporterLink
-from agent.peers.informant import InformantLink
+from agent.peers.informant import ExporterLink, InformantLink
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext

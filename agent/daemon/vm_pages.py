@@ -16,8 +16,8 @@ from agent.core.policies.values import Load, Psi, ResourceGoal
 from agent.core.state import BackendState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from agent.daemon.server import GUARDED
-from agent.runner.event_json import event_document, without_ids
 from agent.runner.runner import Runner
+from agent.runner.runner_log import event_document, without_ids
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.server import Reply, problem
 from protocol.agent_pages import (

@@ -29,9 +29,8 @@ from agent.core.ports import HeldLog
 from agent.core.state import MetricsState, RunnerState
 from agent.core.step import RunnerCore
 from agent.core.timing import Timing
-from agent.runner.event_json import event_document
 from agent.runner.peers import Peers, Performer
-from agent.runner.runner_log import HeldJournal, RunnerLog
+from agent.runner.runner_log import HeldJournal, RunnerLog, event_document
 from agent.runner.stats import GrowthTimer, Latencies, RunnerStats
 from hosting.logs import Logger
 from protocol.sequence import Life

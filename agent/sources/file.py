@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from agent.core.model import Vm, VmKind
 from agent.core.ports import VmChange, VmDescription, VmSourceError
-from agent.sources.changes import changes_between
+from agent.sources.described import changes_between
 from hosting.addresses import is_url
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.core.ports import VmChange, VmDescription, VmSourceError
-from agent.sources.changes import changes_between
 from agent.sources.described import (
     AgentChecks,
     Fixed,
     Found,
     NodeFacts,
+    changes_between,
     describe,
     describe_machine,
     room_of,

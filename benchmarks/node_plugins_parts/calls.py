@@ -26,7 +26,7 @@ from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.ports import PluginError
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import METRICS_SOURCE, POLICY, Catalogue
-from agent.peers.exporter import ExporterLink
+from agent.peers.informant import ExporterLink
 from benchmarks.load.figures import in_ms
 from hosting import logs
 from hosting.client import HttpClient

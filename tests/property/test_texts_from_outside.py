@@ -30,7 +30,7 @@ from agent.node.plugins.types.calls import goal_of
 from agent.node.qos.client import StrategyJournal
 from agent.node.qos.core.actions import StrategyDecision
 from agent.peers.informant import InformantLink
-from agent.runner.event_json import event_document
+from agent.runner.runner_log import event_document
 from hosting import logs, problems
 from hosting.client import Answered, HttpClient, Outcome
 from hosting.kubernetes import annotations, errors

@@ -13,11 +13,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import LoggedSizes
 from agent.backends.mark import Mark
 from agent.backends.pod import containers
-from agent.backends.pod.containers import KnownPod, why_never, why_not_now
-from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
+from agent.backends.pod.containers import (
+    DivisionRules,
+    KnownPod,
+    NotDivisibleError,
+    resize_patch,
+    why_never,
+    why_not_now,
+)
 from agent.core.model import PodObservation, Vm
 from agent.core.ports import (
     BackendError,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from agent.backends.vm_files import vm_path
+from agent.backends.change_log import vm_path
 from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError
 from hosting import files

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.core.model import VmKind
 from agent.core.policies.combined import PluginPolicy
 from agent.daemon.policies import build, standard

@@ -4,17 +4,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, assert_never
 
-from agent.backends.qemu.core.cpus import next_cpu_step
-from agent.backends.qemu.core.machine import MachineLook
-from agent.backends.qemu.core.memory import next_memory_step, wanted_virtio_bytes
-from agent.backends.qemu.core.state import Eject, QemuGuest, StepPhase, StepTrack
-from agent.backends.qemu.core.steps import (
+from agent.backends.qemu.core.machine import (
     Acknowledge,
     DropMemoryBackend,
     EjectDimm,
     GuestAction,
     LookAtGuest,
     LookAtMachine,
+    MachineLook,
     OrderOnline,
     PlugCpu,
     PlugDimm,
@@ -22,6 +19,8 @@ from agent.backends.qemu.core.steps import (
     Step,
     UnplugCpu,
 )
+from agent.backends.qemu.core.plan import next_cpu_step, next_memory_step, wanted_virtio_bytes
+from agent.backends.qemu.core.state import Eject, QemuGuest, StepPhase, StepTrack
 from protocol.machine import GuestMachine
 from protocol.texts import counted
 from protocol.values import Resources

@@ -1,10 +1,9 @@
 """The reports on a guest: its size and target, the reason why the target is not reached, and the page of its machine."""
 
 from agent.backends.qemu.core.apply import is_plugged, staying_bytes
-from agent.backends.qemu.core.machine import VirtioMem
-from agent.backends.qemu.core.memory import wanted_virtio_bytes
+from agent.backends.qemu.core.machine import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem, VirtioMem
+from agent.backends.qemu.core.plan import wanted_virtio_bytes
 from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
-from agent.backends.qemu.core.steps import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem
 from protocol import quantities
 from protocol.agent_pages import MachineShown, SlotsShown
 from protocol.machine import GuestMachine

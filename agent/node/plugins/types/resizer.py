@@ -52,7 +52,7 @@ class ResizerAnewError(BackendError):
 
 
 class SizeLog(Protocol):
-    """The log of sizes and targets, as `agent.backends.logged_sizes.LoggedSizes` does for all back ends of objects that others resize."""
+    """The log of sizes and targets, as `agent.backends.change_log.LoggedSizes` does for all back ends of objects that others resize."""
 
     def begin(self) -> int:
         """The number of a look that begins now."""
