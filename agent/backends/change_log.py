@@ -47,15 +47,12 @@ class ChangeLog:
         self._write({"kind": "held", "vm": vm, "life": life, **_amount(amount)})
 
     def size(self, vm: str, amount: Resources) -> None:
-        """`vm` has `amount` now."""
         self._write({"kind": "size", "vm": vm, **_amount(amount)})
 
     def target(self, vm: str, amount: Resources) -> None:
-        """`vm` moves to `amount`."""
         self._write({"kind": "target", "vm": vm, **_amount(amount)})
 
     def gone(self, vm: str) -> None:
-        """`vm` does not run any more."""
         self._write({"kind": "gone", "vm": vm})
 
     def _write(self, line: dict[str, object]) -> None:

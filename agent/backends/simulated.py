@@ -173,7 +173,6 @@ class SimulatedBackend:
         return Fencing(generation)
 
     async def observe(self, vm: Vm) -> Observation:
-        """The VM's size and target."""
         begun_s = self._clock.now_s()
         there_s, back_s = ways(self._faults.latency.observe, self._rng)
         await self._pause(there_s)
@@ -185,7 +184,6 @@ class SimulatedBackend:
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
     ) -> None:
-        """Set the target; the size follows."""
         if not target.is_positive():
             raise BackendError(f"a VM cannot have {target}")
         self._check(vm, fencing)

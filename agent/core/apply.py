@@ -17,7 +17,6 @@ from agent.core.timing import Timing
 def apply(
     state: RunnerState, event: events.Event, now_s: float, timing: Timing, policy: Combined
 ) -> RunnerState:
-    """The state after `event` at `now_s`."""
     before = lapse(state, now_s, timing)
     state = _reduce(before, event, now_s, timing, policy)
     if state.unit != before.unit:

@@ -73,7 +73,6 @@ class _Resource(Value, frozen=True):
     def wanted(
         self, goal: ResourceGoal | None, wish: UrgentGrowth | None, *, is_stale: bool
     ) -> tuple[int, str]:
-        """How much there should be, and why."""
         if goal is None or goal.units is None:
             amount, why = self.use, "no metrics yet" if goal is None else goal.reason
         elif is_stale:

@@ -34,8 +34,6 @@ class Wording:
 
 
 class Topic(enum.Enum):
-    """The kinds of trouble of a VM."""
-
     UNSCALABLE = Wording("NotScalable", "Scale")
     ANNOTATIONS = Wording("AnnotationIgnored", "ReadAnnotations")
     OTHERS = Wording("OtherController", "Scale")

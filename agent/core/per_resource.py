@@ -41,8 +41,6 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The reason for the wanted amount of each resource."""
-
     cpu: str
     memory: str
 

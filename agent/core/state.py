@@ -125,8 +125,6 @@ class SchedulerState:
 
 
 class RegistrationPhase(enum.Enum):
-    """The state of the runner's registration with its informant."""
-
     UNREGISTERED = "unregistered"
     REGISTERING = "registering"
     SUSPENDED = "suspended"
@@ -134,8 +132,6 @@ class RegistrationPhase(enum.Enum):
 
 
 class WishPhase(enum.Enum):
-    """How far a wish of the guest has come."""
-
     STANDS = "stands"
     KEPT = "kept"
     """The guest can wait again: no more comes, and the gain stays for a while."""

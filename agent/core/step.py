@@ -19,8 +19,6 @@ from agent.core.timing import Timing
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """An event, with the states before and after it."""
-
     event: events.Event
     before: RunnerState
     after: RunnerState

@@ -208,7 +208,6 @@ class Daemon:
         )
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
-        """Start the runners of all VMs, then the tasks beside them."""
         try:
             await fleet.apply(await self._source.changes())
         except VmSourceError as error:

@@ -60,7 +60,6 @@ class Fleet:
         return list(self._runners.values())
 
     def find(self, name: str) -> Runner | None:
-        """The runner of the VM `namespace/name`."""
         return self._runners.get(name)
 
     async def apply(self, changes: Iterable[VmChange]) -> None:

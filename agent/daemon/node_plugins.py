@@ -216,12 +216,10 @@ class NodePlugins:
         )
 
     def start(self, supervisor: Supervisor) -> None:
-        """Run as a child of the daemon."""
         if self._manager is not None:
             supervisor.start("node plugins", self._manager.run)
 
     async def close(self) -> None:
-        """End every call that the runners have made, and close every connection."""
         if self.catalogue is not None:
             await self.catalogue.close()
 
@@ -257,7 +255,6 @@ class NodePlugins:
         return server.Route("GET", "/v1/plugins", self._page, about=PAGE)
 
     def families(self) -> Iterator[Family]:
-        """The metrics, where there are plugins."""
         if self._manager is not None:
             yield from self._manager.families()
             yield from families(self._statuses(), self._events.counts)
@@ -268,7 +265,6 @@ class NodePlugins:
         return server.Reply(200, document(self._node, where, self._statuses()))
 
     def _statuses(self) -> tuple[PluginStatus, ...]:
-        """Every socket, with the figures of the calls to the plugin behind it."""
         found = self._manager.statuses() if self._manager is not None else ()
         return tuple(self._with_figures(status) for status in found)
 

@@ -93,7 +93,6 @@ class QemuSettings(Settings):
     """For so long the last answer of an informant counts; after that all plugged vCPUs do."""
 
     def guest_rules(self) -> GuestRules:
-        """The rules of the back end with the values of this file."""
         return GuestRules(self.unplug_cpus, self.eject_deadline, self.usable_deadline, self.silence)
 
 

@@ -137,8 +137,6 @@ class Choice(Settings):
 
 
 class PolicyRegistry(FactoryRegistry[Factory]):
-    """Factories of policies."""
-
     def __init__(self, *, has_plugins: bool = False) -> None:
         """With plugins, `plugin:NAME` is a policy with any name: the plugin may register at any time."""
         rule = "a name is made of a-z, 0-9, dot and hyphen, at most 63"
@@ -243,7 +241,6 @@ class Guarded:
 
     @property
     def is_tied(self) -> bool:
-        """Whether the policy knows one number of units only."""
         return getattr(self.policy, "is_tied", False) is True
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:

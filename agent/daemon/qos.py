@@ -141,7 +141,6 @@ def _callback(status: CallbackStatus) -> StrategyCallback:
 
 
 def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
-    """The metrics of strategies."""
     yield Family(
         "gauge",
         "parley_agent_strategies",
@@ -281,7 +280,6 @@ class StatesFeed:
             await asyncio.sleep(FEED_S)
 
     async def publish(self) -> None:
-        """Publish the present states."""
         if self._cluster is None:
             here = machine()
             self._states.publish_node(NodeState(self._node, here, here))
@@ -382,7 +380,6 @@ class NodeStrategies:
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
     def document(self) -> bytes:
-        """The whole of `/v1/qos`."""
         return document(
             self._node,
             self._manager.statuses(),
@@ -393,7 +390,6 @@ class NodeStrategies:
         )
 
     def families(self) -> Iterator[Family]:
-        """The metrics."""
         yield from families(self._manager.statuses())
 
 

@@ -134,12 +134,10 @@ class RunnerFactory:
         return self._own(spec)[1]
 
     def vm(self, spec: VmDescription) -> Vm:
-        """The VM of `spec` as its runner knows it."""
         own, _ = self._own(spec)
         return vm_of(spec, own, self._policy(own), is_tied=self.settings.tied)
 
     def _own(self, spec: VmDescription) -> tuple[annotations.Overrides, list[str]]:
-        """The values of the annotations, and their faults."""
         vm = spec.vm
         defaults = annotations.VmDefaults(
             vm.bounds,

@@ -63,7 +63,6 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
 
 
 def _containers(runners: list[Runner]) -> Iterator[Family]:
-    """The metrics of containers, from the last looks at pods."""
     looks = [(runner.vm.name, runner.state.backend.containers) for runner in runners]
     judged = [(runner.vm.name, runner.state.backend.judged) for runner in runners]
     yield Family(

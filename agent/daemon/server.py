@@ -48,7 +48,6 @@ class ViewerToken:
 
     @property
     def value(self) -> str | None:
-        """The token as it was read last."""
         return self._value
 
     @property
@@ -181,7 +180,6 @@ class AgentServer:
             await self._protected.close()
 
     def families(self) -> tuple[Family, ...]:
-        """The metrics of both ports together."""
         return server_families(self._plain, *((self._protected,) if self._protected is not None else ()))
 
     def _guarded(self, route: Route, refusal: Callable[[Request], Reply | None]) -> Route:

@@ -120,11 +120,9 @@ class SentRequest:
     chance: float
 
     def failed(self, why: str) -> events.PermitFailed:
-        """No usable answer came."""
         return events.PermitFailed(self.ask.number, why, self.chance)
 
     def answered(self, status: int, body: bytes, sent_s: float, retry_after_s: float | None = None) -> Event:
-        """An answer came."""
         if status == 200:
             return self._granted(body, sent_s)
         refusal = codec.decode_error(body)
@@ -192,7 +190,6 @@ class SchedulerLink:
         return self._candidates.current()
 
     async def ask(self, vm: Vm, ask: PermitRequest) -> Event:
-        """Send a request; every outcome is an event."""
         chance = self._rng.random()
         try:
             body = codec.encode_request(request_of(vm, ask))

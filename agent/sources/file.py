@@ -68,7 +68,6 @@ class VmSettings(Settings):
         return bounds_fault(found.get("min"), found.get("max"))
 
     def spec(self) -> VmDescription:
-        """The VM as the agent knows it."""
         vm = Vm(
             PodName(self.name, self.namespace),
             self.uid,
@@ -102,7 +101,6 @@ class VmList(Settings):
         return faults
 
     def fixed(self) -> Self:
-        """The settings that hold from start to end."""
         return self.model_copy(update={"vms": []})
 
 

@@ -88,7 +88,6 @@ class KubernetesSource:
         """As they were read last."""
 
     def note_change(self, _: object = None) -> None:
-        """Something in a store has changed."""
         self._changed.set()
 
     @property

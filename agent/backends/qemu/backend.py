@@ -73,7 +73,6 @@ class QemuBackend:
         self._access[vm.name] = access
 
     async def forget(self, name: str) -> None:
-        """The VM `namespace/name` is not ours any more."""
         self._access.pop(name, None)
         if self._loops.pop(name, None) is not None:
             await self._supervisor.end(name)

@@ -159,7 +159,6 @@ class Surge:
     highest: Peaks = NO_PEAKS
 
     def add(self, slope: Slope, how: Surges) -> "Surge":
-        """The memory with one more sample, which `slope` ends at."""
         assert slope.value is not None, "no sample"
         span = how.span
         return Surge(

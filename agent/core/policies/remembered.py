@@ -85,11 +85,9 @@ class Track:
 
     @classmethod
     def start(cls, value: int, at_s: float) -> "Track":
-        """A mean that begins with this sample."""
         return cls(value, at_s, at_s, value, value, value, 1)
 
     def add(self, value: int, at_s: float) -> "Track":
-        """The track with one more sample in its window."""
         low, high = (min(self.low, value), max(self.high, value)) if self.count else (value, value)
         return Track(self.mean, self.began_s, at_s, low, high, self.total + value, self.count + 1)
 
@@ -238,7 +236,6 @@ class Remembered:
         )
 
     def with_goal(self, goal: Goal, unit: ComputeUnit, at_s: float, window_s: float) -> "Remembered":
-        """The same with one more goal in the down window."""
         goals = self.goals.add(goal, unit, at_s, window_s)
         return Remembered(
             self.means, self.cpu_peaks, self.memory_peaks, self.memory_slope, self.memory_surge, goals

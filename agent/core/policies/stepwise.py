@@ -37,7 +37,6 @@ class LoadAverage:
     """One number of units is all that the published rule knows."""
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """The same number of both resources, by the load average."""
         found = self._both(load, sizing)
         return Goal(found, found)
 
@@ -94,7 +93,6 @@ class Pressure:
     step: int = 250_000
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """For each resource the higher result of its two figures."""
         size = sizing.units()
         return Goal(
             highest(self._parts("cpu", load.cpu_psi, (self.cpu_some, self.cpu_full), size.cpu)),

@@ -96,7 +96,6 @@ class PluginReconciler:
         self.wake()
 
     def wake(self) -> None:
-        """Let the next pass begin at once."""
         self._due.set()
 
     async def run(self) -> None:
@@ -219,7 +218,6 @@ class NodePluginManager:
                 await self._reconciler.drain(DRAIN_S)
 
     def add_handler(self, plugin_type: str, handler: PluginHandler) -> None:
-        """Use the handler for plugins of that type from now on."""
         self._reconciler.add_handler(plugin_type, handler)
 
     def rescan(self) -> None:

@@ -201,7 +201,6 @@ class PluginConnection:
         return True
 
     async def close(self) -> None:
-        """End the connection at once."""
         await self._opened.close()
 
 
@@ -228,7 +227,6 @@ class FairSlots:
 
     @asynccontextmanager
     async def slot(self, rank: int) -> AsyncIterator[None]:
-        """Wait for a slot, and give it back when the block ends."""
         if self._free:
             self._free -= 1
         else:

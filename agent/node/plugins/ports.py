@@ -30,7 +30,6 @@ class AnswerError(Exception):
 
 
 def is_plugin_name(value: str) -> bool:
-    """Whether a plugin may have this name (`NAME_RULE`)."""
     return _NAME.fullmatch(value) is not None
 
 
@@ -54,20 +53,16 @@ class AnswerCheck:
 
     @property
     def has_faults(self) -> bool:
-        """Whether any fault was found so far."""
         return bool(self._faults)
 
     def fault(self, path: str, value: object, rule: str) -> None:
-        """The field at `path` breaks the rule."""
         self._faults.append(f"{path}: {rule}, not {shown(value)}")
 
     def number(self, path: str, value: float, most: float, least: float = 0.0) -> None:
-        """A finite number from `least` to `most`."""
         if not (math.isfinite(value) and least <= value <= most):
             self.fault(path, value, f"must be a number from {least:g} to {most:g}")
 
     def whole(self, path: str, value: int, most: int, least: int = 0) -> None:
-        """A whole number from `least` to `most`."""
         if not least <= value <= most:
             self.fault(path, value, f"must be from {least} to {most}")
 
@@ -91,7 +86,6 @@ class AnswerCheck:
             self.fault(path, value, f"must repeat {asked!r}")
 
     def one_of(self, path: str, values: Iterable[str], wanted: str) -> None:
-        """A list that must hold one value."""
         found = list(values)
         if wanted not in found:
             self.fault(path, found, f"must hold {wanted!r}")

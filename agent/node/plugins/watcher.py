@@ -259,7 +259,6 @@ class Watcher:
         )
 
     def rescan(self) -> None:
-        """Look at the folder soon."""
         self._wake.set()
 
     async def run(self, started: asyncio.Event | None = None) -> None:

@@ -75,7 +75,6 @@ class RunMarks:
         (self._directory / strategy).touch(mode=0o600)
 
     def remove(self, strategy: str) -> None:
-        """Note that the changes of the strategy were put back."""
         (self._directory / strategy).unlink(missing_ok=True)
 
 
@@ -141,7 +140,6 @@ class _Client:
 
     @property
     def cgroups(self) -> CgroupTree:
-        """The control groups of pods."""
         return self._ports.cgroups
 
     def read(self, group: str, resource: CgroupResource) -> int | str | None:
@@ -200,7 +198,6 @@ class ActingClient(_Client):
         return self._evicted(outcome)
 
     def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Report an Event of a pod, or of the node."""
         self._record(pod, reason, message, "reported", is_warning=is_warning)
 
     def decided(self, decision: StrategyDecision) -> None:

@@ -66,7 +66,6 @@ class GroupReader:
         )
 
     def close(self) -> None:
-        """Let go of the files."""
         self._files.close()
 
 

@@ -52,8 +52,6 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LastWrite:
-    """Which strategy has set a value last."""
-
     group: str
     resource: CgroupResource
     value: int | str

@@ -52,7 +52,6 @@ class ThreadStop:
             self._on_request()
 
     def is_set(self) -> bool:
-        """Whether the end was requested."""
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -111,11 +110,9 @@ class PluginHost:
         self._timer: asyncio.TimerHandle | None = None
 
     def enable(self) -> None:
-        """The gate is on."""
         self._handle(Enable())
 
     def disable(self) -> None:
-        """The gate is off."""
         self._handle(Disable())
 
     def put_back(self) -> None:
@@ -126,7 +123,6 @@ class PluginHost:
             self._handle(Disable())
 
     def drain(self) -> None:
-        """The QoS manager ends."""
         self._handle(Drain())
 
     def _handle(self, event: LifecycleEvent) -> None:

@@ -62,7 +62,6 @@ class RegisteredCallback:
 
     @property
     def is_over(self) -> bool:
-        """Whether the callback is closed and its thread has ended."""
         return self._is_closed and (self._thread is None or not self._thread.is_alive())
 
     def status(self, now_s: float) -> CallbackStatus:
@@ -250,11 +249,9 @@ class States:
         return is_believed
 
     def publish_vms(self, vms: Iterable[VmState]) -> None:
-        """All VMs of the agent were read."""
         self._become(self._known.with_vms(vms), ObjectType.ALL_VMS)
 
     def publish_policies(self, policies: Iterable[ScalingPolicyState]) -> None:
-        """All scaling policies that matter to the node were read."""
         self._become(self._known.with_policies(policies), ObjectType.SCALING_POLICIES)
 
     async def wait_for_sync(self) -> None:
@@ -262,15 +259,12 @@ class States:
         await self._synced.wait()
 
     def missing(self) -> tuple[ObjectType, ...]:
-        """The kinds that were not published yet."""
         return self._known.missing
 
     def has_synced(self) -> bool:
-        """Whether everything was read at least once."""
         return not self._known.missing
 
     def get_node(self) -> NodeState | None:
-        """The node; None before it was read."""
         return self._known.node
 
     def get_all_pods(self) -> tuple[PodState, ...]:
@@ -292,7 +286,6 @@ class States:
         self.callbacks.register(object_type, name, description, callback)
 
     def send_callback(self, object_type: ObjectType) -> None:
-        """Have the callbacks of the type called, as after a change. Never blocks."""
         self.callbacks.send(object_type)
 
     def _become(self, known: KnownStates, changed: ObjectType) -> None:

@@ -40,7 +40,6 @@ class QemuPlan:
 
 
 def plan_guest(vm: QemuGuest, now_s: float) -> QemuPlan:
-    """The plan at `now_s`."""
     due: list[Due[GuestAction]] = []
     if not vm.is_looking:
         due.append(Due(LookAtMachine(), _machine_look_s(vm)))

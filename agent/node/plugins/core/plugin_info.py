@@ -66,7 +66,6 @@ class PluginInfo:
         return simple, self.generate_msg_detailed(prefix, suffix)
 
     def generate_msg_detailed(self, prefix: str, suffix: str) -> str:
-        """A message about the plugin with all details, for the log."""
         return f"{prefix} for plugin at {self.socket_path!r} (plugin details: {self}) {suffix}"
 
     def generate_error(
@@ -77,7 +76,6 @@ class PluginInfo:
         return RegistrationError(simple), RegistrationError(detailed)
 
     def generate_error_detailed(self, prefix: str, error: Exception | None) -> RegistrationError:
-        """An error about the plugin with all details, for the log."""
         return RegistrationError(self.generate_msg_detailed(prefix, _suffix(error)))
 
 
@@ -104,8 +102,6 @@ class PluginState(enum.StrEnum):
 
 
 class RegistrationEvent(enum.StrEnum):
-    """An event in the registration of one socket."""
-
     DIALLED = "dialled"
     IDENTIFIED = "identified"
     """The plugin has described itself, and no other socket of its name is at its turn."""

@@ -195,8 +195,6 @@ Operation: TypeAlias = UnregisterPlugin | RegisterPlugin
 
 
 class Refusal(enum.Enum):
-    """Why an operation was not started."""
-
     ALREADY_EXECUTING = enum.auto()
     """An operation at this path is under way."""
     BACKING_OFF = enum.auto()
@@ -211,7 +209,6 @@ class SocketTable:
     _births: "count[int]" = field(default_factory=lambda: count(1))
 
     def all(self) -> list[PluginSocket]:
-        """Every record, in no certain order."""
         return list(self._sockets.values())
 
     def there(self) -> list[PluginSocket]:

@@ -122,7 +122,6 @@ class ActualStateOfWorld:
             self.table.apply(ActualRemoved(socket_path), _ANY_S)
 
     def get_registered_plugins(self) -> list[PluginInfo]:
-        """All plugins that are here, in no certain order."""
         return [each.plugin for each in self.table.all() if each.is_actual]
 
     def plugin_exists_with_correct_timestamp(self, plugin: PluginInfo) -> bool:
@@ -142,8 +141,6 @@ class ActualStateOfWorld:
 
 @dataclass(frozen=True, slots=True)
 class Worlds:
-    """The two worlds of one plugin manager, over one table."""
-
     desired: DesiredStateOfWorld
     actual: ActualStateOfWorld
 

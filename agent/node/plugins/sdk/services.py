@@ -38,12 +38,10 @@ from hosting.threads import in_own_thread
 
 
 def amount_of(message: nodeplugin_v1_pb2.Resources) -> Amount:
-    """An amount as the agent wrote it."""
     return Amount(message.cpu_milli, message.memory_bytes)
 
 
 def amount_message(value: Amount) -> nodeplugin_v1_pb2.Resources:
-    """An amount as the agent reads it."""
     return nodeplugin_v1_pb2.Resources(cpu_milli=value.cpu_milli, memory_bytes=value.memory_bytes)
 
 
@@ -60,7 +58,6 @@ def vm_of(message: nodeplugin_v1_pb2.Vm) -> PluginVm:
 
 
 def reading_message(uid: str, value: VmReading) -> metricssource_v1_pb2.ReadResponse:
-    """The answer of a metrics source."""
     return metricssource_v1_pb2.ReadResponse(
         vm_uid=uid,
         age_s=value.age_s,

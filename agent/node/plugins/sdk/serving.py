@@ -192,7 +192,6 @@ async def _started(server: grpc.aio.Server) -> None:
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """The file behind a path; None if there is none."""
     try:
         found = socket.lstat()
     except OSError:

@@ -219,7 +219,6 @@ class MetricsSourceClient:
         self._clock = clock
 
     async def read(self, vm: Vm) -> Sample:
-        """A reading of the VM now. Raises `PluginError`."""
         return await self.calls.call(
             lambda stub: stub.Read,
             metricssource_v1_pb2.ReadRequest(vm=vm_message(vm)),
@@ -283,7 +282,6 @@ class PolicyClient:
         self.calls = calls
 
     async def goal(self, vm: Vm, load: Load, sizing: Sizing, args: Mapping[str, Any]) -> Goal:
-        """The goal for this load. Raises `PluginError`."""
         request = policy_v1_pb2.GetGoalRequest(
             vm=vm_message(vm),
             load=load_message(load),

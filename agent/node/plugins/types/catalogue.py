@@ -201,7 +201,6 @@ class Catalogue:
         return found
 
     def is_registered(self, plugin_type: str, name: str) -> bool:
-        """Whether a plugin of that type and name is registered now."""
         client = self._client(plugin_type, name)
         return client is not None and client.calls.endpoint is not None
 

@@ -151,7 +151,6 @@ class ResizerClient:
         return begin
 
     async def fence(self, vm: Vm) -> Fencing:
-        """Begin a new generation."""
         deadline_s = self.calls.limits.call_deadline_s + self._described.command_deadline_s
         not_after = self._moment(self._clock() + deadline_s)
         request = messages.FenceRequest(vm=vm_message(vm), not_after=not_after)
@@ -176,7 +175,6 @@ class ResizerClient:
         return Fencing(known.generation)
 
     async def observe(self, vm: Vm) -> Observation:
-        """Size and target of the VM."""
         begun_s, known = self._clock(), self._known.of(vm.name)
         if known.open_until_s is not None and begun_s > known.open_until_s:
             self._settled(vm, known)

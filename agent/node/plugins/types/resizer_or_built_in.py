@@ -29,8 +29,6 @@ _GIVEN_UP: Final = ResizerFailedError("the caller gave the call up")
 
 
 class Side(enum.StrEnum):
-    """Who resizes a VM."""
-
     PLUGIN = "plugin"
     BUILT_IN = "built-in"
 

@@ -37,8 +37,6 @@ class CgroupUpdate:
 
 
 class WriteResult(enum.StrEnum):
-    """The outcome of an update."""
-
     WRITTEN = "written"
     UNCHANGED = "unchanged"
     """The file says so already."""
@@ -67,8 +65,6 @@ class WriteOutcome:
 
 
 class EvictResult(enum.StrEnum):
-    """The outcome of an eviction."""
-
     EVICTED = "evicted"
     RECOMMENDED = "recommended"
     GONE = "gone"

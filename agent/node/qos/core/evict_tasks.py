@@ -206,7 +206,6 @@ class BestEffortCpu:
         return max(0, -(-(rules.upper_percent * request - limit * 100) // 100))
 
     def text(self) -> str:
-        """For people."""
         return f"use {self.usage_milli}m, limit {self.limit_milli}m, requests {self.request_milli}m"
 
 

@@ -66,7 +66,6 @@ class FeatureGates:
 
 
 def is_name(name: object) -> bool:
-    """Whether a feature may have this name (`NAME_RULE`)."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

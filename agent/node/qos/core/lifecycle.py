@@ -100,8 +100,6 @@ LifecycleEvent: TypeAlias = Enable | Disable | Drain | SetUp | RunEnded | Thread
 
 
 class LifecycleAction(enum.StrEnum):
-    """An action for the shell."""
-
     BEGIN = "begin"
     """Start a thread."""
     ASK = "ask"
@@ -138,7 +136,6 @@ _NO_TIMING: Final = LifecycleTiming()
 
 
 def step(life: Lifecycle, event: LifecycleEvent, now_s: float, timing: LifecycleTiming = _NO_TIMING) -> _Step:
-    """The lifecycle after an event, and the actions that are due."""
     match event:
         case Enable():
             return _enabled(life, now_s)

@@ -74,8 +74,6 @@ def told(outcomes: Sequence[WriteOutcome], reason: SuppressReason, message: str)
 
 
 class QuotaOfBestEffort:
-    """Holds best effort back by the CPU quota of its group."""
-
     def __init__(self, client: NodeClient) -> None:
         self._client = client
 
@@ -254,14 +252,12 @@ class CPUSuppress:
             stop.wait(self.args.interval)
 
     def stop(self) -> None:
-        """Free best effort."""
         for group in self._groups():
             for each in (self._used, self._other):
                 freed = each.free(group)
                 self._tell(freed.reason, f"{group}: {freed.message}", None, is_action=freed.is_action)
 
     def round(self) -> None:
-        """Look at the node, and give best effort its share."""
         groups, node = self._groups(), self._states.get_node()
         if len(groups) != 1:
             listed = ", ".join(groups) or "none"

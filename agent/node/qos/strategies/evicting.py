@@ -106,7 +106,6 @@ class EvictArgs(StrategyArgs):
         )
 
     def limits(self) -> EvictionLimits:
-        """How often pods are evicted."""
         return EvictionLimits(self.cool_time, self.max_victims, self.lost_after, self.window + self.interval)
 
 
@@ -133,7 +132,6 @@ class EvictStrategy(ABC, Generic[A]):
         self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take the tools of the strategy."""
         self.client, self.metrics, self.states = client, metric_cache, states_informer
         self.window_s = self.args.window
         self._engine = EvictionEngine(self.args.limits())
@@ -150,7 +148,6 @@ class EvictStrategy(ABC, Generic[A]):
     # ------------------------------------------------------------ one round
 
     def round(self, stop: StopSignal) -> None:
-        """Look at the node, and evict whom its pressure asks for."""
         node = self.states.get_node()
         if node is None or not self.states.has_synced():
             self.client.decided(StrategyDecision("no-node", "the node and its pods are not read yet"))
