@@ -138,8 +138,8 @@ def path_stays_pending() -> Patch:
         original(self, socket, error, *rest)
         socket.is_busy = error is not None
 
-    original: Private = SocketTable._ended
-    return mock.patch.object(SocketTable, "_ended", ended)
+    original: Private = SocketTable.ended
+    return mock.patch.object(SocketTable, "ended", ended)
 
 
 MUTANTS: Final[tuple[Callable[[], Patch], ...]] = (

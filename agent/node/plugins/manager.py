@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.node.plugins.core.plugin_info import PluginHandler, PluginState
-from agent.node.plugins.core.sockets import Operation, PassBegun, PluginSocket, Refusal
+from agent.node.plugins.core.sockets import Operation, PluginSocket, Refusal
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds, total_plugins
 from agent.node.plugins.ports import PluginStatus
 from agent.node.plugins.registrar import Registrar, RegistrationLimits
@@ -113,7 +113,7 @@ class PluginReconciler:
     def reconcile(self) -> tuple[AskedOperation, ...]:
         """One pass: starts the operations that are due. Returns those that were asked of the registrar."""
         now_s = self._clock()
-        for entered in self._table.apply(PassBegun(), now_s):
+        for entered in self._table.begin_pass(now_s):
             self._stepped(entered)
         self._faults.forget_all_but([each.path for each in self._table.all() if each.state is not None])
         return tuple(

@@ -24,16 +24,10 @@ from agent.node.plugins.core.plugin_info import (
 from agent.node.plugins.core.sockets import (
     MAX_ERROR,
     Operation,
-    OperationEnded,
-    PluginDescribed,
-    PluginDialled,
     PluginKey,
     PluginSocket,
     Refusal,
     RegisterPlugin,
-    RegistrationMoved,
-    ServerLost,
-    SocketEvent,
     UnregisterPlugin,
 )
 from agent.node.plugins.core.worlds import Worlds
@@ -154,13 +148,13 @@ class Registrar:
                 raise
             finally:
                 text = None if failed is None else _plain(failed)
-                self._apply(OperationEnded(plugin.socket_path, text, self._rng.random()))
+                self._table.ended(self._table.at(plugin.socket_path), text, self._rng.random(), self._clock())
                 self._on_end(plugin.socket_path)
             if connection is not None and not self._is_draining:
                 await self._until_lost(connection)
         finally:
             if connection is not None:
-                self._apply(ServerLost(plugin))
+                self._table.lost(plugin)
                 self._on_end(plugin.socket_path)
                 await connection.close()
 
@@ -174,7 +168,7 @@ class Registrar:
 
         Raises `RegistrationError`.
         """
-        self._apply(PluginDialled(plugin))
+        self._stepped(self._table.dialled(plugin, self._clock()))
         socket = self._table.at(plugin.socket_path)
         connection: PluginConnection | None = None
         try:
@@ -244,7 +238,7 @@ class Registrar:
             plain = f"nobody here uses plugins of type {told.plugin_type!r}"
             raise await self._refused(connection, path, text, plain)
         plugin = replace(socket.plugin, handler=handler, name=told.name, endpoint=told.endpoint)
-        self._apply(PluginDescribed(plugin, (told.plugin_type, told.name), told.versions))
+        self._table.described(plugin, (told.plugin_type, told.name), told.versions)
         async with self._turn(socket.key):
             if self._table.is_outdated(socket):
                 self._move(socket, RegistrationEvent.OUTDATED)
@@ -360,10 +354,9 @@ class Registrar:
         self, socket: PluginSocket, event: RegistrationEvent, error: BaseException | None = None
     ) -> tuple[PluginSocket, ...]:
         told = "" if error is None else _plain(error)
-        return self._apply(RegistrationMoved(socket.path, event, told))
+        return self._stepped(self._table.moved(socket, event, told, self._clock()))
 
-    def _apply(self, event: SocketEvent) -> tuple[PluginSocket, ...]:
-        changed = self._table.apply(event, self._clock())
+    def _stepped(self, changed: tuple[PluginSocket, ...]) -> tuple[PluginSocket, ...]:
         for socket in changed:
             self._on_step(socket)
         return changed

@@ -1,6 +1,6 @@
 """The table of sockets: one record for each path, with all knowledge of the socket there and of the plugin behind it.
 
-`apply` takes events, `plan` names the operations that are due, and `begin` lets one start or says why it must not. One
+Methods in the past tense take in what has happened, `plan` names the operations that are due, and `begin` lets one start or says why not. One
 operation at a time for each path. After a failure the path waits 500 ms, then twice as long each time, at most 2 min 2 s (the odd
 seconds tell people which limit they see); a success forgets that. A socket that was created anew waits the first step at most: a
 repaired plugin should not wait because of its predecessor, and a plugin that creates a new socket with each crash still cannot be
@@ -14,7 +14,7 @@ import enum
 import heapq
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 from agent.node.plugins.core.plugin_info import KNOWN, TABLE, PluginInfo, PluginState, RegistrationEvent
 from hosting.backoff import Backoff
@@ -89,94 +89,6 @@ class PluginSocket:
 
 
 @dataclass(frozen=True, slots=True)
-class SocketMade:
-    """A socket was created; `plugin` has its path, time and identity."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class SocketGone:
-    """No socket is at the path any more."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class PassBegun:
-    """A pass of the reconciler begins: it sees the sockets that are new, and drops those that need nothing any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class PluginDialled:
-    """A try to register the socket begins. A socket that was created since the last try is entered anew."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class PluginDescribed:
-    """A plugin has described itself; `plugin` has its name, endpoint and handler."""
-
-    plugin: PluginInfo
-    key: PluginKey
-    versions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationMoved:
-    """The registration at the path goes on as the table of states says. `error` is why, if something failed."""
-
-    path: str
-    event: RegistrationEvent
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ActualAdded:
-    """The plugin is in the actual world, in place of any other at its path."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class ActualRemoved:
-    """No plugin at the path is in the actual world any more."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLost:
-    """The server of the plugin has gone, or nobody watches it any more."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class OperationEnded:
-    """The operation at the path has ended; `error` is None if it worked. `chance` (0 to 1) draws the jitter."""
-
-    path: str
-    error: str | None
-    chance: float
-
-
-SocketEvent: TypeAlias = (
-    SocketMade
-    | SocketGone
-    | PassBegun
-    | PluginDialled
-    | PluginDescribed
-    | RegistrationMoved
-    | ActualAdded
-    | ActualRemoved
-    | ServerLost
-    | OperationEnded
-)
-
-
-@dataclass(frozen=True, slots=True)
 class UnregisterPlugin:
     """End the registration of a plugin of the actual world. `is_lost`: its socket is still desired, but the server has gone."""
 
@@ -227,38 +139,30 @@ class SocketTable:
     def get(self, path: str) -> PluginSocket | None:
         return self._sockets.get(path)
 
-    def apply(self, event: SocketEvent, now_s: float) -> tuple[PluginSocket, ...]:
-        """Take in an event. Returns the sockets whose state has changed."""
-        match event:
-            case SocketMade(plugin):
-                socket = self.at(plugin.socket_path)
-                socket.there, socket.born = plugin, next(self._births)
-            case SocketGone(path):
-                self.at(path).there = None
-            case PassBegun():
-                return self._followed(now_s)
-            case PluginDialled(plugin):
-                return self._dialled(plugin, now_s)
-            case PluginDescribed(plugin, key, versions):
-                socket = self.at(plugin.socket_path)
-                socket.plugin, socket.key, socket.versions = plugin, key, versions
-            case RegistrationMoved(path, step, error):
-                return self._moved(self.at(path), step, error, now_s)
-            case ActualAdded(plugin):
-                socket = self.at(plugin.socket_path)
-                socket.plugin, socket.is_actual, socket.is_lost = plugin, True, False
-            case ActualRemoved(path):
-                socket = self.at(path)
-                socket.is_actual = socket.is_lost = False
-            case ServerLost(plugin):
-                lost = self._sockets.get(plugin.socket_path)
-                if lost is not None and lost.is_actual and lost.plugin.uuid == plugin.uuid:
-                    lost.is_lost = True
-            case OperationEnded(path, failed, chance):
-                self._ended(self.at(path), failed, chance, now_s)
-            case _:
-                assert_never(event)
-        return ()
+    def made(self, plugin: PluginInfo) -> None:
+        """A socket was created; `plugin` has its path, time and identity."""
+        socket = self.at(plugin.socket_path)
+        socket.there, socket.born = plugin, next(self._births)
+
+    def gone(self, path: str) -> None:
+        """No socket is at the path any more."""
+        self.at(path).there = None
+
+    def added(self, plugin: PluginInfo) -> None:
+        """The plugin is in the actual world, in place of any other at its path."""
+        socket = self.at(plugin.socket_path)
+        socket.plugin, socket.is_actual, socket.is_lost = plugin, True, False
+
+    def removed(self, path: str) -> None:
+        """No plugin at the path is in the actual world any more."""
+        socket = self.at(path)
+        socket.is_actual = socket.is_lost = False
+
+    def lost(self, plugin: PluginInfo) -> None:
+        """The server of the plugin has gone, or nobody watches it any more."""
+        socket = self._sockets.get(plugin.socket_path)
+        if socket is not None and socket.is_actual and socket.plugin.uuid == plugin.uuid:
+            socket.is_lost = True
 
     def plan(self, now_s: float) -> tuple[Operation, ...]:
         """The operations that make the actual world the desired one.
@@ -301,7 +205,8 @@ class SocketTable:
         same = (each for each in self._sockets.values() if each.key == socket.key and each is not socket)
         return next((each for each in same if each.state in KNOWN), None)
 
-    def _followed(self, now_s: float) -> tuple[PluginSocket, ...]:
+    def begin_pass(self, now_s: float) -> tuple[PluginSocket, ...]:
+        """A pass of the reconciler sees the sockets that are new, which are returned, and drops those that need nothing any more."""
         entered = []
         for path, each in list(self._sockets.items()):
             if each.there is not None:
@@ -320,16 +225,24 @@ class SocketTable:
         socket.plugin, socket.state, socket.since_s = plugin, PluginState.DISCOVERED, now_s
         socket.key, socket.versions, socket.error, socket.tries = ("", ""), (), "", 0
 
-    def _dialled(self, plugin: PluginInfo, now_s: float) -> tuple[PluginSocket, ...]:
+    def dialled(self, plugin: PluginInfo, now_s: float) -> tuple[PluginSocket, ...]:
+        """A try to register the socket begins. A socket that was created since the last try is entered anew."""
         socket = self.at(plugin.socket_path)
         if socket.state is None or socket.plugin.uuid != plugin.uuid:
             self._enter(socket, plugin, now_s)
         socket.tries += 1
-        return self._moved(socket, RegistrationEvent.DIALLED, "", now_s)
+        return self.moved(socket, RegistrationEvent.DIALLED, "", now_s)
 
-    def _moved(
+    def described(self, plugin: PluginInfo, key: PluginKey, versions: tuple[str, ...]) -> None:
+        """A plugin has described itself; `plugin` has its name, endpoint and handler."""
+        socket = self.at(plugin.socket_path)
+        socket.plugin, socket.key, socket.versions = plugin, key, versions
+
+    def moved(
         self, socket: PluginSocket, event: RegistrationEvent, error: str, now_s: float
     ) -> tuple[PluginSocket, ...]:
+        """The registration of the socket goes on as the table of states says. `error` is why, if something failed. Returns the sockets whose
+        state has changed."""
         before = socket.state
         self._step(socket, event, now_s)
         socket.error = error or socket.error
@@ -357,7 +270,8 @@ class SocketTable:
         )
         return max(older, key=lambda each: each.order, default=None)
 
-    def _ended(self, socket: PluginSocket, error: str | None, chance: float, now_s: float) -> None:
+    def ended(self, socket: PluginSocket, error: str | None, chance: float, now_s: float) -> None:
+        """The operation about the socket has ended; `error` is None if it worked. `chance` (0 to 1) draws the jitter."""
         socket.is_busy = False
         if error is None:
             socket.failures = 0

@@ -1,15 +1,14 @@
 """Which sockets have come and gone between two looks at the registry's folder, which plugins should be registered, and which are: the two
 caches of seed 003, as views of the table of sockets.
 
-Listings are copies. Paths are opaque: nobody cleans them. The table times nothing of what a world tells it, so any moment does.
+Listings are copies. Paths are opaque: nobody cleans them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.sockets import ActualAdded, ActualRemoved, SocketGone, SocketMade, SocketTable
+from agent.node.plugins.core.sockets import SocketTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,6 @@ def changes(before: Sockets, after: Sockets) -> Iterator[tuple[str, SocketIdenti
         yield path, after[path]
 
 
-_ANY_S: Final = 0.0
-
-
 class SocketPathError(ValueError):
     """A plugin without the path of its socket; nothing was stored."""
 
@@ -86,13 +82,13 @@ class DesiredStateOfWorld:
         anew. Raises `SocketPathError` for an empty path."""
         if not socket_path:
             raise SocketPathError
-        self.table.apply(SocketMade(PluginInfo(socket_path, self.now_ns(), self.new_uuid())), _ANY_S)
+        self.table.made(PluginInfo(socket_path, self.now_ns(), self.new_uuid()))
         self.on_change()
 
     def remove_plugin(self, socket_path: str) -> None:
         """Note that the socket is gone. A path that is not known changes nothing."""
         if self.plugin_exists(socket_path):
-            self.table.apply(SocketGone(socket_path), _ANY_S)
+            self.table.gone(socket_path)
             self.on_change()
 
     def get_plugins_to_register(self) -> list[PluginInfo]:
@@ -114,12 +110,12 @@ class ActualStateOfWorld:
         """Store the plugin in place of any other at its path. Raises `SocketPathError` for an empty path."""
         if not plugin.socket_path:
             raise SocketPathError
-        self.table.apply(ActualAdded(plugin), _ANY_S)
+        self.table.added(plugin)
 
     def remove_plugin(self, socket_path: str) -> None:
         """Forget the plugin at the path. A path that is not known changes nothing."""
         if self.table.get(socket_path) is not None:
-            self.table.apply(ActualRemoved(socket_path), _ANY_S)
+            self.table.removed(socket_path)
 
     def get_registered_plugins(self) -> list[PluginInfo]:
         return [each.plugin for each in self.table.all() if each.is_actual]
