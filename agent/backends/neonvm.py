@@ -13,7 +13,14 @@ from typing import Any, Final
 from agent.backends.change_log import LoggedSizes
 from agent.backends.mark import Mark
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
+from agent.core.ports import (
+    BackendError,
+    Capabilities,
+    Fencing,
+    ResizeRefusedError,
+    check_moment,
+    other_target,
+)
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.names import FENCE
@@ -82,15 +89,13 @@ class NeonVmBackend:
     ) -> None:
         """Write the target, if the object still is as it was seen."""
         manifest, machine = await self._read(vm)
-        mark = _owned(manifest, fencing)
+        mark = Mark.owned(manifest, fencing)
         _check(machine, target)
         if machine.target == target:
             return
         if machine.target != seen:
-            raise BackendError(f"the target is {machine.target} by now, and {seen} was seen")
-        late_s = self._clock() - not_after_s
-        if late_s > 0:
-            raise BackendError(f"decided too long ago: it is {late_s:.3g} s too late to write")
+            raise other_target(machine.target, seen)
+        check_moment(self._clock(), not_after_s)
         is_alone = self._unresolved.get(vm.name) != mark
         self._unresolved[vm.name] = mark
         self._sizes.commanding(vm.name, target)
@@ -160,11 +165,11 @@ class NeonVmBackend:
         """Why a command was refused that rested on `mark` and `before`: the API server names no test that failed."""
         try:
             manifest, machine = await self._read(vm)
-            found = _owned(manifest, Fencing(mark.generation))
+            found = Mark.owned(manifest, Fencing(mark.generation))
         except BackendError as other:
             return other
         if machine.target not in (before.target, target):
-            return BackendError(f"the target is {machine.target} by now, and {before.target} was seen")
+            return other_target(machine.target, before.target)
         stands = (found, machine.uid, machine.target) == (mark, before.uid, before.target)
         if stands and error.status in LASTING:
             return ResizeRefusedError(f"the API server refuses the target: {error.message or error}")
@@ -191,15 +196,6 @@ def _machine(vm: Vm, manifest: Manifest) -> VirtualMachine:
             f"the VM is in pod {machine.pod_name} by now" if machine.pod_name else "the VM is in no pod"
         )
     return machine
-
-
-def _owned(manifest: Manifest, fencing: Fencing) -> Mark:
-    mark = Mark.of(manifest)
-    if mark is None:
-        raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
-    if mark.generation != fencing.generation:
-        raise FencedOffError(f"generation {fencing.generation} was fenced off by {mark.generation}")
-    return mark
 
 
 def _check(machine: VirtualMachine, target: Resources) -> None:

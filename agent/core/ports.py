@@ -49,6 +49,22 @@ class Fencing:
 
     generation: int
 
+    def check(self, last: int) -> None:
+        """Raise `FencedOffError` unless the last generation is this one."""
+        if self.generation != last:
+            raise FencedOffError(f"generation {self.generation} was fenced off by {last}")
+
+
+def check_moment(now_s: float, not_after_s: float) -> None:
+    """Raise `BackendError` if it is too late to write."""
+    if now_s > not_after_s:
+        raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
+
+
+def other_target(stands: Resources, seen: Resources) -> BackendError:
+    """The error for a write that rests on a target that does not stand any more."""
+    return BackendError(f"the target is {stands} by now, and {seen} was seen")
+
 
 class VmBackend(Protocol):
     """Resizes VMs. All implementations pass one conformance suite (tests/conformance)."""

@@ -29,10 +29,11 @@ from agent.core.ports import (
     BackendError,
     BoundedMemo,
     Capabilities,
-    FencedOffError,
     Fencing,
     NotNowError,
     ResizeRefusedError,
+    check_moment,
+    other_target,
 )
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
@@ -224,9 +225,8 @@ class PodBackend:
     async def _written(self, vm: Vm, pod: Manifest, target: Resources, not_after_s: float) -> bool:
         """Write the target; whether the pod still had the version of the reading."""
         account, patch = self._account(vm), self._patch(vm, pod, target)
-        left_s = not_after_s - self._clock()
-        if left_s < 0:
-            raise BackendError(f"decided too long ago: it is {-left_s:.3g} s too late to write")
+        now_s = self._clock()
+        check_moment(now_s, not_after_s)
         before, account.doubtful = account.doubtful, objects.version(pod)
         self._sizes.commanding(vm.name, target)
         try:
@@ -238,7 +238,7 @@ class PodBackend:
                 content_type=STRATEGIC_PATCH,
                 subresource="resize",
                 query={"timeout": f"{WRITE_DEADLINE_S:g}s"},
-                deadline_s=min(WRITE_DEADLINE_S, left_s),
+                deadline_s=min(WRITE_DEADLINE_S, not_after_s - now_s),
             )
         except RefusedError as error:
             if error.status >= 500:
@@ -310,10 +310,6 @@ def _rests_on(pod: Manifest, fencing: Fencing, seen: Resources, target: Resource
 
 def _check(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> None:
     """Raise if this life may not replace the present target."""
-    mark, stands = Mark.of(pod), pods.target(pod)
-    if mark is None:
-        raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
-    if mark.generation != fencing.generation:
-        raise FencedOffError(f"generation {fencing.generation} was fenced off by {mark.generation}")
-    if stands not in (seen, target):
-        raise BackendError(f"the target is {stands} by now, and {seen} was seen")
+    Mark.owned(pod, fencing)
+    if (stands := pods.target(pod)) not in (seen, target):
+        raise other_target(stands, seen)

@@ -15,7 +15,7 @@ from agent.node.qos.core.actions import (
     DecisionRecord,
 )
 from agent.node.qos.core.gates import FeatureGates, FeatureStage
-from agent.node.qos.core.lifecycle import Lifecycle, LifecycleTiming, StrategyState
+from agent.node.qos.core.lifecycle import Lifecycle, LifecycleSignal, LifecycleTiming, StrategyState
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
 from agent.node.qos.states_informer import CallbackStatus, States
@@ -166,7 +166,7 @@ class QosManager:
 
     async def _drain(self) -> None:
         for host in self._hosts.values():
-            host.drain()
+            host.handle(LifecycleSignal.DRAIN)
         try:
             # The hosts have deadlines of their own; this one ends the wait if a thread comes back just to be late again.
             async with asyncio.timeout(2 * self._timing.end_s + 0.5):
@@ -197,10 +197,7 @@ def setup_plugins(
 def start_plugins(hosts: Mapping[str, PluginHost], gates: FeatureGates) -> None:
     """Start the plugins whose gate is on, each in a thread of its own, and end the others. Source: seed 002, `StartPlugins`."""
     for name, host in hosts.items():
-        if gates.enabled(name):
-            host.enable()
-        else:
-            host.disable()
+        host.handle(LifecycleSignal.ENABLE if gates.enabled(name) else LifecycleSignal.DISABLE)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from agent.core.ports import (
     FencedOffError,
     Fencing,
     ResizeRefusedError,
+    check_moment,
 )
 from agent.node.plugins.ports import AnswerCheck, AnswerError, PluginAwayError, PluginError, plain
 from agent.node.plugins.proto import resizer_v1_pb2 as messages
@@ -200,8 +201,7 @@ class ResizerClient:
         if not target.is_positive():
             raise BackendError(f"a VM cannot have {target}")
         now_s, deadline_s, known = self._clock(), self.calls.limits.call_deadline_s, self._known.of(vm.name)
-        if now_s > not_after_s:
-            raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
+        check_moment(now_s, not_after_s)
         last_s = min(not_after_s, now_s + deadline_s)
         not_after = self._moment(last_s)
         if known.clock_id not in ("", not_after.clock_id):
