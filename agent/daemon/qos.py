@@ -20,16 +20,16 @@ from agent.daemon.node_settings import QosSettings
 from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
 from agent.node.qos.client import RunMarks, StrategyPorts
-from agent.node.qos.collectors import CollectorFigures, Collectors
+from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.actions import DecisionRecord
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.evictor import PodEvictor
-from agent.node.qos.executor import LastWrite, ResourceExecutor
+from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager, StrategyStatus
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state, policy_state
-from agent.node.qos.states_informer import CallbackStatus, StateCallbacks, States
+from agent.node.qos.states_informer import StateCallbacks, States
 from agent.runner.runner import Runner
 from agent.sources.described import Found
 from agent.sources.kubernetes import Store
@@ -67,9 +67,9 @@ def nothing(node: str) -> bytes:
 def document(
     node: str,
     statuses: Sequence[StrategyStatus],
-    callbacks: Sequence[CallbackStatus],
-    writes: Sequence[LastWrite],
-    collected: CollectorFigures,
+    callbacks: tuple[StrategyCallback, ...],
+    writes: tuple[GroupWrite, ...],
+    collected: CollectorsShown,
     now_s: float,
 ) -> bytes:
     """The whole of `/v1/qos`. `now_s` is the moment of the same clock as the decisions' times."""
@@ -78,22 +78,9 @@ def document(
             node=node,
             enabled=True,
             strategies=tuple(_strategy(each, now_s) for each in statuses),
-            callbacks=tuple(map(_callback, callbacks)),
-            writes=tuple(
-                GroupWrite(
-                    group=each.group,
-                    resource=each.resource.value,
-                    value=each.value,
-                    strategy=each.writer or None,
-                )
-                for each in writes
-            ),
-            collectors=CollectorsShown(
-                rounds=collected.rounds,
-                round_seconds=round(collected.round_s, 4),
-                pods=collected.pods,
-                left_out=dict(sorted(collected.left_out.items())),
-            ),
+            callbacks=callbacks,
+            writes=writes,
+            collectors=collected,
         )
     )
 
@@ -125,18 +112,6 @@ def _decision(record: DecisionRecord, now_s: float) -> StrategyDecisionShown:
         reason=decision.reason,
         message=decision.message,
         inputs={name: round(value, 6) for name, value in sorted(decision.inputs.items())},
-    )
-
-
-def _callback(status: CallbackStatus) -> StrategyCallback:
-    return StrategyCallback(
-        objects=status.object_type.value,
-        name=status.name,
-        owner=status.owner or None,
-        calls=status.calls_total,
-        errors=status.errors_total,
-        last_error=status.last_error or None,
-        running_seconds=None if status.running_s is None else round(status.running_s, 1),
     )
 
 

@@ -134,7 +134,7 @@ async def collector_figures(root: Path, seconds: float) -> dict[str, float | Non
     return {
         "collected_pods": figures.pods,
         "collectors_cpu_percent": round((busy_s - idle_s) / span_s * 100, 2),
-        "collectors_round_ms": round(figures.round_s * 1000, 1),
+        "collectors_round_ms": round(figures.round_seconds * 1000, 1),
         "collectors_rounds_per_s": round(rounds / span_s, 2),
         **{f"loop_late_{name}": value for name, value in without.items()},
         **{f"loop_late_collecting_{name}": value for name, value in late.items()},

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -36,6 +36,7 @@ from hosting.cgroups.tree import CgroupTree, PodGroup
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.threads import in_own_thread
+from protocol.agent_pages import CollectorsShown
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +169,6 @@ _CONTAINER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorFigures:
-    """The record of the collectors: how many rounds, how long the last one took, the pods in it, and how often a figure was left out, by
-    its name."""
-
-    rounds: int = 0
-    round_s: float = 0.0
-    pods: int = 0
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
 class Collectors:
     """Fills `cache` every `interval_s` seconds from `proc` and the control groups of `tree`.
 
@@ -206,7 +196,8 @@ class Collectors:
         self._busy = Counter()
         self._pods: dict[str, PodReader] = {}
         self._left_out: Tally[str] = Tally()
-        self.figures = CollectorFigures()
+        """How often a figure was left out, by its name."""
+        self.figures = CollectorsShown(rounds=0, round_seconds=0.0, pods=0)
 
     async def run(self) -> None:
         """Collect until this is cancelled, in a thread of its own; the round under way is then waited for."""
@@ -254,8 +245,11 @@ class Collectors:
             if cpu is not None and memory is not None:
                 self._add_limits(batch, cpu.cpus, memory.total_bytes)
         self._append(batch)
-        self.figures = CollectorFigures(
-            self.figures.rounds + 1, self._clock() - at_s, len(pods), dict(self._left_out)
+        self.figures = CollectorsShown(
+            rounds=self.figures.rounds + 1,
+            round_seconds=round(self._clock() - at_s, 4),
+            pods=len(pods),
+            left_out=dict(sorted(self._left_out.items())),
         )
 
     def _read(self, what: str, read: Callable[[Path], T]) -> T | None:

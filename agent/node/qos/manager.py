@@ -18,9 +18,10 @@ from agent.node.qos.core.gates import FeatureGates, FeatureStage
 from agent.node.qos.core.lifecycle import Lifecycle, LifecycleSignal, LifecycleTiming, StrategyState
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
-from agent.node.qos.states_informer import CallbackStatus, States
+from agent.node.qos.states_informer import States
 from hosting.logs import Logger
 from hosting.settings import FaultsError
+from protocol.agent_pages import StrategyCallback
 
 LOOK_S: Final = 1.0
 """How often calls that do not return are looked for."""
@@ -126,7 +127,7 @@ class QosManager:
         now_s = time.monotonic()
         return tuple(self._status(name, now_s) for name in self._journals)
 
-    def callbacks(self) -> tuple[CallbackStatus, ...]:
+    def callbacks(self) -> tuple[StrategyCallback, ...]:
         return self._states.callbacks.statuses()
 
     def _status(self, name: str, now_s: float) -> StrategyStatus:

@@ -4,7 +4,6 @@ thread of its own, so that a slow one holds no other up."""
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from agent.node.qos.core.states import (
@@ -17,26 +16,13 @@ from agent.node.qos.core.states import (
 )
 from hosting.logs import Logger
 from hosting.registry import error_text
+from protocol.agent_pages import StrategyCallback
 
 MAX_CALLBACKS: Final = 64
 SLOW_AFTER_S: Final = 10.0
 """A call that runs for so long is reported."""
 
 Callback = Callable[[ObjectType], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CallbackStatus:
-    """A registered callback. `running_s` is how long the call that runs has been running; None if none does."""
-
-    object_type: ObjectType
-    name: str
-    description: str
-    owner: str
-    calls_total: int
-    errors_total: int
-    last_error: str
-    running_s: float | None
 
 
 class RegisteredCallback:
@@ -64,16 +50,17 @@ class RegisteredCallback:
     def is_over(self) -> bool:
         return self._is_closed and (self._thread is None or not self._thread.is_alive())
 
-    def status(self, now_s: float) -> CallbackStatus:
+    def status(self, now_s: float) -> StrategyCallback:
+        object_type, name = self.key
         began_s = self.began_s
-        return CallbackStatus(
-            *self.key,
-            self.description,
-            self.owner,
-            self.calls_total,
-            self.errors_total,
-            self.last_error,
-            None if began_s is None else max(now_s - began_s, 0.0),
+        return StrategyCallback(
+            objects=object_type.value,
+            name=name,
+            owner=self.owner or None,
+            calls=self.calls_total,
+            errors=self.errors_total,
+            last_error=self.last_error or None,
+            running_seconds=None if began_s is None else round(max(now_s - began_s, 0.0), 1),
         )
 
     def begin(self, clock: Callable[[], float]) -> None:
@@ -205,7 +192,7 @@ class StateCallbacks:
                     "callback does not return", type=object_type, callback=name, owner=callback.owner
                 )
 
-    def statuses(self) -> tuple[CallbackStatus, ...]:
+    def statuses(self) -> tuple[StrategyCallback, ...]:
         """Every callback, also one that was closed and has not returned yet."""
         now_s = self._clock()
         return tuple(each.status(now_s) for each in self._all())

@@ -15,16 +15,19 @@ from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import CallFigures, PluginStatus
-from agent.node.qos.collectors import CollectorFigures
-from agent.node.qos.core.actions import CgroupResource, DecisionRecord, StrategyDecision
+from agent.node.qos.core.actions import DecisionRecord, StrategyDecision
 from agent.node.qos.core.gates import FeatureStage
 from agent.node.qos.core.lifecycle import StrategyState
-from agent.node.qos.core.states import ObjectType
-from agent.node.qos.executor import LastWrite
 from agent.node.qos.manager import StrategyStatus
-from agent.node.qos.states_informer import CallbackStatus
 from agent.program import main
-from protocol.agent_pages import NodePluginsShown, StrategiesShown, read
+from protocol.agent_pages import (
+    CollectorsShown,
+    GroupWrite,
+    NodePluginsShown,
+    StrategiesShown,
+    StrategyCallback,
+    read,
+)
 from protocol.explaining import Document
 from tests.support.pages import paged
 
@@ -76,11 +79,17 @@ STRATEGIES = (
         "Mine", FeatureStage.ALPHA, True, False, StrategyState.BACKING_OFF, 1.0, 2, "oh no", {}, ()
     ),
 )
-CALLBACKS = (CallbackStatus(ObjectType.NODE, "n", "for n", "Mine", 3, 1, "oh", 2.04),)
-WRITES = (LastWrite("kubepods", CgroupResource.CPU_SHARES, 2, "CPUSuppress"),)
+CALLBACKS = (
+    StrategyCallback(
+        objects="Node", name="n", owner="Mine", calls=3, errors=1, last_error="oh", running_seconds=2.0
+    ),
+)
+WRITES = (GroupWrite(group="kubepods", resource="cpu-shares", value=2, strategy="CPUSuppress"),)
 PAGES = {
     "plugins": node_plugins.document("n1", "/run/p", PLUGINS),
-    "qos": qos.document("n1", STRATEGIES, CALLBACKS, WRITES, CollectorFigures(3), 100.0),
+    "qos": qos.document(
+        "n1", STRATEGIES, CALLBACKS, WRITES, CollectorsShown(rounds=3, round_seconds=0.0, pods=0), 100.0
+    ),
 }
 
 

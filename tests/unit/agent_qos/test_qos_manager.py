@@ -274,7 +274,7 @@ async def test_a_callback_that_hangs_keeps_its_name_until_it_returns() -> None:
     method = Hanging()
     plugin = registering(method)
     async with running(manager({"A": plugin})) as found:
-        await until(lambda: any(each.running_s is not None for each in found.callbacks()))
+        await until(lambda: any(each.running_seconds is not None for each in found.callbacks()))
         found.set_feature_gates({"A": False})
         await reached(found, "stuck")
         method.is_over.set()
