@@ -4,8 +4,8 @@ size that the guest is asked to live with."""
 from dataclasses import dataclass
 from typing import Final
 
+from agent.core.model import Denial, Reasons, amounts
 from agent.core.on_metrics import goal_of
-from agent.core.per_resource import Denial, Reasons, amounts
 from agent.core.policies.values import ResourceGoal
 from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing

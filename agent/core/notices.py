@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from agent.core import events
 from agent.core.condition import VM, Condition, Health
 from agent.core.desire import URGENT, URGENT_BEFORE
-from agent.core.per_resource import PerResource, amounts
+from agent.core.model import PerResource, amounts
 from agent.core.step import RunnerStep
 from protocol.values import Resources
 

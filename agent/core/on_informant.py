@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.model import Denial, PerResource, amounts
 from agent.core.policies.utilisation import wished
 from agent.core.policies.values import Load, micro
 from agent.core.state import (

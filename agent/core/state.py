@@ -9,8 +9,17 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from agent.core.model import NO_CONTAINERS, ContainersSeen, Sample, Vm, containers_of
-from agent.core.per_resource import Denial, PerResource, RefusedResizes, amounts
+from agent.core.model import (
+    NO_CONTAINERS,
+    ContainersSeen,
+    Denial,
+    PerResource,
+    RefusedResizes,
+    Sample,
+    Vm,
+    amounts,
+    containers_of,
+)
 from agent.core.policies.remembered import Remembered
 from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import NO_LIMITS, WindowLimits

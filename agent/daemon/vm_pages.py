@@ -8,9 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from agent.core.condition import Health, denial_reasons
-from agent.core.model import PodObservation
+from agent.core.model import Denial, PerResource, PodObservation, amounts
 from agent.core.on_metrics import goal_of
-from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.plan import Plan, WaitsFor
 from agent.core.policies.values import Load, Psi, ResourceGoal
 from agent.core.state import BackendState, RegistrationPhase, RunnerState

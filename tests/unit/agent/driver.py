@@ -10,7 +10,6 @@ from typing import TypeVar
 from uuid import UUID
 
 from agent.core import events
-from agent.core.apply import lapse
 from agent.core.model import Sample, Vm
 from agent.core.notices import AskedSizeChange, SizeWatch
 from agent.core.plan import Plan, plan
@@ -20,7 +19,7 @@ from agent.core.policies.remembered import NO_ZONES
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import Goal, Load, PluginAnswer, ResourceGoal, Sizing
 from agent.core.state import PermitRequest, RunnerState
-from agent.core.step import RunnerCore, Transition
+from agent.core.step import RunnerCore, Transition, lapse
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode

@@ -7,8 +7,8 @@ import pytest
 
 from agent.core.condition import VM, Condition, Health
 from agent.core.eviction import APART_S
+from agent.core.model import PerResource
 from agent.core.notices import AskedSizeChange
-from agent.core.per_resource import PerResource
 from agent.daemon.announcer import AFTER_FAULT_S, Announcer, Conditions
 from agent.daemon.controllers import AGAIN_S, Controllers
 from agent.daemon.evictor import Evictor

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agent.core.model import PerResource
 from agent.core.notices import EVERY_S, NO_NEWS, AskedSizeChange, Notice
-from agent.core.per_resource import PerResource
 from protocol.values import Resources
 from tests.support.amounts import cu
 from tests.unit.agent.driver import APART, Driver, steady
