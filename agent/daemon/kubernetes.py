@@ -54,7 +54,7 @@ class _Watching:
 
     def __init__(self, api: KubernetesApi, supervisor: Supervisor, log: Logger, rng: random.Random) -> None:
         self.api = api
-        self.listener: Callable[[object], None] = _nobody
+        self.listener: Callable[[object], None] = lambda _: None
         """Is told of every change."""
         self.log = log
         self.rng = rng
@@ -86,11 +86,7 @@ class _Watching:
         return made
 
     def _changed(self, changes: object) -> None:
-        self.listener(changes)
-
-
-def _nobody(_: object) -> None:
-    """Nobody listens yet."""
+        self.listener(changes)  # as it is by then
 
 
 @asynccontextmanager
@@ -199,12 +195,7 @@ def ready_urls(slices: Iterable[Manifest], port: int) -> tuple[str, ...]:
         f"http://{endpoint(address, port)}/"
         for each in slices
         for one in each.get("endpoints") or ()
-        if _is_ready(one)
+        if (one.get("conditions") or {}).get("ready") is not False
         for address in one.get("addresses") or ()
     }
     return tuple(sorted(found))
-
-
-def _is_ready(one: Manifest) -> bool:
-    conditions = one.get("conditions") or {}
-    return conditions.get("ready") is not False

@@ -1,6 +1,6 @@
-"""Node plugins in the daemon: their manager, the catalogue that the runners' peers ask, what is told of them, and their page.
+"""Node plugins in the daemon: their manager, the catalogue that the runners' peers ask, their Events, and their page.
 
-gRPC is an extra: it is loaded only where the settings name a folder of plugins.
+gRPC is an extra: it is loaded only if the settings name a folder of plugins.
 """
 
 import random
@@ -44,7 +44,7 @@ PAGE: Final = Operation(
 
 
 def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
-    """The whole of `/v1/plugins`. `directory` is None where the settings name none.
+    """The whole of `/v1/plugins`. `directory` is None if the settings name none.
 
     Of very many sockets those that are in use come first, and then by path; of the others only the number in each state is told.
     """
@@ -78,7 +78,7 @@ def _plugin(status: PluginStatus) -> NodePluginShown:
 
 
 def families(statuses: Sequence[PluginStatus], changes: Counter[tuple[str, str]]) -> Iterator[Family]:
-    """The metrics of plugins. `changes` counts registrations by the plugin's type and what became of them."""
+    """The metrics of plugins. `changes` counts registrations by the plugin's type and result."""
     counts: Counter[tuple[str, str]] = Counter()
     for each in statuses:
         counts[each.plugin_type, each.state.value] += 1
@@ -181,7 +181,7 @@ class PluginEvents:
 
 
 class NodePlugins:
-    """The plugins of the folder that the settings name; nothing runs where they name none."""
+    """The plugins of the folder that the settings name; nothing runs if they name none."""
 
     def __init__(
         self, settings: AgentSettings, tell: Tell, change_log: ChangeLog, log: Logger, rng: random.Random
@@ -193,7 +193,7 @@ class NodePlugins:
         self.sizes = LoggedSizes(change_log)
         """Shared by the built-in back end and resizers."""
         self.catalogue: Catalogue | None = None
-        """The plugins that runners may ask; None where there are none."""
+        """The plugins that runners may ask; None if there are none."""
         self._manager: NodePluginManager | None = None
         self._resizer: ResizerOrBuiltIn | None = None
         if settings.plugins.directory is not None:

@@ -1,4 +1,4 @@
-"""Strategies in the daemon: their manager, what they are given (states, metrics, cgroups, evictions, Events), and their page.
+"""Strategies in the daemon: their manager, their tools (states, metrics, cgroups, evictions, Events), and their page.
 
 Their gates follow a file; the states of VMs follow the runners.
 """
@@ -146,10 +146,6 @@ def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
 CHECK_S: Final = 2.0
 
 
-def _gates(settings: AgentSettings) -> Mapping[str, bool]:
-    return settings.qos.feature_gates if settings.qos is not None else {}
-
-
 class GatesFile:
     """Gives the gates of the file at `path` to `switch`; those that the command line has `given` win."""
 
@@ -160,7 +156,9 @@ class GatesFile:
         switch: Callable[[Mapping[str, bool]], None],
         log: Logger,
     ) -> None:
-        self._file = WatchedFile(path, AgentSettings, _gates)
+        self._file = WatchedFile(
+            path, AgentSettings, lambda read: read.qos.feature_gates if read.qos is not None else {}
+        )
         self._given = dict(given)
         self._switch = switch
         self._log = log

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from agent.core import events
 from agent.core.model import Vm, VmKind
 from agent.core.policies.combined import Combined, PluginPolicy
-from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
+from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.ports import ExporterPeer, VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.load_files import LoadFiles
@@ -50,11 +50,8 @@ class PluginPolicies:
         except TimeoutError:
             return PluginAnswer(name, None, f"policy plugin {name}: no answer within {self._deadline_s:g} s")
         goal = checked(f"plugin {name}", said)
-        return PluginAnswer(name, goal, "; ".join(dict.fromkeys(_lacking(goal))))
-
-
-def _lacking(goal: Goal) -> list[str]:
-    return [each.reason for each in (goal.cpu, goal.memory) if each.units is None]
+        lacking = (each.reason for each in (goal.cpu, goal.memory) if each.units is None)
+        return PluginAnswer(name, goal, "; ".join(dict.fromkeys(lacking)))
 
 
 class MetricsFromPlugin:

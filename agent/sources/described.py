@@ -82,7 +82,7 @@ class NodeFacts:
     fixed: Fixed
     checks: Checks = field(default_factory=dict)
     policy_faults: Sequence[tuple[str, str]] = ()
-    """Namespaces with what is wrong with a ScalingPolicy there, which may be that of any pod."""
+    """Namespaces with the faults of a ScalingPolicy there, which may be that of any pod."""
 
 
 def room_of(node: Manifest) -> Resources:

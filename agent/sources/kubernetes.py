@@ -181,7 +181,7 @@ class KubernetesSource:
         return NodeFacts(room, self._informant, policies, self._fixed, self._checks.of_pods, faults)
 
     def _read_policies(self) -> tuple[tuple[ScalingPolicy, ...], tuple[tuple[str, str], ...]]:
-        """The ScalingPolicies, and the faults of those that cannot be read, each with its namespace. What was read of one last counts on."""
+        """The ScalingPolicies, and the faults of those that cannot be read, each with its namespace. The last good reading of one counts on."""
         before, self._policies = self._policies, {}
         faults: list[tuple[str, str]] = []
         for key, manifest in sorted(self._stores.policies.objects().items()):

@@ -1,6 +1,6 @@
 """The plugin manager: plugins that put a socket into a folder are registered, as with the kubelet (seed 003).
 
-The reconciler compares the desired world with the actual one, pass by pass, and gives what differs to the registrar.
+The reconciler compares the desired world with the actual one, pass by pass, and gives the differences to the registrar.
 """
 
 import asyncio
@@ -52,10 +52,6 @@ class AskedOperation:
     refusal: Refusal | None
 
 
-def _unheard(_: PluginStatus) -> None:
-    pass
-
-
 class PluginReconciler:
     """The worlds of plugins and the loop that brings them together. Everything runs in one event loop."""
 
@@ -68,7 +64,7 @@ class PluginReconciler:
         rng: random.Random,
         clock: Callable[[], float],
         limits: RegistrationLimits | None = None,
-        on_change: Callable[[PluginStatus], None] = _unheard,
+        on_change: Callable[[PluginStatus], None] = lambda _: None,
     ) -> None:
         """Changes of the desired world wake the loop. `handlers` by type of plugin; `clock` gives monotonic seconds; `on_change` is called after each change of a plugin's state."""
         worlds.desired.on_change = self.wake
@@ -193,7 +189,7 @@ class NodePluginManager:
         rng: random.Random,
         clock: Callable[[], float],
         limits: RegistrationLimits | None = None,
-        on_change: Callable[[PluginStatus], None] = _unheard,
+        on_change: Callable[[PluginStatus], None] = lambda _: None,
     ) -> None:
         """`handlers` by type of plugin; `clock` gives monotonic seconds; `on_change` is called after each change of a plugin's state."""
         desired = DesiredStateOfWorld(time.time_ns, lambda: str(uuid.uuid4()))

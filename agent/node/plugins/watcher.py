@@ -191,7 +191,9 @@ class SocketTree:
 
 def _keep(look: FolderLook, known: Sockets) -> None:
     """If not all could be seen, each known socket that was not met is looked at by itself."""
-    for path, identity in _not_met(look, known):
+    for path, identity in known.items():
+        if path in look.sockets:
+            continue
         try:
             found = socket_identity(path)
         except OSError as error:
@@ -200,10 +202,6 @@ def _keep(look: FolderLook, known: Sockets) -> None:
             found = identity
         if found is not None:
             look.sockets[path] = found
-
-
-def _not_met(look: FolderLook, known: Sockets) -> Iterator[tuple[str, SocketIdentity]]:
-    return ((path, identity) for path, identity in known.items() if path not in look.sockets)
 
 
 SETTLE_S: Final = 0.02

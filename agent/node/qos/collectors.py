@@ -289,7 +289,9 @@ class Collectors:
         found = {}
         for uid, group in groups.items():
             if uid not in self._pods:
-                self._pods[uid] = PodReader(group, self._clock, self._end_container)
+                self._pods[uid] = PodReader(
+                    group, self._clock, lambda container: self._cache.end("container_id", container)
+                )
             try:
                 found[uid] = self._collect_pod(uid, self._pods[uid], at_s)
             except OSError:  # the pod has gone since it was listed; if it is back, it is another one
@@ -308,9 +310,6 @@ class Collectors:
     def _end_pod(self, uid: str) -> None:
         self._pods.pop(uid).close()
         self._cache.end("pod_uid", uid)
-
-    def _end_container(self, container: str) -> None:
-        self._cache.end("container_id", container)
 
     def _add_pressure(self, batch: "_Batch") -> None:
         """A kernel without PSI has no such files, or does not let them be read."""

@@ -274,8 +274,7 @@ def _means(target: _Target, found: str, text: str) -> bool:
 
 
 def _outcome(target: _Target) -> WriteOutcome:
-    if target.outcome is None:
-        raise AssertionError(f"no step for {target.update}")
+    assert target.outcome is not None, f"no step for {target.update}"
     return target.outcome
 
 

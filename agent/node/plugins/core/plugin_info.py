@@ -89,7 +89,7 @@ class PluginState(enum.StrEnum):
     DISCOVERED = "discovered"
     """The socket is there, and nothing was asked yet."""
     CONNECTING = "connecting"
-    """The socket is dialled, the plugin asked what it is, and other sockets of its name are waited for."""
+    """The socket is dialled, the plugin asked for its name, and other sockets of its name are waited for."""
     VALIDATING = "validating"
     REGISTERING = "registering"
     NOTIFYING = "notifying"

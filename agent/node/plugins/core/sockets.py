@@ -178,8 +178,15 @@ class SocketTable:
         )
         missing = [each for each in self.there() if not (each.is_actual and each.is_in_place())]
         if len(ending) + len(missing) > STARTS:
-            due = [each for each in missing if not each.is_busy and not each.is_waiting(_uuid(each), now_s)]
-            missing = heapq.nsmallest(STARTS, due, key=lambda each: (_tries(each), -each.born))
+            # A socket in the place of another was not dialled yet.
+            due = [
+                each
+                for each in missing
+                if each.there is not None and not each.is_busy and not each.is_waiting(each.there.uuid, now_s)
+            ]
+            missing = heapq.nsmallest(
+                STARTS, due, key=lambda each: (each.tries if each.is_in_place() else 0, -each.born)
+            )
             missing.sort(key=lambda each: each.born)
         return ending + tuple(RegisterPlugin(each.there) for each in missing if each.there is not None)
 
@@ -278,12 +285,3 @@ class SocketTable:
             return
         socket.failures, socket.failed_at_s, socket.error = socket.failures + 1, now_s, error[:MAX_ERROR]
         socket.wait_s = RETRY.delay_s(socket.failures, 0.0) * (1 + JITTER * chance)
-
-
-def _uuid(socket: PluginSocket) -> str:
-    return "" if socket.there is None else socket.there.uuid
-
-
-def _tries(socket: PluginSocket) -> int:
-    """How often the socket that is there was dialled since it was registered last."""
-    return socket.tries if socket.is_in_place() else 0

@@ -61,10 +61,6 @@ class SocketPathError(ValueError):
         super().__init__("socket path is empty")
 
 
-def _unheard() -> None:
-    pass
-
-
 @dataclass(slots=True)
 class DesiredStateOfWorld:
     """The sockets that are there, and whose plugins should therefore be registered. The watcher of the registry's folder fills this.
@@ -74,7 +70,7 @@ class DesiredStateOfWorld:
 
     now_ns: Callable[[], int]
     new_uuid: Callable[[], str]
-    on_change: Callable[[], None] = _unheard
+    on_change: Callable[[], None] = lambda: None
     table: SocketTable = field(default_factory=SocketTable)
 
     def add_or_update_plugin(self, socket_path: str) -> None:

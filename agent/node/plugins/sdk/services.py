@@ -6,7 +6,7 @@ status with its text.
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import grpc.aio
@@ -95,19 +95,14 @@ _STALLS = ("some_avg10_percent", "some_avg60_percent", "full_avg10_percent", "fu
 
 
 def load_of(message: policy_v1_pb2.Load) -> VmLoad:
-    known: dict[str, Any] = {name: getattr(message, name) for name in _LOAD_FIGURES if _has(message, name)}
-    for name in ("cpu_pressure", "memory_pressure"):
-        if _has(message, name):
-            known[name] = _percent(getattr(message, name))
+    known = _known(message, _LOAD_FIGURES)
+    for name, stalls in _known(message, ("cpu_pressure", "memory_pressure")).items():
+        known[name] = StallPercent(**_known(stalls, _STALLS))
     return VmLoad(**known)
 
 
-def _percent(message: policy_v1_pb2.Pressure) -> StallPercent:
-    return StallPercent(**{name: getattr(message, name) for name in _STALLS if _has(message, name)})
-
-
-def _has(message: Message, name: str) -> bool:
-    return message.HasField(name)
+def _known(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
 
 
 def sizing_of(message: policy_v1_pb2.Sizing) -> VmSizing:

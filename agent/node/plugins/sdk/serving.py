@@ -1,4 +1,4 @@
-"""Serves a node plugin until the process is told to end: the whole of what an author starts."""
+"""Serves a node plugin until the process is told to end: all that an author starts."""
 
 import asyncio
 import os

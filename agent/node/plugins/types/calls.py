@@ -1,7 +1,7 @@
 """The calls to one plugin, and those to metrics sources and policies: each has a deadline, only so many are under way, and their outcomes are
 counted.
 
-A plugin may register again, on another socket or with a new server on the same one: calls under way end where they began, and
+A plugin may register again, on another socket or with a new server on the same one: calls under way end at the server that they began with, and
 later calls go to the new server. The agent's values as messages, and amounts of answers as values, are here for all types.
 """
 

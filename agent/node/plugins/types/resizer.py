@@ -96,7 +96,7 @@ class _PluginClock:
 @dataclass(slots=True)
 class _Standing:
     """The knowledge of one VM. `reach` is the size that it may come to: all that was seen or commanded since the last rest.
-    A command that was sent may be accepted until `open_until_s`; None where none can. `clock_id` tells the life of the plugin that
+    A command that was sent may be accepted until `open_until_s`; None if none can. `clock_id` tells the life of the plugin that
     gave `generation`; empty before the first fence."""
 
     generation: int = 0
