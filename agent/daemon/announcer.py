@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from agent.core.condition import Condition
 from agent.core.notices import (
@@ -29,6 +29,7 @@ from agent.daemon import evictor
 from agent.daemon.controllers import Controllers
 from agent.daemon.evictor import Evictor
 from agent.node.qos.core.states import PodState
+from agent.node.qos.evictor import Recorder
 from agent.runner.runner import Runner
 from agent.runner.runner_log import without_ids
 from agent.sources.described import Found
@@ -118,15 +119,6 @@ if TYPE_CHECKING:  # the client library is an extra
 
 LOOK_S: Final = 5.0
 NO_CHANGES: Final[Mapping[str, Sequence[AskedSizeChange]]] = MappingProxyType({})
-
-
-class Recorder(Protocol):
-    """Writes Events; never waits."""
-
-    def record(
-        self, regarding: Manifest, type_: Literal["Normal", "Warning"], reason: str, action: str, note: str
-    ) -> None:
-        """Tell of an object."""
 
 
 Find = Callable[[], Mapping[str, Found]]

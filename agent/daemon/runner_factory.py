@@ -54,25 +54,25 @@ class PluginPolicies:
         return PluginAnswer(name, goal, "; ".join(dict.fromkeys(lacking)))
 
 
+@dataclass(frozen=True, slots=True)
 class MetricsFromPlugin:
     """The load of one VM as a metrics plugin tells it; if the plugin fails, as the VM's exporter does. Implements
     `ExporterPeer`."""
 
-    def __init__(self, source: MetricsSource, name: str, exporter: ExporterPeer, deadline_s: float) -> None:
-        self._source = source
-        self._name = name
-        self._exporter = exporter
-        self._deadline_s = deadline_s
+    source: MetricsSource
+    name: str
+    exporter: ExporterPeer
+    deadline_s: float
 
     async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return events.MetricsRead(await self._source.read(vm), self._name)
+            async with asyncio.timeout(self.deadline_s):
+                return events.MetricsRead(await self.source.read(vm), self.name)
         except PluginError as error:
             why = str(error)
         except TimeoutError:
-            why = f"metrics plugin {self._name}: no answer within {self._deadline_s:g} s"
-        outcome = await self._exporter.read(vm, port)
+            why = f"metrics plugin {self.name}: no answer within {self.deadline_s:g} s"
+        outcome = await self.exporter.read(vm, port)
         if isinstance(outcome, events.MetricsRead):
             return replace(outcome, fault=f"{why}; the exporter is read instead")
         return replace(outcome, error=f"{why}; exporter: {outcome.error}")

@@ -3,6 +3,7 @@ node informant for the control groups of a pod. Every outcome of the first two i
 
 import random
 import time
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -26,24 +27,22 @@ def _told(answer: Answered) -> str:
     return f"status {answer.status}: {reason}" if reason else f"status {answer.status}"
 
 
+@dataclass(frozen=True, slots=True)
 class InformantLink:
     """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back; a path is added to it."""
 
-    def __init__(
-        self, client: HttpClient, url: str, serve_addr: str, deadline_s: float, rng: random.Random
-    ) -> None:
-        self._client = client
-        self._url = url
-        self._serve_addr = serve_addr
-        self._deadline_s = deadline_s
-        self._rng = rng
+    client: HttpClient
+    url: str
+    serve_addr: str
+    deadline_s: float
+    rng: random.Random
 
     def _desc(self, registration: UUID) -> wire.AgentDesc:
-        address = f"{self._serve_addr}/agents/{registration}"
+        address = f"{self.serve_addr}/agents/{registration}"
         return wire.AgentDesc(registration, address, INFORMANT_SPOKEN.min, INFORMANT_SPOKEN.max)
 
     async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
-        chance = self._rng.random()
+        chance = self.rng.random()
         outcome = await self._send("POST", "/register", self._desc(registration))
         if not isinstance(outcome, Answered):
             return events.RegisterFailed(outcome.message, chance)
@@ -61,7 +60,7 @@ class InformantLink:
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
         body = codec.encode(self._desc(registration))
-        _ = await self._client.call("DELETE", f"{self._url}/unregister", body=body, deadline_s=deadline_s)
+        _ = await self.client.call("DELETE", f"{self.url}/unregister", body=body, deadline_s=deadline_s)
 
     async def ask_downscale(
         self, amount: Resources
@@ -72,7 +71,7 @@ class InformantLink:
         try:
             result = codec.decode(wire.DownscaleResult, outcome.body)
         except RemoteProtocolError as error:
-            return events.InformantFailed(clean(str(error), _REASON_CHARS), False, self._rng.random())
+            return events.InformantFailed(clean(str(error), _REASON_CHARS), False, self.rng.random())
         if result.ok:
             return events.DownscaleApproved(amount)
         return events.DownscaleDenied(amount, clean(result.status, _REASON_CHARS))
@@ -84,14 +83,14 @@ class InformantLink:
         return events.UpscaleAnnounced(amount)
 
     async def _send(self, method: str, path: str, message: wire.Message) -> Outcome:
-        return await self._client.call(
-            method, f"{self._url}{path}", body=codec.encode(message), deadline_s=self._deadline_s
+        return await self.client.call(
+            method, f"{self.url}{path}", body=codec.encode(message), deadline_s=self.deadline_s
         )
 
     def _failure(self, outcome: Outcome) -> events.InformantFailed:
         if isinstance(outcome, Answered):
-            return events.InformantFailed(_told(outcome), outcome.status == 404, self._rng.random())
-        return events.InformantFailed(outcome.message, outcome.kind == "connect", self._rng.random())
+            return events.InformantFailed(_told(outcome), outcome.status == 404, self.rng.random())
+        return events.InformantFailed(outcome.message, outcome.kind == "connect", self.rng.random())
 
 
 _BUSY: Final = "cpu_busy_seconds_total"
@@ -113,41 +112,32 @@ _QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressu
 """Asks for the metrics that are needed: Parley's informant knows `for`, the published exporter `collect[]`."""
 
 
+@dataclass(frozen=True, slots=True)
 class ExporterLink:
     """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`."""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        host: str,
-        prefix: str,
-        deadline_s: float,
-        rng: random.Random,
-        *,
-        path: str = "",
-    ) -> None:
-        self._client = client
-        self._host = host
-        self._path = path.rstrip("/")
-        self._prefix = prefix
-        self._deadline_s = deadline_s
-        self._rng = rng
+    client: HttpClient
+    host: str
+    prefix: str
+    deadline_s: float
+    rng: random.Random
+    path: str = ""
 
     async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
         del vm  # it is the only one there
-        url = f"http://{self._host}:{port}{self._path}/metrics{_QUERY}"
-        outcome = await self._client.call("GET", url, deadline_s=self._deadline_s)
-        chance = self._rng.random()
+        url = f"http://{self.host}:{port}{self.path.rstrip('/')}/metrics{_QUERY}"
+        outcome = await self.client.call("GET", url, deadline_s=self.deadline_s)
+        chance = self.rng.random()
         if not isinstance(outcome, Answered):
             return events.MetricsFailed(outcome.message, outcome.kind == "connect", chance)
         if outcome.status != 200:
             return events.MetricsFailed(f"status {outcome.status}", False, chance)
         try:
-            metrics = exporter.read_metrics(outcome.body, self._prefix)
-            found = exporter.samples(outcome.body, tuple(self._prefix + name for name in _NAMES))
+            metrics = exporter.read_metrics(outcome.body, self.prefix)
+            found = exporter.samples(outcome.body, tuple(self.prefix + name for name in _NAMES))
         except RemoteProtocolError as error:
             return events.MetricsFailed(clean(str(error), 300), False, chance)
-        figures = {name: found.get(self._prefix + name) for name in _NAMES}
+        figures = {name: found.get(self.prefix + name) for name in _NAMES}
         return events.MetricsRead(
             Sample(
                 time.monotonic(),

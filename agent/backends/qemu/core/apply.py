@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 from agent.backends.qemu.core.machine import (
     Acknowledge,
+    CpuStep,
     DropMemoryBackend,
     EjectDimm,
     GuestAction,
@@ -13,8 +14,6 @@ from agent.backends.qemu.core.machine import (
     LookAtMachine,
     MachineLook,
     OrderOnline,
-    PlugCpu,
-    PlugDimm,
     RequestVirtioMem,
     Step,
     UnplugCpu,
@@ -156,22 +155,12 @@ def eject_refused(vm: QemuGuest, device: str, status: int, now_s: float, chance:
     return _with_eject(vm, device, status=status, retry_at_s=retry_at_s)
 
 
-def _is_of_cpus(step: Step) -> bool:
-    match step:
-        case PlugCpu() | UnplugCpu() | OrderOnline() | Acknowledge():
-            return True
-        case PlugDimm() | EjectDimm() | DropMemoryBackend() | RequestVirtioMem():
-            return False
-        case _:
-            assert_never(step)
-
-
 def _track_of(vm: QemuGuest, step: Step) -> StepTrack:
-    return vm.cpu if _is_of_cpus(step) else vm.memory
+    return vm.cpu if isinstance(step, CpuStep) else vm.memory
 
 
 def _with_track(vm: QemuGuest, step: Step, track: StepTrack) -> QemuGuest:
-    return replace(vm, cpu=track) if _is_of_cpus(step) else replace(vm, memory=track)
+    return replace(vm, cpu=track) if isinstance(step, CpuStep) else replace(vm, memory=track)
 
 
 def _failed(vm: QemuGuest, step: Step, error: str, now_s: float, chance: float) -> QemuGuest:
