@@ -22,11 +22,10 @@ from agent.daemon.settings import AgentSettings
 from agent.node.qos.client import RunMarks, StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
-from agent.node.qos.core.actions import DecisionRecord
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.manager import QosManager, StrategyStatus
+from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.states_informer import StateCallbacks, States
@@ -44,11 +43,7 @@ from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Supervisor
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol.agent_pages import (
-    CollectorsShown,
-    GroupWrite,
     StrategiesShown,
-    StrategyCallback,
-    StrategyDecisionShown,
     StrategyShown,
 )
 from protocol.quantities import QuantityError
@@ -64,71 +59,20 @@ def nothing(node: str) -> bytes:
     return msgspec.json.encode(StrategiesShown(node=node, enabled=False, strategies=()))
 
 
-def document(
-    node: str,
-    statuses: Sequence[StrategyStatus],
-    callbacks: tuple[StrategyCallback, ...],
-    writes: tuple[GroupWrite, ...],
-    collected: CollectorsShown,
-    now_s: float,
-) -> bytes:
-    """The whole of `/v1/qos`. `now_s` is the moment of the same clock as the decisions' times."""
-    return msgspec.json.encode(
-        StrategiesShown(
-            node=node,
-            enabled=True,
-            strategies=tuple(_strategy(each, now_s) for each in statuses),
-            callbacks=callbacks,
-            writes=writes,
-            collectors=collected,
-        )
-    )
-
-
-def _strategy(status: StrategyStatus, now_s: float) -> StrategyShown:
-    counts: dict[str, dict[str, int]] = {}
-    for (action, result), count in sorted(status.counts.items()):
-        counts.setdefault(action, {})[result] = count
-    return StrategyShown(
-        name=status.name,
-        stage=status.stage.value,
-        enabled=status.is_enabled,
-        recommend_only=status.recommends_only,
-        state=status.state.value,
-        since_seconds=round(status.state_s, 1),
-        restarts=status.restarts,
-        last_error=status.last_error or None,
-        counts=counts,
-        decisions=tuple(_decision(each, now_s) for each in status.decisions),
-    )
-
-
-def _decision(record: DecisionRecord, now_s: float) -> StrategyDecisionShown:
-    decision = record.decision
-    return StrategyDecisionShown(
-        seconds_ago=round(max(now_s - record.at_s, 0.0), 1),
-        rounds=record.rounds,
-        action=decision.is_action,
-        reason=decision.reason,
-        message=decision.message,
-        inputs={name: round(value, 6) for name, value in sorted(decision.inputs.items())},
-    )
-
-
-def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
+def families(strategies: Sequence[StrategyShown]) -> Iterator[Family]:
     yield Family(
         "gauge",
         "parley_agent_strategies",
         "Whether the strategy's gate is on (1) or off (0), by the state in which the strategy is",
         ("strategy", "state"),
-        tuple(((each.name, each.state.value), float(each.is_enabled)) for each in statuses),
+        tuple(((each.name, each.state), float(each.enabled)) for each in strategies),
     )
     yield Family(
         "counter",
         "parley_agent_strategy_restarts",
         "Restarts of strategies that failed",
         ("strategy",),
-        tuple(((each.name,), float(each.restarts)) for each in statuses),
+        tuple(((each.name,), float(each.restarts)) for each in strategies),
     )
     yield Family(
         "counter",
@@ -136,9 +80,10 @@ def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
         "Decisions of strategies by reason; their writes, evictions and Events by result",
         ("strategy", "action", "result"),
         tuple(
-            ((each.name, *labels), float(count))
-            for each in statuses
-            for labels, count in sorted(each.counts.items())
+            ((each.name, action, result), float(count))
+            for each in strategies
+            for action, results in each.counts.items()
+            for result, count in results.items()
         ),
     )
 
@@ -353,13 +298,15 @@ class NodeStrategies:
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
     def document(self) -> bytes:
-        return document(
-            self._node,
-            self._manager.statuses(),
-            self._manager.callbacks(),
-            self._executor.last_writes(),
-            self._collectors.figures,
-            time.monotonic(),
+        return msgspec.json.encode(
+            StrategiesShown(
+                node=self._node,
+                enabled=True,
+                strategies=self._manager.statuses(),
+                callbacks=self._manager.callbacks(),
+                writes=self._executor.last_writes(),
+                collectors=self._collectors.figures,
+            )
         )
 
     def families(self) -> Iterator[Family]:

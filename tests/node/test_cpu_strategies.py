@@ -94,7 +94,7 @@ async def test_best_effort_is_held_back_while_others_are_busy_and_freed_afterwar
         await shown("best effort held back", held)
         (status,) = (each for each in manager.statuses() if each.name == "CPUSuppress")
         assert status.state == "running", status
-        assert any(each.decision.is_action for each in status.decisions), status
+        assert any(each.action for each in status.decisions), status
     assert quota_us(root) is None
     assert quota_us(inside) is None
 

@@ -6,7 +6,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from agent.node.qos.client import ActingClient, RecommendingClient, StrategyJournal, StrategyPorts
@@ -14,14 +13,14 @@ from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.actions import (
     DecisionRecord,
 )
-from agent.node.qos.core.gates import FeatureGates, FeatureStage
-from agent.node.qos.core.lifecycle import Lifecycle, LifecycleSignal, LifecycleTiming, StrategyState
+from agent.node.qos.core.gates import FeatureGates
+from agent.node.qos.core.lifecycle import Lifecycle, LifecycleSignal, LifecycleTiming
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
 from agent.node.qos.states_informer import States
 from hosting.logs import Logger
 from hosting.settings import FaultsError
-from protocol.agent_pages import StrategyCallback
+from protocol.agent_pages import StrategyCallback, StrategyDecisionShown, StrategyShown
 
 LOOK_S: Final = 1.0
 """How often calls that do not return are looked for."""
@@ -33,26 +32,6 @@ _TIMING: Final = LifecycleTiming()
 
 class StatesNotSyncedError(Exception):
     """Some kinds of states were not published in time; the text names them."""
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyStatus:
-    """One strategy, whether it is enabled or not."""
-
-    name: str
-    stage: FeatureStage
-    is_enabled: bool
-    recommends_only: bool
-    state: StrategyState
-    state_s: float
-    """For how long the state has been so."""
-    restarts: int
-    last_error: str
-    """The last error that the plugin raised, or the reason why it cannot be enabled."""
-    counts: Mapping[tuple[str, str], int]
-    """By action (`write`, `evict`, `event`, `decision`) and result; of decisions the result is the reason."""
-    decisions: tuple[DecisionRecord, ...]
-    """The last 16, the newest last; their times are monotonic."""
 
 
 class QosManager:
@@ -122,29 +101,32 @@ class QosManager:
         if self._is_running:
             start_plugins(self._hosts, self._config.gates)
 
-    def statuses(self) -> tuple[StrategyStatus, ...]:
-        """Every strategy, in the order of registration."""
+    def statuses(self) -> tuple[StrategyShown, ...]:
+        """Every strategy, whether it is enabled or not, in the order of registration. The last error of one that cannot be enabled is why."""
         now_s = time.monotonic()
         return tuple(self._status(name, now_s) for name in self._journals)
 
     def callbacks(self) -> tuple[StrategyCallback, ...]:
         return self._states.callbacks.statuses()
 
-    def _status(self, name: str, now_s: float) -> StrategyStatus:
+    def _status(self, name: str, now_s: float) -> StrategyShown:
         extension = next(each for each in self._config.extensions if each.name == name)
         host, journal = self._hosts.get(name), self._journals[name]
         life = host.life if host is not None else Lifecycle(since_s=self._made_s, last_error=extension.error)
-        return StrategyStatus(
+        counts: dict[str, dict[str, int]] = {}
+        for (action, result), count in sorted(journal.counts().items()):
+            counts.setdefault(action, {})[result] = count
+        return StrategyShown(
             name=name,
-            stage=extension.spec.stage,
-            is_enabled=self._config.gates.enabled(name),
-            recommends_only=name in self._config.recommend_only,
-            state=life.state,
-            state_s=max(now_s - life.since_s, 0.0),
+            stage=extension.spec.stage.value,
+            enabled=self._config.gates.enabled(name),
+            recommend_only=name in self._config.recommend_only,
+            state=life.state.value,
+            since_seconds=round(max(now_s - life.since_s, 0.0), 1),
             restarts=life.restarts,
-            last_error=life.last_error,
-            counts=journal.counts(),
-            decisions=journal.records,
+            last_error=life.last_error or None,
+            counts=counts,
+            decisions=tuple(_shown(each, now_s) for each in journal.records),
         )
 
     def _client(self, name: str, stop: ThreadStop) -> NodeClient:
@@ -176,6 +158,18 @@ class QosManager:
                     await self._changed.wait()
         except TimeoutError:
             self._log.warning("strategies have not ended in time")
+
+
+def _shown(record: DecisionRecord, now_s: float) -> StrategyDecisionShown:
+    decision = record.decision
+    return StrategyDecisionShown(
+        seconds_ago=round(max(now_s - record.at_s, 0.0), 1),
+        rounds=record.rounds,
+        action=decision.is_action,
+        reason=decision.reason,
+        message=decision.message,
+        inputs={name: round(value, 6) for name, value in sorted(decision.inputs.items())},
+    )
 
 
 def setup_plugins(

@@ -15,10 +15,6 @@ from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import CallFigures, PluginStatus
-from agent.node.qos.core.actions import DecisionRecord, StrategyDecision
-from agent.node.qos.core.gates import FeatureStage
-from agent.node.qos.core.lifecycle import StrategyState
-from agent.node.qos.manager import StrategyStatus
 from agent.program import main
 from protocol.agent_pages import (
     CollectorsShown,
@@ -26,6 +22,8 @@ from protocol.agent_pages import (
     NodePluginsShown,
     StrategiesShown,
     StrategyCallback,
+    StrategyDecisionShown,
+    StrategyShown,
     read,
 )
 from protocol.explaining import Document
@@ -44,39 +42,55 @@ PLUGINS = (
     ),
     PluginStatus("/run/p/b.sock", PluginState.FAILED, 3.0, last_error="no\nanswer", retry_in_s=7.6),
 )
-DECISION = StrategyDecision("held-back", "2 CPUs are left", {"share": 0.25}, is_action=True)
 STRATEGIES = (
-    StrategyStatus(
-        "CPUSuppress",
-        FeatureStage.ALPHA,
-        True,
-        True,
-        StrategyState.RUNNING,
-        130.0,
-        0,
-        "",
-        {("write", "recommended"): 4, ("decision", "held-back"): 4},
-        (DecisionRecord(DECISION, 90.0, 95.0, rounds=4),),
-    ),
-    StrategyStatus(
-        "MemoryEvict",
-        FeatureStage.ALPHA,
-        True,
-        False,
-        StrategyState.RUNNING,
-        130.0,
-        0,
-        "",
-        {},
-        (
-            DecisionRecord(
-                StrategyDecision("evicted", "d/a evicted, for MemoryEvict", is_action=True), 39.0, 39.0
+    StrategyShown(
+        name="CPUSuppress",
+        stage="ALPHA",
+        enabled=True,
+        recommend_only=True,
+        state="running",
+        since_seconds=130.0,
+        counts={"decision": {"held-back": 4}, "write": {"recommended": 4}},
+        decisions=(
+            StrategyDecisionShown(
+                seconds_ago=5.0,
+                rounds=4,
+                action=True,
+                reason="held-back",
+                message="2 CPUs are left",
+                inputs={"share": 0.25},
             ),
-            DecisionRecord(StrategyDecision("no-pressure", "memory in use 60 %"), 41.0, 99.0, rounds=59),
         ),
     ),
-    StrategyStatus(
-        "Mine", FeatureStage.ALPHA, True, False, StrategyState.BACKING_OFF, 1.0, 2, "oh no", {}, ()
+    StrategyShown(
+        name="MemoryEvict",
+        stage="ALPHA",
+        enabled=True,
+        recommend_only=False,
+        state="running",
+        since_seconds=130.0,
+        decisions=(
+            StrategyDecisionShown(
+                seconds_ago=61.0,
+                rounds=1,
+                action=True,
+                reason="evicted",
+                message="d/a evicted, for MemoryEvict",
+            ),
+            StrategyDecisionShown(
+                seconds_ago=1.0, rounds=59, action=False, reason="no-pressure", message="memory in use 60 %"
+            ),
+        ),
+    ),
+    StrategyShown(
+        name="Mine",
+        stage="ALPHA",
+        enabled=True,
+        recommend_only=False,
+        state="backing-off",
+        since_seconds=1.0,
+        restarts=2,
+        last_error="oh no",
     ),
 )
 CALLBACKS = (
@@ -87,8 +101,15 @@ CALLBACKS = (
 WRITES = (GroupWrite(group="kubepods", resource="cpu-shares", value=2, strategy="CPUSuppress"),)
 PAGES = {
     "plugins": node_plugins.document("n1", "/run/p", PLUGINS),
-    "qos": qos.document(
-        "n1", STRATEGIES, CALLBACKS, WRITES, CollectorsShown(rounds=3, round_seconds=0.0, pods=0), 100.0
+    "qos": msgspec.json.encode(
+        StrategiesShown(
+            node="n1",
+            enabled=True,
+            strategies=STRATEGIES,
+            callbacks=CALLBACKS,
+            writes=WRITES,
+            collectors=CollectorsShown(rounds=3, round_seconds=0.0, pods=0),
+        )
     ),
 }
 
