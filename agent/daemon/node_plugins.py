@@ -26,7 +26,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.supervisor import Supervisor
-from protocol.agent_pages import NodePluginShown, NodePluginsShown, PluginCallCounts
+from protocol.agent_pages import NodePluginShown, NodePluginsShown
 from protocol.texts import clean
 
 if TYPE_CHECKING:  # gRPC is an extra
@@ -55,7 +55,6 @@ def document(node: str, directory: str | None, statuses: Sequence[PluginStatus])
 
 
 def _plugin(status: PluginStatus) -> NodePluginShown:
-    figures = status.figures
     return NodePluginShown(
         type=status.plugin_type or None,
         name=status.name or None,
@@ -66,14 +65,7 @@ def _plugin(status: PluginStatus) -> NodePluginShown:
         versions=tuple(status.versions),
         last_error=status.last_error or None,
         retry_in_seconds=None if status.retry_in_s is None else round(status.retry_in_s, 1),
-        calls=PluginCallCounts(
-            made=figures.calls,
-            failed=figures.failures,
-            timed_out=figures.timeouts,
-            turned_away=figures.turned_away,
-            in_flight=figures.in_flight,
-            last_error=figures.last_error or None,
-        ),
+        calls=status.figures,
     )
 
 
@@ -113,11 +105,11 @@ def _calls(statuses: Sequence[PluginStatus]) -> Iterator[tuple[tuple[str, ...], 
         if each.state is not PluginState.REGISTERED:
             continue
         figures = each.figures
-        done = figures.calls - figures.failures - figures.in_flight
+        done = figures.made - figures.failed - figures.in_flight
         for result, count in (
             ("answered", max(done, 0)),
-            ("failed", figures.failures - figures.timeouts),
-            ("timed-out", figures.timeouts),
+            ("failed", figures.failed - figures.timed_out),
+            ("timed-out", figures.timed_out),
             ("turned-away", figures.turned_away),
         ):
             yield (each.plugin_type, each.name, result), float(count)

@@ -177,8 +177,8 @@ async def test_an_answer_that_is_none_is_an_error_of_the_plugin(
             await source.read(VM)
         assert (await source.read(VM)).load1 == 1.0
         figures = made.figures("MetricsSource", "p")
-        assert (figures.calls, figures.failures, figures.in_flight) == (2, 1, 0)
-        assert len(figures.last_error) < 1200
+        assert (figures.made, figures.failed, figures.in_flight) == (2, 1, 0)
+        assert len(figures.last_error or "") < 1200
 
 
 async def test_a_plugin_that_hangs_costs_its_own_callers_their_deadline(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ async def test_a_plugin_that_hangs_costs_its_own_callers_their_deadline(tmp_path
         assert told.count("MetricsSource p: no answer within 0.3 s") == 3
         assert told.count("MetricsSource p has 3 calls under way, and no more are made at once") == 5
         figures = made.figures("MetricsSource", "p")
-        assert (figures.calls, figures.timeouts, figures.turned_away) == (3, 3, 5)
+        assert (figures.made, figures.timed_out, figures.turned_away) == (3, 3, 5)
 
 
 async def test_who_answers_under_another_name_is_not_registered(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from agent.core.model import Sample, Vm
 from agent.core.policies.values import Goal, Load, Sizing
 from agent.core.ports import VmBackend
 from agent.node.plugins.core.plugin_info import PluginState
+from protocol.agent_pages import PluginCallCounts
 from protocol.texts import clean
 
 MAX_TEXT: Final = 1024
@@ -99,19 +100,6 @@ class AnswerCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class CallFigures:
-    """The calls to one plugin of our own types since its registration. Timeouts are failures as well."""
-
-    calls: int = 0
-    failures: int = 0
-    timeouts: int = 0
-    in_flight: int = 0
-    turned_away: int = 0
-    """Calls that were not made, because too many were under way."""
-    last_error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class PluginStatus:
     """One socket of the registry, and the plugin behind it as far as that is known.
 
@@ -127,7 +115,8 @@ class PluginStatus:
     versions: tuple[str, ...] = ()
     last_error: str = ""
     retry_in_s: float | None = None
-    figures: CallFigures = field(default_factory=CallFigures)
+    figures: PluginCallCounts = field(default_factory=PluginCallCounts)
+    """Timeouts are among the failures."""
 
 
 class PluginError(Exception):

@@ -14,12 +14,13 @@ from agent.daemon import node_plugins, qos
 from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
 from agent.node.plugins.core.plugin_info import PluginState
-from agent.node.plugins.ports import CallFigures, PluginStatus
+from agent.node.plugins.ports import PluginStatus
 from agent.program import main
 from protocol.agent_pages import (
     CollectorsShown,
     GroupWrite,
     NodePluginsShown,
+    PluginCallCounts,
     StrategiesShown,
     StrategyCallback,
     StrategyDecisionShown,
@@ -38,7 +39,9 @@ PLUGINS = (
         "load",
         "/run/p/a.sock",
         ("v1",),
-        figures=CallFigures(9, 1, 2, 0, 3, "it lied"),
+        figures=PluginCallCounts(
+            made=9, failed=1, timed_out=2, in_flight=0, turned_away=3, last_error="it lied"
+        ),
     ),
     PluginStatus("/run/p/b.sock", PluginState.FAILED, 3.0, last_error="no\nanswer", retry_in_s=7.6),
 )

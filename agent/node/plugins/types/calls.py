@@ -9,11 +9,12 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
 import grpc.aio
+from msgspec.structs import replace
 
 from agent.core.model import Sample, Stalls, Vm
 from agent.core.policies.values import (
@@ -31,13 +32,13 @@ from agent.node.plugins.plugin_connection import UnixChannel
 from agent.node.plugins.ports import (
     AnswerCheck,
     AnswerError,
-    CallFigures,
     PluginAwayError,
     PluginError,
     plain,
 )
 from agent.node.plugins.proto import metricssource_v1_pb2, policy_v1_pb2
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
+from protocol.agent_pages import PluginCallCounts
 from protocol.texts import clean
 from protocol.values import MAX_MEMORY_BYTES, Resources
 
@@ -115,14 +116,14 @@ class PluginCalls(Generic[S]):
         self._own = own
         self._link: PluginLink[S] | None = None
         self._in_flight = 0
-        self._figures = CallFigures()
+        self._figures = PluginCallCounts()
 
     @property
     def endpoint(self) -> str | None:
         """The socket of the plugin; None while the plugin is not registered."""
         return None if self._link is None else self._link.endpoint
 
-    def figures(self) -> CallFigures:
+    def figures(self) -> PluginCallCounts:
         """The calls since the plugin has registered last, and those that are under way."""
         return replace(self._figures, in_flight=self._in_flight)
 
@@ -130,7 +131,7 @@ class PluginCalls(Generic[S]):
         """Make later calls over this connection; None for the end of the registration."""
         before, self._link = self._link, link
         if link is not None:
-            self._figures = CallFigures()
+            self._figures = PluginCallCounts()
         if before is not None:
             self._own(self._ended(before), f"calls to {self} end")
 
@@ -153,7 +154,7 @@ class PluginCalls(Generic[S]):
             self._figures = replace(self._figures, turned_away=self._figures.turned_away + 1)
             raise PluginError(f"{self} has {self._in_flight} calls under way, and no more are made at once")
         timeout_s = self.limits.call_deadline_s if deadline_s is None else deadline_s
-        self._figures = replace(self._figures, calls=self._figures.calls + 1)
+        self._figures = replace(self._figures, made=self._figures.made + 1)
         self._in_flight += 1
         try:
             return read(message(await method(link.stub)(request, timeout=timeout_s)))
@@ -175,7 +176,7 @@ class PluginCalls(Generic[S]):
     def _failed(self, text: str, *, is_late: bool = False) -> PluginError:
         now = self._figures
         self._figures = replace(
-            now, failures=now.failures + 1, timeouts=now.timeouts + is_late, last_error=text
+            now, failed=now.failed + 1, timed_out=now.timed_out + is_late, last_error=text or None
         )
         return PluginError(f"{self}: {text}")
 

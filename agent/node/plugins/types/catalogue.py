@@ -12,7 +12,7 @@ import grpc.aio
 
 from agent.node.plugins.core.plugin_info import PluginHandler
 from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES, UnixChannel
-from agent.node.plugins.ports import AnswerCheck, AnswerError, CallFigures, PluginError
+from agent.node.plugins.ports import AnswerCheck, AnswerError, PluginError
 from agent.node.plugins.proto import metricssource_v1_pb2, policy_v1_pb2, resizer_v1_pb2
 from agent.node.plugins.proto.metricssource_v1_pb2_grpc import MetricsSourceStub
 from agent.node.plugins.proto.policy_v1_pb2_grpc import PolicyStub
@@ -27,6 +27,7 @@ from agent.node.plugins.types.calls import (
     status_text,
 )
 from agent.node.plugins.types.resizer import NoSizeLog, ResizerClient, SizeLog
+from protocol.agent_pages import PluginCallCounts
 
 VERSION: Final = "v1"
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
@@ -204,10 +205,10 @@ class Catalogue:
         client = self._client(plugin_type, name)
         return client is not None and client.calls.endpoint is not None
 
-    def figures(self, plugin_type: str, name: str) -> CallFigures:
+    def figures(self, plugin_type: str, name: str) -> PluginCallCounts:
         """The calls to a plugin since it has registered last; zeros for a plugin that nobody knows."""
         client = self._client(plugin_type, name)
-        return CallFigures() if client is None else client.calls.figures()
+        return PluginCallCounts() if client is None else client.calls.figures()
 
     def handlers(self) -> Mapping[str, PluginHandler]:
         return {METRICS_SOURCE: self._metrics_sources, POLICY: self._policies, RESIZER: self._resizers}
