@@ -25,6 +25,8 @@ MAX_TEXT: Final = 200
 """Characters of one text among the fields."""
 MAX_ITEMS: Final = 8
 """Items of one list among the fields."""
+_KEYS: Final = ("seq", "goal", "size", "target", "permit", "reason", "resource", "message", "retry_after_s")
+"""The keys of each line of a decision; those that do not apply are null."""
 _LEFT_OUT: Final = {"registration", "chance", "sent_s", "begun_s", "at_s", "not_after_s"}
 _ID_NAME: Final = re.compile(r"(?:Ui|I)d$")
 """The end of a name that is written in capitals here, as in the published messages: `agentID`, `podUID`."""
@@ -174,36 +176,18 @@ class RunnerLog:
             could_not=True,
         )
 
-    def _write(  # noqa: PLR0913 - the keys of a line
+    def _write(
         self,
         event: str,
         state: RunnerState,
         *,
-        seq: int | None = None,
-        goal: Resources | None = None,
-        target: Resources | None = None,
-        permit: Resources | None = None,
-        reason: str | None = None,
-        resource: str | None = None,
-        message: str | None = None,
-        retry_after_s: float | None = None,
         could_not: bool = False,
+        **told: Resources | str | float | None,
     ) -> None:
-        """One line of a decision; keys that do not apply are null."""
         look = state.backend.observation
+        told["size"] = look.size if look is not None else None
         write = self._log.warning if could_not else self._log.info
-        write(
-            event,
-            seq=seq,
-            goal=_text(goal),
-            size=_text(look.size) if look is not None else None,
-            target=_text(target),
-            permit=_text(permit),
-            reason=reason,
-            resource=resource,
-            message=message,
-            retry_after_s=retry_after_s,
-        )
+        write(event, **{key: _written(told.get(key)) for key in _KEYS})
 
     def _trouble(self, before: RunnerState, after: RunnerState) -> None:
         faults = {
@@ -221,8 +205,8 @@ class RunnerLog:
             self._log.info("informant", phase=phase.value)
 
 
-def _text(amount: Resources | None) -> str | None:
-    return str(amount) if amount is not None else None
+def _written(value: Resources | str | float | None) -> str | float | None:
+    return str(value) if isinstance(value, Resources) else value
 
 
 def _binding(reasons: tuple[Reason, ...], state: RunnerState) -> list[Reason]:
