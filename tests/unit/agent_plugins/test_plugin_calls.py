@@ -15,7 +15,6 @@ from agent.node.plugins.proto import resizer_v1_pb2 as wire
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.types.catalogue import TypeHandler
 from agent.node.plugins.types.resizer import (
-    NoSizeLog,
     ResizerAnewError,
     ResizerAwayError,
     ResizerClient,
@@ -23,6 +22,7 @@ from agent.node.plugins.types.resizer import (
 )
 from protocol.agent_pages import PluginCallCounts
 from tests.support.amounts import cu
+from tests.support.plugin_registry import NoSizeLog
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.agent.driver import VM
 

@@ -26,7 +26,7 @@ from agent.node.plugins.types.calls import (
     message,
     status_text,
 )
-from agent.node.plugins.types.resizer import NoSizeLog, ResizerClient, SizeLog
+from agent.node.plugins.types.resizer import ResizerClient, SizeLog
 from protocol.agent_pages import PluginCallCounts
 
 VERSION: Final = "v1"
@@ -155,7 +155,7 @@ class Catalogue:
         self,
         limits: PluginLimits = PluginLimits(),  # noqa: B008 - a frozen value
         *,
-        sizes: SizeLog = NoSizeLog(),  # noqa: B008 - it has no state
+        sizes: SizeLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits

@@ -68,22 +68,6 @@ class SizeLog(Protocol):
         """The result of the look of that number."""
 
 
-class NoSizeLog:
-    """Logs nothing: for callers without a change log."""
-
-    def begin(self) -> int:
-        return 0
-
-    def commanding(self, vm: str, target: Resources) -> None:
-        """Nothing."""
-
-    def settled(self, vm: str) -> None:
-        """Nothing."""
-
-    def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
-        """Nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class _PluginClock:
     """The plugin's clock, and our moment at which the reading had been received."""
