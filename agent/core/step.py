@@ -18,6 +18,61 @@ from agent.core.state import NO_DENIALS, BackendState, Mending, ResizeFaults, Ru
 from agent.core.timing import Timing
 
 
+@dataclass(frozen=True, slots=True)
+class Transition:
+    event: events.Event
+    before: RunnerState
+    after: RunnerState
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStep:
+    """The result of a step. `started` are the actions to perform now, `plan.wake_at_s` is when the next step is due.
+
+    `transitions` are the events that were applied, in order: those of the inbox, then `started`.
+    """
+
+    state: RunnerState
+    plan: Plan
+    started: tuple[events.Started, ...]
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerCore:
+    """The constant parts of the steps of one runner. `new_id` makes the ID of a registration."""
+
+    timing: Timing
+    policy: Combined
+    new_id: Callable[[], UUID]
+
+    def step(self, state: RunnerState, inbox: Iterable[events.Event], now_s: float) -> RunnerStep:
+        """Apply the events, and decide the next actions.
+
+        Once another agent owns the VM, later events mean nothing, and nothing is started.
+        """
+        transitions: list[Transition] = []
+        for event in inbox:
+            if state.superseded_at_ms is None:
+                state = self._apply(state, event, now_s, transitions)
+        state = lapse(state, now_s, self.timing)
+        planned = plan(state, now_s, self.timing)
+        started = tuple(self._started(action) for action in planned.actions)
+        for event in started:
+            state = self._apply(state, event, now_s, transitions)
+        return RunnerStep(state, planned, started, tuple(transitions))
+
+    def _apply(
+        self, state: RunnerState, event: events.Event, now_s: float, transitions: list[Transition]
+    ) -> RunnerState:
+        after = apply(state, event, now_s, self.timing, self.policy)
+        transitions.append(Transition(event, state, after))
+        return after
+
+    def _started(self, action: events.Action) -> events.Started:
+        return events.Started(action, self.new_id() if isinstance(action, events.Register) else None)
+
+
 def apply(
     state: RunnerState, event: events.Event, now_s: float, timing: Timing, policy: Combined
 ) -> RunnerState:
@@ -311,58 +366,3 @@ def _check(state: RunnerState) -> None:
         "a request below what is in use"
     )
     assert state.backend.sent is None or state.backend.is_fenced, "a resize before the fence"
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    event: events.Event
-    before: RunnerState
-    after: RunnerState
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerStep:
-    """The result of a step. `started` are the actions to perform now, `plan.wake_at_s` is when the next step is due.
-
-    `transitions` are the events that were applied, in order: those of the inbox, then `started`.
-    """
-
-    state: RunnerState
-    plan: Plan
-    started: tuple[events.Started, ...]
-    transitions: tuple[Transition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerCore:
-    """The constant parts of the steps of one runner. `new_id` makes the ID of a registration."""
-
-    timing: Timing
-    policy: Combined
-    new_id: Callable[[], UUID]
-
-    def step(self, state: RunnerState, inbox: Iterable[events.Event], now_s: float) -> RunnerStep:
-        """Apply the events, and decide the next actions.
-
-        Once another agent owns the VM, later events mean nothing, and nothing is started.
-        """
-        transitions: list[Transition] = []
-        for event in inbox:
-            if state.superseded_at_ms is None:
-                state = self._apply(state, event, now_s, transitions)
-        state = lapse(state, now_s, self.timing)
-        planned = plan(state, now_s, self.timing)
-        started = tuple(self._started(action) for action in planned.actions)
-        for event in started:
-            state = self._apply(state, event, now_s, transitions)
-        return RunnerStep(state, planned, started, tuple(transitions))
-
-    def _apply(
-        self, state: RunnerState, event: events.Event, now_s: float, transitions: list[Transition]
-    ) -> RunnerState:
-        after = apply(state, event, now_s, self.timing, self.policy)
-        transitions.append(Transition(event, state, after))
-        return after
-
-    def _started(self, action: events.Action) -> events.Started:
-        return events.Started(action, self.new_id() if isinstance(action, events.Register) else None)
