@@ -8,6 +8,7 @@ known is made void by the next look, which raises the number first, however late
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.backends.change_log import LoggedSizes
@@ -37,22 +38,16 @@ MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
 _MARK_PATH: Final = f"/metadata/annotations/{FENCE.replace('/', '~1')}"
 
 
+@dataclass(eq=False, slots=True)
 class NeonVmBackend:
     """The `VmBackend` port over VirtualMachine objects."""
 
-    def __init__(
-        self,
-        api: KubernetesApi,
-        sizes: LoggedSizes,
-        clock: Callable[[], float] = time.monotonic,
-        unix_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._api = api
-        self._sizes = sizes
-        self._clock = clock
-        self._unix_clock = unix_clock
-        self._unresolved: dict[str, Mark] = {}
-        """VMs with a command whose outcome is not known, and the mark that the command rests on."""
+    api: KubernetesApi
+    sizes: LoggedSizes
+    clock: Callable[[], float] = time.monotonic
+    unix_clock: Callable[[], float] = time.time
+    _unresolved: dict[str, Mark] = field(default_factory=dict, init=False)
+    """VMs with a command whose outcome is not known, and the mark that the command rests on."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -62,7 +57,7 @@ class NeonVmBackend:
     async def fence(self, vm: Vm) -> Fencing:
         for _ in range(ATTEMPTS):
             manifest, _ = await self._read(vm)
-            mark = Mark.after(Mark.of(manifest), self._unix_clock())
+            mark = Mark.after(Mark.of(manifest), self.unix_clock())
             marked = await self._write_mark(vm, manifest, mark)
             if marked is not None:
                 self._resolved(vm)
@@ -72,16 +67,16 @@ class NeonVmBackend:
 
     async def observe(self, vm: Vm) -> Observation:
         """Read the object, after all commands that are still on their way were made void."""
-        begun_s, number = self._clock(), self._sizes.begin()
+        begun_s, number = self.clock(), self.sizes.begin()
         manifest, machine = await self._read(vm)
         rests_on = self._unresolved.get(vm.name)
         if rests_on is not None:
-            begun_s = self._clock()
+            begun_s = self.clock()
             manifest, machine = await self._make_void(vm, manifest, rests_on)
-            number = self._sizes.begin()
+            number = self.sizes.begin()
         if machine.size is None:
             raise BackendError(f"the VM has no size yet, it is {machine.phase or 'not started'}")
-        self._sizes.seen(vm.name, machine.size, machine.target, number)
+        self.sizes.seen(vm.name, machine.size, machine.target, number)
         return Observation(machine.size, machine.target, begun_s)
 
     async def resize(
@@ -95,12 +90,12 @@ class NeonVmBackend:
             return
         if machine.target != seen:
             raise other_target(machine.target, seen)
-        check_moment(self._clock(), not_after_s)
+        check_moment(self.clock(), not_after_s)
         is_alone = self._unresolved.get(vm.name) != mark
         self._unresolved[vm.name] = mark
-        self._sizes.commanding(vm.name, target)
+        self.sizes.commanding(vm.name, target)
         try:
-            written = await self._api.patch(
+            written = await self.api.patch(
                 VIRTUAL_MACHINES,
                 machine.namespace,
                 machine.name,
@@ -121,7 +116,7 @@ class NeonVmBackend:
 
     async def _read(self, vm: Vm) -> tuple[Manifest, VirtualMachine]:
         try:
-            manifest = await self._api.get(VIRTUAL_MACHINES, vm.pod.namespace, vm.virtual_machine)
+            manifest = await self.api.get(VIRTUAL_MACHINES, vm.pod.namespace, vm.virtual_machine)
         except KubernetesError as error:
             raise BackendError(str(error)) from None
         return manifest, _machine(vm, manifest)
@@ -129,7 +124,7 @@ class NeonVmBackend:
     async def _write_mark(self, vm: Vm, manifest: Manifest, mark: Mark) -> Manifest | None:
         """The object with the mark; None if it has changed since it was read."""
         try:
-            return await self._api.patch(
+            return await self.api.patch(
                 VIRTUAL_MACHINES,
                 vm.pod.namespace,
                 vm.virtual_machine,
@@ -177,12 +172,12 @@ class NeonVmBackend:
 
     def _resolved(self, vm: Vm) -> None:
         self._unresolved.pop(vm.name, None)
-        self._sizes.settled(vm.name)
+        self.sizes.settled(vm.name)
 
     def _seen(self, vm: Vm, manifest: Manifest) -> None:
         """Log the sizes in the answer to a write."""
         machine = _machine(vm, manifest)
-        self._sizes.seen(vm.name, machine.size or machine.target, machine.target, self._sizes.begin())
+        self.sizes.seen(vm.name, machine.size or machine.target, machine.target, self.sizes.begin())
 
 
 def _machine(vm: Vm, manifest: Manifest) -> VirtualMachine:

@@ -32,28 +32,20 @@ SPREAD_EACH_S: Final = 0.01
 GOODBYE_S: Final = 1.0
 
 
+@dataclass(eq=False, slots=True)
 class Fleet:
     """Owns the runners. `make` builds a runner, `vm_of` the VM that a runner is told of when its description changes;
     `installed` is prepared for each VM, and forgets it."""
 
-    def __init__(
-        self,
-        make: Callable[[VmDescription], Runner],
-        vm_of: Callable[[VmDescription], Vm],
-        installed: InstalledBackend,
-        supervisor: Supervisor,
-        log: Logger,
-        rng: random.Random,
-    ) -> None:
-        self._make = make
-        self._vm_of = vm_of
-        self._installed = installed
-        self._supervisor = supervisor
-        self._log = log
-        self._rng = rng
-        self._wanted: dict[str, VmDescription] = {}
-        self._running: dict[str, VmDescription] = {}
-        self._runners: dict[str, Runner] = {}
+    make: Callable[[VmDescription], Runner]
+    vm_of: Callable[[VmDescription], Vm]
+    installed: InstalledBackend
+    supervisor: Supervisor
+    log: Logger
+    rng: random.Random
+    _wanted: dict[str, VmDescription] = field(default_factory=dict, init=False)
+    _running: dict[str, VmDescription] = field(default_factory=dict, init=False)
+    _runners: dict[str, Runner] = field(default_factory=dict, init=False)
 
     def runners(self) -> list[Runner]:
         """Every runner, in the order of their start."""
@@ -77,17 +69,17 @@ class Fleet:
         await asyncio.gather(*(self._end(name) for name in gone))
         new = [spec for name, spec in wanted.items() if name not in self._running]
         for spec in new:
-            self._installed.prepare(spec)
+            self.installed.prepare(spec)
         spread_s = min(SPREAD_S, SPREAD_EACH_S * len(new)) if len(new) > 1 else 0.0
         for spec in new:
-            self._start(spec, self._rng.random() * spread_s)
+            self._start(spec, self.rng.random() * spread_s)
         for name, spec in wanted.items():
             before, self._running[name] = self._running[name], spec
             if before.containers != spec.containers:
                 self._runners[name].look_now()
             if replace(before, containers=()) != replace(spec, containers=()):
-                self._runners[name].change(self._vm_of(spec))
-                self._log.info("VM changed", vm=name)
+                self._runners[name].change(self.vm_of(spec))
+                self.log.info("VM changed", vm=name)
 
     def moved(self, name: str) -> None:
         """The back end tells that a VM has moved, or is out of reach."""
@@ -96,11 +88,11 @@ class Fleet:
 
     async def close(self) -> None:
         """End every runner and say good-bye to their informants."""
-        await self._supervisor.stop()
+        await self.supervisor.stop()
         await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self.runners()))
 
     def _start(self, spec: VmDescription, delay_s: float) -> None:
-        runner = self._make(spec)
+        runner = self.make(spec)
         name = runner.vm.name
         self._running[name], self._runners[name] = spec, runner
         first = [delay_s]
@@ -109,16 +101,16 @@ class Fleet:
             await asyncio.sleep(first.pop() if first else 0.0)
             await runner.run()
 
-        self._supervisor.start(name, run)
+        self.supervisor.start(name, run)
 
     async def _end(self, name: str) -> None:
         runner = self._runners.pop(name)
         del self._running[name]
-        await self._supervisor.end(name)
+        await self.supervisor.end(name)
         await runner.goodbye(GOODBYE_S)
-        if self._installed.machines is not None:
-            await self._installed.machines.forget(name)
-        self._log.info("VM is not ours any more", vm=name)
+        if self.installed.machines is not None:
+            await self.installed.machines.forget(name)
+        self.log.info("VM is not ours any more", vm=name)
 
 
 def _is_same(wanted: VmDescription | None, running: VmDescription) -> bool:

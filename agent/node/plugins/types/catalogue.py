@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -34,6 +35,7 @@ _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
 C = TypeVar("C", bound=MetricsSourceClient | PolicyClient | ResizerClient)
 
 
+@dataclass(eq=False, slots=True)
 class TypeHandler(Generic[C]):
     """The `PluginHandler` of one type.
 
@@ -41,21 +43,12 @@ class TypeHandler(Generic[C]):
     and `accept` checks the answer beyond the identity; the call that `accept` returns is made when the plugin comes into use.
     """
 
-    def __init__(
-        self,
-        client_of: Callable[[str], C],
-        limits: PluginLimits,
-        *,
-        stub: Callable[[grpc.aio.Channel], Any],
-        request: Callable[[], Any],
-        accept: Callable[[C, Any], Callable[[], None]] = lambda _client, _answer: lambda: None,
-    ) -> None:
-        self._client_of = client_of
-        self._limits = limits
-        self._stub = stub
-        self._request = request
-        self._accept = accept
-        self._registered: dict[str, C] = {}
+    client_of: Callable[[str], C]
+    limits: PluginLimits
+    stub: Callable[[grpc.aio.Channel], Any]
+    request: Callable[[], Any]
+    accept: Callable[[C, Any], Callable[[], None]] = lambda _client, _answer: lambda: None
+    _registered: dict[str, C] = field(default_factory=dict, init=False)
 
     async def validate_plugin(self, plugin_name: str, endpoint: str, versions: Sequence[str]) -> None:
         """Raises `PluginError` with everything that is wrong."""
@@ -79,15 +72,15 @@ class TypeHandler(Generic[C]):
         plugin_client_timeout_s: float | None = None,
     ) -> None:
         """Connect, ask the plugin who it is, and make later calls go there. Raises `PluginError`."""
-        limit_s = self._limits.register_deadline_s
+        limit_s = self.limits.register_deadline_s
         timeout_s = limit_s if plugin_client_timeout_s is None else min(plugin_client_timeout_s, limit_s)
-        client = self._client_of(plugin_name)
+        client = self.client_of(plugin_name)
         try:
             opened = UnixChannel(endpoint)
         except OSError as error:
             raise PluginError(f"{endpoint} cannot be opened: {error.strerror}") from None
         try:
-            stub = self._stub(opened.channel)
+            stub = self.stub(opened.channel)
             begin = self._accepted(client, await self._asked(stub, endpoint, timeout_s))
         except BaseException:
             await opened.close()
@@ -111,7 +104,7 @@ class TypeHandler(Generic[C]):
     async def _asked(self, stub: Any, endpoint: str, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                return await stub.Describe(self._request(), timeout=timeout_s, wait_for_ready=True)
+                return await stub.Describe(self.request(), timeout=timeout_s, wait_for_ready=True)
         except TimeoutError:
             text = f"no answer within {timeout_s:g} s"
         except grpc.aio.AioRpcError as error:
@@ -126,7 +119,7 @@ class TypeHandler(Generic[C]):
             check.same("identity.name", told.identity.name, client.calls.name)
             check.text("identity.software_version", told.identity.software_version, may_be_empty=True)
             check.end()
-            return self._accept(client, told)
+            return self.accept(client, told)
         except AnswerError as error:
             raise PluginError(f"Describe: an answer that cannot be used: {error}") from None
 
