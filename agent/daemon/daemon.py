@@ -23,7 +23,7 @@ from agent.backends.factories import (
 from agent.core.model import Vm
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
-from agent.daemon import policies, qos, runner_metrics, vm_pages
+from agent.daemon import policies, qos, vm_pages
 from agent.daemon.announcer import Announcer, ClusterNode, NodeEvents
 from agent.daemon.fleet import Callbacks, Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
@@ -34,6 +34,7 @@ from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
 from agent.peers.informant import read_cgroups
 from agent.peers.scheduler import Candidates, SchedulerLink
+from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, problems, server
@@ -307,10 +308,10 @@ class Daemon:
         link = self._scheduler
         calls = (link.singles, link.batches) if link is not None else (0, 0)
         return [
-            *runner_metrics.families(runners, self._supervisor.restarts_total, tasks, calls),
+            *stats.families(runners, self._supervisor.restarts_total, tasks, calls),
             *self._server.families(),
-            *runner_metrics.state_families(runners),
-            *runner_metrics.latency_families(self._latencies),
+            *stats.state_families(runners),
+            *stats.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
             *(self._machines.families() if self._machines is not None else ()),
             *self._plugins.families(),
