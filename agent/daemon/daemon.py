@@ -36,7 +36,6 @@ from agent.peers.informant import read_cgroups
 from agent.peers.scheduler import Candidates, SchedulerLink
 from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
-from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, problems, server
 from hosting.addresses import endpoint
 from hosting.client import HttpClient
@@ -86,7 +85,7 @@ class Daemon:
         self._lock = lock
         self._lost_lock = False
         self._server_settings = server_settings
-        self._latencies = Latencies()
+        self._latencies = stats.Latencies()
         self._log = logs.logger("agent").bind(node=settings.node)
         self._load_files = LoadFiles(settings.state_directory / DIRECTORY, self._log)
         self._identity = str(uuid.uuid4())

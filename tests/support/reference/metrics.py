@@ -15,7 +15,6 @@ from agent.daemon import node_plugins, qos
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
 from agent.runner import stats
-from agent.runner.stats import Latencies
 from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
@@ -65,7 +64,7 @@ def every_family() -> list[AnyFamily]:
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *stats.families([], 0),
         *stats.state_families([]),
-        *stats.latency_families(Latencies()),
+        *stats.latency_families(stats.Latencies()),
         *node_plugins.families((), Counter()),
         *_of_the_plugin_manager(),
         *qos.families(()),
