@@ -45,8 +45,8 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 1
     "--advertise",
     type=Advertise(),
     metavar="ADDRESS",
-    help="Where informants call back: an address or a network interface of this machine, with :PORT where that "
-    "differs (overrides `advertise` of the settings file). Needed where --host is a wildcard.",
+    help="The address that informants call back: an address or a network interface of this machine, with :PORT if that "
+    "differs (overrides `advertise` of the settings file). Needed if --host is a wildcard.",
 )
 @click.option(
     "--qos-extension-plugins",

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.faults import NONE, Faults
-from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend, nothing_known
-from agent.backends.pod.distribution import DivisionRules
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.pod.containers import DivisionRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.backends.simulated import SimulatedBackend
 from agent.core.model import Vm, VmKind
 from agent.core.ports import BackendError, VmBackend, VmDescription
@@ -170,7 +169,7 @@ def _qemu(options: BackendOptions) -> InstalledBackend:
         raise BackendError(NO_QEMU_EXTRA) from None
     from agent.backends.qemu.guest_files import GuestFiles  # noqa: PLC0415 - only guests need it
     from agent.backends.qemu.guest_loop import GuestAccess, LoopContext  # noqa: PLC0415 - it loads that library
-    from agent.backends.qemu.guest_machine import InformantMachine  # noqa: PLC0415 - only guests need it
+    from agent.backends.qemu.reading import InformantMachine  # noqa: PLC0415 - only guests need it
 
     there = options.qemu
     assert there is not None, "the daemon has informants"

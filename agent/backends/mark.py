@@ -6,6 +6,7 @@ count makes void, or numbers, the commands of one life.
 
 from dataclasses import dataclass, replace
 
+from agent.core.ports import FencedOffError, Fencing
 from hosting.kubernetes import objects
 from hosting.kubernetes.names import FENCE
 from hosting.kubernetes.resources import Manifest
@@ -33,6 +34,15 @@ class Mark:
         """The mark of a new life. Generations are not below the time of day in seconds, so that they go on rising if somebody removes the
         mark."""
         return cls(max(before.generation + 1 if before is not None else 1, int(unix_s)))
+
+    @classmethod
+    def owned(cls, manifest: Manifest, fencing: Fencing) -> "Mark":
+        """The mark of an object that this life may command. Raises `FencedOffError`."""
+        mark = cls.of(manifest)
+        if mark is None:
+            raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
+        fencing.check(mark.generation)
+        return mark
 
     def next(self) -> "Mark":
         return replace(self, count=self.count + 1)

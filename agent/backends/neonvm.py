@@ -8,12 +8,20 @@ known is made void by the next look, which raises the number first, however late
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import LoggedSizes
 from agent.backends.mark import Mark
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
+from agent.core.ports import (
+    BackendError,
+    Capabilities,
+    Fencing,
+    ResizeRefusedError,
+    check_moment,
+    other_target,
+)
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.names import FENCE
@@ -29,22 +37,16 @@ MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
 _MARK_PATH: Final = f"/metadata/annotations/{FENCE.replace('/', '~1')}"
 
 
+@dataclass(eq=False, slots=True)
 class NeonVmBackend:
     """The `VmBackend` port over VirtualMachine objects."""
 
-    def __init__(
-        self,
-        api: KubernetesApi,
-        sizes: LoggedSizes,
-        clock: Callable[[], float] = time.monotonic,
-        unix_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._api = api
-        self._sizes = sizes
-        self._clock = clock
-        self._unix_clock = unix_clock
-        self._unresolved: dict[str, Mark] = {}
-        """VMs with a command whose outcome is not known, and the mark that the command rests on."""
+    api: KubernetesApi
+    sizes: LoggedSizes
+    clock: Callable[[], float] = time.monotonic
+    unix_clock: Callable[[], float] = time.time
+    _unresolved: dict[str, Mark] = field(default_factory=dict, init=False)
+    """VMs with a command whose outcome is not known, and the mark that the command rests on."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -54,7 +56,7 @@ class NeonVmBackend:
     async def fence(self, vm: Vm) -> Fencing:
         for _ in range(ATTEMPTS):
             manifest, _ = await self._read(vm)
-            mark = Mark.after(Mark.of(manifest), self._unix_clock())
+            mark = Mark.after(Mark.of(manifest), self.unix_clock())
             marked = await self._write_mark(vm, manifest, mark)
             if marked is not None:
                 self._resolved(vm)
@@ -64,16 +66,16 @@ class NeonVmBackend:
 
     async def observe(self, vm: Vm) -> Observation:
         """Read the object, after all commands that are still on their way were made void."""
-        begun_s, number = self._clock(), self._sizes.begin()
+        begun_s, number = self.clock(), self.sizes.begin()
         manifest, machine = await self._read(vm)
         rests_on = self._unresolved.get(vm.name)
         if rests_on is not None:
-            begun_s = self._clock()
+            begun_s = self.clock()
             manifest, machine = await self._make_void(vm, manifest, rests_on)
-            number = self._sizes.begin()
+            number = self.sizes.begin()
         if machine.size is None:
             raise BackendError(f"the VM has no size yet, it is {machine.phase or 'not started'}")
-        self._sizes.seen(vm.name, machine.size, machine.target, number)
+        self.sizes.seen(vm.name, machine.size, machine.target, number)
         return Observation(machine.size, machine.target, begun_s)
 
     async def resize(
@@ -81,20 +83,18 @@ class NeonVmBackend:
     ) -> None:
         """Write the target, if the object still is as it was seen."""
         manifest, machine = await self._read(vm)
-        mark = _owned(manifest, fencing)
+        mark = Mark.owned(manifest, fencing)
         _check(machine, target)
         if machine.target == target:
             return
         if machine.target != seen:
-            raise BackendError(f"the target is {machine.target} by now, and {seen} was seen")
-        late_s = self._clock() - not_after_s
-        if late_s > 0:
-            raise BackendError(f"decided too long ago: it is {late_s:.3g} s too late to write")
+            raise other_target(machine.target, seen)
+        check_moment(self.clock(), not_after_s)
         is_alone = self._unresolved.get(vm.name) != mark
         self._unresolved[vm.name] = mark
-        self._sizes.commanding(vm.name, target)
+        self.sizes.commanding(vm.name, target)
         try:
-            written = await self._api.patch(
+            written = await self.api.patch(
                 VIRTUAL_MACHINES,
                 machine.namespace,
                 machine.name,
@@ -115,7 +115,7 @@ class NeonVmBackend:
 
     async def _read(self, vm: Vm) -> tuple[Manifest, VirtualMachine]:
         try:
-            manifest = await self._api.get(VIRTUAL_MACHINES, vm.pod.namespace, vm.virtual_machine)
+            manifest = await self.api.get(VIRTUAL_MACHINES, vm.pod.namespace, vm.virtual_machine)
         except KubernetesError as error:
             raise BackendError(str(error)) from None
         return manifest, _machine(vm, manifest)
@@ -123,7 +123,7 @@ class NeonVmBackend:
     async def _write_mark(self, vm: Vm, manifest: Manifest, mark: Mark) -> Manifest | None:
         """The object with the mark; None if it has changed since it was read."""
         try:
-            return await self._api.patch(
+            return await self.api.patch(
                 VIRTUAL_MACHINES,
                 vm.pod.namespace,
                 vm.virtual_machine,
@@ -159,11 +159,11 @@ class NeonVmBackend:
         """Why a command was refused that rested on `mark` and `before`: the API server names no test that failed."""
         try:
             manifest, machine = await self._read(vm)
-            found = _owned(manifest, Fencing(mark.generation))
+            found = Mark.owned(manifest, Fencing(mark.generation))
         except BackendError as other:
             return other
         if machine.target not in (before.target, target):
-            return BackendError(f"the target is {machine.target} by now, and {before.target} was seen")
+            return other_target(machine.target, before.target)
         stands = (found, machine.uid, machine.target) == (mark, before.uid, before.target)
         if stands and error.status in LASTING:
             return ResizeRefusedError(f"the API server refuses the target: {error.message or error}")
@@ -171,12 +171,12 @@ class NeonVmBackend:
 
     def _resolved(self, vm: Vm) -> None:
         self._unresolved.pop(vm.name, None)
-        self._sizes.settled(vm.name)
+        self.sizes.settled(vm.name)
 
     def _seen(self, vm: Vm, manifest: Manifest) -> None:
         """Log the sizes in the answer to a write."""
         machine = _machine(vm, manifest)
-        self._sizes.seen(vm.name, machine.size or machine.target, machine.target, self._sizes.begin())
+        self.sizes.seen(vm.name, machine.size or machine.target, machine.target, self.sizes.begin())
 
 
 def _machine(vm: Vm, manifest: Manifest) -> VirtualMachine:
@@ -190,15 +190,6 @@ def _machine(vm: Vm, manifest: Manifest) -> VirtualMachine:
             f"the VM is in pod {machine.pod_name} by now" if machine.pod_name else "the VM is in no pod"
         )
     return machine
-
-
-def _owned(manifest: Manifest, fencing: Fencing) -> Mark:
-    mark = Mark.of(manifest)
-    if mark is None:
-        raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
-    if mark.generation != fencing.generation:
-        raise FencedOffError(f"generation {fencing.generation} was fenced off by {mark.generation}")
-    return mark
 
 
 def _check(machine: VirtualMachine, target: Resources) -> None:

@@ -17,11 +17,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import ChangeLog, vm_path
 from agent.backends.faults import NONE, Faults, happens, ways
-from agent.backends.vm_files import vm_path
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
+from agent.core.ports import BackendError, Capabilities, Fencing, check_moment, other_target
 from hosting import files
 from protocol.values import Observation, Resources
 
@@ -113,13 +112,6 @@ def _may_write(known: VmFile, target: Resources, seen: Resources) -> bool:
     return known.target == seen or known.wanted == target
 
 
-def _check_write(known: VmFile, target: Resources, seen: Resources, now_s: float, not_after_s: float) -> None:
-    if now_s > not_after_s:
-        raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
-    if not _may_write(known, target, seen):
-        raise BackendError(f"the target is {known.target} by now, and {seen} was seen")
-
-
 class SimulatedBackend:
     """The `VmBackend` port over files in `directory`."""
 
@@ -174,7 +166,6 @@ class SimulatedBackend:
         return Fencing(generation)
 
     async def observe(self, vm: Vm) -> Observation:
-        """The VM's size and target."""
         begun_s = self._clock.now_s()
         there_s, back_s = ways(self._faults.latency.observe, self._rng)
         await self._pause(there_s)
@@ -186,7 +177,6 @@ class SimulatedBackend:
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
     ) -> None:
-        """Set the target; the size follows."""
         if not target.is_positive():
             raise BackendError(f"a VM cannot have {target}")
         self._check(vm, fencing)
@@ -196,7 +186,9 @@ class SimulatedBackend:
             await self._pause(there_s)
         # Checked here, since nothing is awaited any more before the write: a fence, an edit or a pause may have come.
         known = self._check(vm, fencing)
-        _check_write(known, target, seen, self._clock.now_s(), not_after_s)
+        check_moment(self._clock.now_s(), not_after_s)
+        if not _may_write(known, target, seen):
+            raise other_target(known.target, seen)
         if self._faults.command_deadline:
             await self._send(vm, known, target, seen, fencing, there_s)
         else:
@@ -249,8 +241,7 @@ class SimulatedBackend:
     def _owned(self, vm: Vm, fencing: Fencing) -> VmFile:
         """The VM as it is by now, if no later life has fenced it."""
         known = self._settle(vm)
-        if known.generation != fencing.generation:
-            raise FencedOffError(f"generation {fencing.generation} was fenced off by {known.generation}")
+        fencing.check(known.generation)
         return known
 
     def _check(self, vm: Vm, fencing: Fencing) -> VmFile:

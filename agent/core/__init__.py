@@ -1,1 +1,1 @@
-"""Every decision of an agent, without I/O: `step` applies the events (`apply`) and makes a plan (`plan`)."""
+"""Every decision of an agent, without I/O: `step` applies the events and makes a plan (`plan`)."""

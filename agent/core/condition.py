@@ -20,8 +20,6 @@ VM: Final = "VM"
 
 
 class Health(enum.StrEnum):
-    """The state of a runner."""
-
     STARTING = "starting"
     """The runner has not yet had the time to see its VM and to hear its scheduler."""
     OK = "ok"

@@ -1,10 +1,11 @@
-"""The size that a VM should have, and why: the policies' goal within the bounds, raised by the urgent needs of the guest."""
+"""The size that a VM should have, and why: the policies' goal within the bounds, raised by the urgent needs of the guest. And the next smaller
+size that the guest is asked to live with."""
 
+from dataclasses import dataclass
 from typing import Final
 
-from agent.core.mismatch import mended
+from agent.core.model import Denial, Reasons, amounts
 from agent.core.on_metrics import goal_of
-from agent.core.per_resource import Reasons
 from agent.core.policies.values import ResourceGoal
 from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
@@ -25,7 +26,6 @@ class _Resource(Value, frozen=True):
     def wanted(
         self, goal: ResourceGoal | None, wish: UrgentGrowth | None, *, is_stale: bool
     ) -> tuple[int, str]:
-        """How much there should be, and why."""
         if goal is None or goal.units is None:
             amount, why = self.use, "no metrics yet" if goal is None else goal.reason
         elif is_stale:
@@ -116,3 +116,124 @@ def _floor(amount: Resources, unit: Resources) -> Resources | None:
     """The largest whole multiple of `unit` that fits in `amount`; None if `unit` itself does not fit."""
     count = min(amount.vcpu_milli // unit.vcpu_milli, amount.memory_bytes // unit.memory_bytes)
     return unit * count if count > 0 else None
+
+
+def mended(wanted: Resources, why: Reasons, state: RunnerState, now_s: float) -> tuple[Resources, Reasons]:
+    """The size that mends a pod whose control groups differ from the size that its node tells, and why: a step more than the target of each
+    resource that differs, as far as the VM's maximum allows.
+
+    A kubelet that finds a new size while a container is dead writes the container's group at its start, and never the pod's
+    (docs/decisions/0038-a-dead-container-is-not-resized.md). Any change of the resource while all containers run has it write both. Growth
+    is tried first: a kubelet shrinks memory only while it knows the use of each container, which it does not for a while after a restart.
+    """
+    link, most = state.backend, state.vm.bounds.max
+    if link.observation is None or link.containers.waits or not link.is_mending_due(now_s):
+        return wanted, why
+    more = (link.observation.target + _steps(state)).min(most)
+    text = f"another size mends its control groups: {link.containers.mismatch}"
+    cpu, memory = _is_behind(state)
+    return Resources(
+        max(wanted.vcpu_milli, more.vcpu_milli) if cpu else wanted.vcpu_milli,
+        max(wanted.memory_bytes, more.memory_bytes) if memory else wanted.memory_bytes,
+    ), Reasons(text if cpu else why.cpu, text if memory else why.memory)
+
+
+def taken_back(state: RunnerState, now_s: float) -> Resources | None:
+    """The size to which a pod with a dead container is resized: the amount that its own group allows, in which the container can start;
+    None if that is no less than its target."""
+    link = state.backend
+    assert link.observation is not None, "before the first look"
+    size, target = link.observation.size, link.observation.target
+    is_less = size != target and size.fits_in(target) and size.is_positive()
+    return size if is_less and link.is_mending_due(now_s) else None
+
+
+def lower(state: RunnerState, target: Resources) -> Resources:
+    """The target with a step less of each resource that differs, but not below the VM's minimum; for a VM that cannot grow."""
+    return (target - _steps(state)).max(state.vm.bounds.min.min(target))
+
+
+def _steps(state: RunnerState) -> Resources:
+    step, (cpu, memory) = state.unit.step, _is_behind(state)
+    return Resources(step.vcpu_milli if cpu else 0, step.memory_bytes if memory else 0)
+
+
+def _is_behind(state: RunnerState) -> tuple[bool, bool]:
+    """Which resources are to change; those of a tied VM change together."""
+    behind = state.backend.containers.mismatched
+    return ("cpu" in behind, "memory" in behind) if state.unit.is_apart else (True, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """The size to ask for; it is the size that the informant knows already if every smaller one has to wait until `until_s`."""
+
+    amount: Resources
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One resource: the VM's size, its goal, the amount that the informant knows, its step, and a refusal that still counts."""
+
+    size: int
+    desired: int
+    known: int
+    step: int
+    denial: Denial | None
+
+    @property
+    def kept(self) -> int:
+        """The amount that is asked for if this resource waits."""
+        return min(self.size, self.known)
+
+    @property
+    def denied_until_s(self) -> float:
+        return 0.0 if self.denial is None else self.denial.until_s
+
+    def lower(self, now_s: float) -> int:
+        if self.desired >= self.size:
+            return self.size
+        if self.denial is None:
+            return self.desired
+        if now_s < self.denial.until_s:
+            return self.kept
+        half = (self.size - self.denial.amount) // 2 // self.step * self.step
+        return max(self.desired, self.size - max(self.step, half))
+
+
+def shrink(
+    state: RunnerState, size: Resources, desired: Resources, known: Resources, now_s: float, timing: Timing
+) -> Shrink:
+    """The next size on the way from `size` to `desired`, if the informant knows `known`.
+
+    Tied, a unit less at a time. Apart, each resource goes to its goal at once; a refusal of one resource holds back that resource alone,
+    and then it goes half as far, but a step at least. Both are asked for together as long as nothing was refused lately: a refusal does
+    not tell which of them it is about.
+    """
+    denied = state.informant.denied
+    if not state.unit.is_apart:
+        lower = size.min(desired.max(size - state.unit.step))
+        is_denied = all(
+            denial is not None and amount <= denial.amount and now_s < denial.until_s
+            for denial, amount in zip(denied, amounts(lower), strict=True)
+        )
+        return Shrink(known, denied.cpu.until_s) if denied.cpu is not None and is_denied else Shrink(lower)
+    counting = [
+        denial if denial is not None and now_s < denial.until_s + timing.downscale_cooldown_s else None
+        for denial in denied
+    ]
+    pairs = (amounts(of) for of in (size, desired, known, state.unit.step))
+    cpu, memory = (_Part(*each) for each in zip(*pairs, counting, strict=True))
+    cpu_lower, memory_lower = cpu.lower(now_s), memory.lower(now_s)
+    if any(counting) and cpu_lower < cpu.known and memory_lower < memory.known:
+        if memory.denied_until_s <= cpu.denied_until_s:
+            cpu_lower = cpu.kept
+        else:
+            memory_lower = memory.kept
+    waits = [
+        part.denied_until_s
+        for part in (cpu, memory)
+        if part.desired < part.size and now_s < part.denied_until_s
+    ]
+    return Shrink(Resources(cpu_lower, memory_lower), min(waits, default=None))

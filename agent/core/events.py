@@ -55,8 +55,6 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class AskDownscale:
-    """Ask the informant whether the VM may shrink to `amount`."""
-
     amount: Resources
 
 
@@ -76,8 +74,6 @@ class ReadMetrics:
 
 @dataclass(frozen=True, slots=True)
 class AskPolicies:
-    """Ask every policy that is in a process of its own for a goal."""
-
     load: Load
     sizing: Sizing
 
@@ -113,8 +109,6 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class FenceFailed:
-    """The fence could not be set up."""
-
     error: str
     chance: float
 
@@ -130,8 +124,6 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class ObserveFailed:
-    """The VM could not be looked at."""
-
     error: str
     chance: float
 
@@ -212,8 +204,6 @@ class FencedOff:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The informant accepted the registration."""
-
     registration: UUID
     version: InformantProtoVersion
     metrics_port: int
@@ -221,8 +211,6 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RegisterFailed:
-    """The informant did not accept the registration."""
-
     error: str
     chance: float
 

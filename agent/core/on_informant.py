@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.model import Denial, PerResource, amounts
+from agent.core.policies.utilisation import wished
 from agent.core.policies.values import Load, micro
-from agent.core.policies.wish import wished
 from agent.core.state import (
     NO_DENIALS,
     NO_WISHES,

@@ -118,7 +118,6 @@ def _had_since(before: Sample | None, history: tuple[LoadReading, ...], had: Res
 
 
 def failed(state: RunnerState, event: events.MetricsFailed, now_s: float, timing: Timing) -> RunnerState:
-    """No reading came."""
     failures = state.metrics.failures + 1
     wait_s = max(timing.metrics_s, timing.retry_after_s(failures, event.chance))
     link = replace(
@@ -133,7 +132,6 @@ def failed(state: RunnerState, event: events.MetricsFailed, now_s: float, timing
 
 
 def asked(state: RunnerState, event: events.AskPolicies) -> RunnerState:
-    """The policies in processes of their own are asked from now on."""
     assert state.policies.asked is None, "policies are asked already"
     policies = replace(state.policies, asked=PolicyQuestion(event.load, event.sizing), next=None)
     return replace(state, policies=policies)

@@ -7,7 +7,7 @@ latest number sets `held`, up or down; replies to older numbers are dropped; an 
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.model import Denial, PerResource, amounts
 from agent.core.state import NO_DENIALS, PermitRequest, RefusedRequest, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX

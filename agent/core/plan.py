@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core import events
-from agent.core.desire import desire, whole
-from agent.core.mismatch import lower, taken_back
-from agent.core.per_resource import PerResource, Reasons
-from agent.core.shrink import shrink
+from agent.core.desire import desire, lower, shrink, taken_back, whole
+from agent.core.model import PerResource, Reasons
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32
@@ -69,7 +67,7 @@ class Plan:
 
 
 def plan(state: RunnerState, now_s: float, timing: Timing) -> Plan:
-    """The plan at `now_s`. `state` must have been brought to `now_s` (`apply.lapse`)."""
+    """The plan at `now_s`. `state` must have been brought to `now_s` (`step.lapse`)."""
     if state.superseded_at_ms is not None:
         why = Reasons.same("superseded by another agent of this VM")
         asking = NextRequest(waits_for=WaitsFor.TAKEOVER)

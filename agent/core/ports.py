@@ -1,8 +1,9 @@
-"""The agent's view of the world. Adapters implement these ports; each port documents the outcomes of its calls."""
+"""The agent's view of the world. Adapters implement these ports; each port documents the outcomes of its calls. And the memory of a back end
+about its VMs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from agent.core import events
@@ -47,6 +48,22 @@ class Fencing:
     """Proof of a fence: the generation under which this life may command its VM."""
 
     generation: int
+
+    def check(self, last: int) -> None:
+        """Raise `FencedOffError` unless the last generation is this one."""
+        if self.generation != last:
+            raise FencedOffError(f"generation {self.generation} was fenced off by {last}")
+
+
+def check_moment(now_s: float, not_after_s: float) -> None:
+    """Raise `BackendError` if it is too late to write."""
+    if now_s > not_after_s:
+        raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
+
+
+def other_target(stands: Resources, seen: Resources) -> BackendError:
+    """The error for a write that rests on a target that does not stand any more."""
+    return BackendError(f"the target is {stands} by now, and {seen} was seen")
 
 
 class VmBackend(Protocol):
@@ -180,3 +197,29 @@ class VmSource(Protocol):
         Earlier changes stay in force.
         The first call that succeeds afterwards returns at once, even if nothing has changed.
         """
+
+
+V = TypeVar("V")
+MAX_VMS: Final = 2048
+"""More than a node has at a time. Each of those is looked at every few seconds."""
+
+
+class BoundedMemo(Generic[V]):
+    """A value for each VM, made when it is asked for first. The one that was not asked for the longest goes first: a node has few VMs at a
+    time, but their names change for ever."""
+
+    def __init__(self, make: Callable[[], V], most: int = MAX_VMS) -> None:
+        self._make = make
+        self._most = most
+        self._known: dict[str, V] = {}
+
+    def of(self, vm: str) -> V:
+        found = self._known.pop(vm) if vm in self._known else self._make()
+        self._known[vm] = found
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+        return found
+
+    def forget(self, vm: str) -> None:
+        """Drop the value of a VM, if there is one."""
+        self._known.pop(vm, None)

@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from agent.core.model import NO_CONTAINERS, ContainersSeen, Sample, Vm, containers_of
-from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.model import (
+    NO_CONTAINERS,
+    ContainersSeen,
+    Denial,
+    PerResource,
+    RefusedResizes,
+    Sample,
+    Vm,
+    amounts,
+    containers_of,
+)
 from agent.core.policies.remembered import Remembered
 from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
-from agent.core.refused import RefusedResizes
-from agent.core.rivalry import Rivalry
+from agent.core.timing import Rivalry
 from protocol.reasons import ErrorCode, Reason
 from protocol.sequence import Life, SequenceSource
 from protocol.values import ZERO, ComputeUnit, Observation, Resources
@@ -126,8 +134,6 @@ class SchedulerState:
 
 
 class RegistrationPhase(enum.Enum):
-    """The state of the runner's registration with its informant."""
-
     UNREGISTERED = "unregistered"
     REGISTERING = "registering"
     SUSPENDED = "suspended"
@@ -135,15 +141,13 @@ class RegistrationPhase(enum.Enum):
 
 
 class WishPhase(enum.Enum):
-    """How far a wish of the guest has come."""
-
     STANDS = "stands"
     KEPT = "kept"
-    """The guest can wait again: no more comes, and what came stays for a while."""
+    """The guest can wait again: no more comes, and the gain stays for a while."""
     NEEDED = "needed"
     """It was given back once and missed: it stays as long as the load does."""
     GIVEN_BACK = "given back"
-    """What came may go again. A wish that follows soon says that it was needed."""
+    """The gain may go again. A wish that follows soon says that it was needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
-"""Every wait of the agent's core, in seconds, with its reason. Shells have their own deadlines."""
+"""Every wait of the agent's core, in seconds, with its reason, and how long a runner steps back from another agent of its VM. Shells have
+their own deadlines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from hosting.backoff import Backoff
 
@@ -36,7 +38,7 @@ class Timing:
     """How long a `/try-upscale` counts."""
     relapse_s: float = 60.0
     relapse_cap_s: float = 3600.0
-    """What a wish brought stays so long where the last such growth was given back and soon wished for again; longer each time in a row."""
+    """The gain of a wish stays so long if the last such growth was given back and soon wished for again; longer each time in a row."""
     backend_deadline_s: float = 5.0
     """How long one call to the back end may take."""
     command_deadline_s: float = 5.0
@@ -56,7 +58,7 @@ class Timing:
     """An informant asks for the agent's ID every 10 s; an informant that is silent for this long has forgotten the agent."""
 
     def kept_s(self, relapses: int) -> float:
-        """How long what a wish brought stays once the guest can wait again."""
+        """How long the gain of a wish stays once the guest can wait again."""
         if relapses == 0:
             return self.down_window_s
         return Backoff(self.relapse_s, cap_s=self.relapse_cap_s).delay_s(relapses, 0)
@@ -75,3 +77,34 @@ class Timing:
 
     def _backoff_s(self, cap_s: float, failures: int, chance: float) -> float:
         return Backoff(min(self.retry_base_s, cap_s), cap_s=cap_s).delay_s(failures, chance)
+
+
+WAITS: Final = Backoff(5.0, cap_s=300.0, jitter=0.8)
+FORGIVEN_S: Final = 2 * WAITS.cap_s
+"""A life that lasted so long had no rival. Longer than any wait, so that of two rivals at most one forgets the other."""
+SUSPICIOUS: Final = 2
+"""So many takeovers in a row are more than a hand-over between daemons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rivalry:
+    """How often in a row lives of this runner were superseded by lives that are not its own, and, once one was, until when
+    the runner waits before its next life.
+
+    A new life supersedes the one before, so two daemons that serve the same VM without a common node lock would supersede each
+    other for ever, and the scheduler would keep the amounts that each of them may still hold.
+    """
+
+    count: int = 0
+    wait_until_s: float = 0.0
+
+    def superseded(self, lasted_s: float, now_s: float, chance: float) -> "Rivalry":
+        """After a life of `lasted_s` was superseded: 1 to 5 s of waiting, doubled each time up to 5 minutes."""
+        count = 1 if lasted_s >= FORGIVEN_S else self.count + 1
+        return replace(self, count=count, wait_until_s=now_s + WAITS.delay_s(count, chance))
+
+    def warning(self, lived_s: float) -> str:
+        """A warning for an operator when the present life has lasted for `lived_s`; else empty."""
+        if self.count < SUSPICIOUS or lived_s >= FORGIVEN_S:
+            return ""
+        return f"superseded {self.count} times in a row: is a second agent running for this VM?"

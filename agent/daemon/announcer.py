@@ -1,32 +1,116 @@
-"""Tells of the scaling of pods and VirtualMachines, and of what plugins and strategies do on the node: in the log, as Events, and on the
-status page.
+"""Tells of the scaling of pods and VirtualMachines, and of plugins and strategies of the node: in the log, as Events, in the status of pods,
+and on the status page.
 
-What the owners of pods are told, and when, is decided by `agent.core.notices`.
+The notices to owners of pods, and their moments, are decided by `agent.core.notices`.
 """
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from agent.core.condition import Condition
-from agent.core.notices import Matters, Notice, Standings, Topic, look, present
+from agent.core.notices import (
+    NO_NEWS,
+    AskedSizeChange,
+    Matters,
+    Notice,
+    SizeNews,
+    Standings,
+    Topic,
+    look,
+    present,
+)
 from agent.core.ports import VmDescription
-from agent.core.resized import NO_NEWS, AskedSizeChange, SizeNews
 from agent.daemon import evictor
-from agent.daemon.conditions import TYPES, Conditions
 from agent.daemon.controllers import Controllers
 from agent.daemon.evictor import Evictor
 from agent.node.qos.core.states import PodState
-from agent.runner.event_json import without_ids
+from agent.node.qos.evictor import Recorder
 from agent.runner.runner import Runner
+from agent.runner.runner_log import without_ids
 from agent.sources.described import Found
 from agent.sources.kubernetes import Stores
+from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.errors import KubernetesError, RefusedError
+from hosting.kubernetes.names import CGROUP_MISMATCH, DENIED
+from hosting.kubernetes.resources import NODES, PODS, STRATEGIC_PATCH, VIRTUAL_MACHINES, Manifest
 from hosting.logs import Logger
+
+if TYPE_CHECKING:  # the client library is an extra
+    from hosting.kubernetes.api import KubernetesApi
+
+AFTER_FAULT_S: Final = 60.0
+TYPES: Final[Mapping[Topic, str]] = {Topic.DENIED: DENIED, Topic.MISMATCH: CGROUP_MISMATCH}
+"""The topics that are told as conditions, by their types."""
+
+
+def differs(pod: Manifest, type_: str, told: str | None) -> bool:
+    """Whether the pod's condition differs from `told`: why it is so, None if it is not."""
+    stands = objects.condition(pod, type_)
+    if told is None:
+        return stands is not None and stands.get("status") == "True"
+    return stands is None or (stands.get("status"), stands.get("message")) != ("True", told)
+
+
+class Conditions:
+    """Writes conditions into the status of pods whose needs are denied, or whose control groups differ from their size: for `kubectl get`,
+    `kubectl wait` and other controllers. The status is compared with the present state at each look, so that a restart of the agent
+    leaves nothing behind."""
+
+    def __init__(self, api: "KubernetesApi", log: Logger) -> None:
+        self._api = api
+        self._faults = FaultLog(
+            log, "conditions of pods cannot be written", "conditions of pods can be written again"
+        )
+        self._not_before_s = 0.0
+        self._refused: dict[str, float] = {}
+        """The pods whose condition was refused, by UID, and until when it is not tried again."""
+
+    async def write(self, wanted: Iterable[tuple[Manifest, Topic, str | None]], now_s: float) -> None:
+        """Write those that differ; each is a topic of `TYPES`, with the text or None if it is not so. One that is refused rests for a
+        while; after another fault, all do. Never raises for the API server's sake."""
+        if now_s < self._not_before_s:
+            return
+        self._refused = {uid: until_s for uid, until_s in self._refused.items() if now_s < until_s}
+        for pod, topic, told in wanted:
+            if objects.uid(pod) in self._refused or not differs(pod, TYPES[topic], told):
+                continue
+            try:
+                await self._write(pod, topic, told)
+            except KubernetesError as error:
+                if isinstance(error, RefusedError) and (error.is_not_found or error.is_conflict):
+                    continue  # another pod has its name by now
+                self._faults.failed(error)
+                if not isinstance(error, RefusedError) or error.is_overloaded or error.status >= 500:
+                    self._not_before_s = now_s + AFTER_FAULT_S
+                    return
+                self._refused[objects.uid(pod)] = now_s + AFTER_FAULT_S
+            else:
+                if not self._refused:
+                    self._faults.worked()
+
+    async def _write(self, pod: Manifest, topic: Topic, told: str | None) -> None:
+        condition = {
+            "type": TYPES[topic],
+            "status": "False" if told is None else "True",
+            "reason": topic.value.over if told is None else topic.value.reason,
+            "message": told or "",
+            "lastTransitionTime": objects.time_written(datetime.now(UTC)),
+        }
+        await self._api.patch(
+            PODS,
+            objects.namespace(pod),
+            objects.name(pod),
+            {"metadata": {"uid": objects.uid(pod)}, "status": {"conditions": [condition]}},
+            content_type=STRATEGIC_PATCH,
+            subresource="status",
+        )
+
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -34,15 +118,6 @@ if TYPE_CHECKING:  # the client library is an extra
 
 LOOK_S: Final = 5.0
 NO_CHANGES: Final[Mapping[str, Sequence[AskedSizeChange]]] = MappingProxyType({})
-
-
-class Recorder(Protocol):
-    """Writes Events; never waits."""
-
-    def record(
-        self, regarding: Manifest, type_: Literal["Normal", "Warning"], reason: str, action: str, note: str
-    ) -> None:
-        """Tell of an object."""
 
 
 Find = Callable[[], Mapping[str, Found]]
@@ -179,8 +254,8 @@ STRATEGY_ACTION: Final = "Strategy"
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """The node as the API server shows it, who writes Events about it, and what of the node's pods is to be scaled:
-    `found` gives None before the first look."""
+    """The node as the API server shows it, the recorder of Events about it, and the pods of the node that are to be scaled: `found` gives None
+    before the first look."""
 
     api: "KubernetesApi"
     stores: Stores
@@ -193,7 +268,7 @@ class ClusterNode:
 
 
 class NodeEvents:
-    """Made in the daemon's loop. `cluster` is None where there is no API server, or no node in it."""
+    """Made in the daemon's loop. `cluster` is None without an API server, or without the node in it."""
 
     def __init__(self, cluster: ClusterNode | None, log: Logger) -> None:
         self._cluster = cluster

@@ -23,21 +23,19 @@ from agent.backends.factories import (
 from agent.core.model import Vm
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
-from agent.daemon import policies, qos, runner_metrics, vm_pages
+from agent.daemon import policies, qos, vm_pages
 from agent.daemon.announcer import Announcer, ClusterNode, NodeEvents
-from agent.daemon.callbacks import Callbacks
-from agent.daemon.fleet import Fleet
+from agent.daemon.fleet import Callbacks, Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.node_plugins import NodePlugins
 from agent.daemon.qos import NodeStrategies, StrategyOptions
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
-from agent.peers import pod_cgroups
-from agent.peers.candidates import Candidates
-from agent.peers.scheduler import SchedulerLink
+from agent.peers.informant import read_cgroups
+from agent.peers.scheduler import Candidates, SchedulerLink
+from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
-from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, problems, server
 from hosting.addresses import endpoint
 from hosting.client import HttpClient
@@ -87,7 +85,7 @@ class Daemon:
         self._lock = lock
         self._lost_lock = False
         self._server_settings = server_settings
-        self._latencies = Latencies()
+        self._latencies = stats.Latencies()
         self._log = logs.logger("agent").bind(node=settings.node)
         self._load_files = LoadFiles(settings.state_directory / DIRECTORY, self._log)
         self._identity = str(uuid.uuid4())
@@ -182,7 +180,7 @@ class Daemon:
 
         async def ask(vm: Vm) -> PodCgroups | None:
             url = there.informant(vm.name) if there is not None else None
-            return await pod_cgroups.read(to_informants, url) if url is not None else None
+            return await read_cgroups(to_informants, url) if url is not None else None
 
         return ask
 
@@ -210,7 +208,6 @@ class Daemon:
         )
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
-        """Start the runners of all VMs, then the tasks beside them."""
         try:
             await fleet.apply(await self._source.changes())
         except VmSourceError as error:
@@ -310,10 +307,10 @@ class Daemon:
         link = self._scheduler
         calls = (link.singles, link.batches) if link is not None else (0, 0)
         return [
-            *runner_metrics.families(runners, self._supervisor.restarts_total, tasks, calls),
+            *stats.families(runners, self._supervisor.restarts_total, tasks, calls),
             *self._server.families(),
-            *runner_metrics.state_families(runners),
-            *runner_metrics.latency_families(self._latencies),
+            *stats.state_families(runners),
+            *stats.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
             *(self._machines.families() if self._machines is not None else ()),
             *self._plugins.families(),

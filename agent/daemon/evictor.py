@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from agent.core.condition import VM, Condition, Health
 from agent.core.eviction import Candidate, Evictions
+from agent.daemon.controllers import owners
 from agent.sources.described import Found
-from agent.sources.others import owners
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.names import EVICT

@@ -131,7 +131,6 @@ def _meaning(model: type[Settings], name: str) -> str:
 
 
 def show_known(output: str) -> int:
-    """Print the strategies that are installed here, with their args."""
     from agent.node.qos.config import QOSExtensionConfig  # noqa: PLC0415 - loads every strategy
 
     config = QOSExtensionConfig()
@@ -215,7 +214,6 @@ def _since(seconds: float) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their cells."""
     for line in _lines(head, rows):
         click.echo(line)
 

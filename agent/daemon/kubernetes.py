@@ -1,28 +1,27 @@
-"""The additional parts of an agent on Kubernetes: the API server, the feed of its node, and the schedulers behind a Service.
+"""The additional parts of an agent on Kubernetes: the API server, the feed of its node, and the schedulers behind a Service, by its EndpointSlices.
 
 Imported only if the settings name Kubernetes: the client library is an extra.
 """
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from agent.backends.factories import OnKubernetes
-from agent.backends.pod.distribution import DivisionRules
+from agent.backends.pod.containers import DivisionRules
 from agent.core.ports import VmSource
 from agent.daemon import annotations, policies
-from agent.daemon.announcer import Announcer, ClusterNode
-from agent.daemon.conditions import Conditions
+from agent.daemon.announcer import Announcer, ClusterNode, Conditions
 from agent.daemon.controllers import Controllers
 from agent.daemon.daemon import DaemonParts
 from agent.daemon.evictor import Evictor
 from agent.daemon.settings import AgentSettings
-from agent.peers import endpoints
-from agent.peers.candidates import Candidates
+from agent.peers.scheduler import Candidates
 from agent.sources.described import AgentChecks
 from agent.sources.kubernetes import KubernetesSource, Stores
+from hosting.addresses import endpoint
 from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.names import NEON_CONFIG
@@ -46,6 +45,8 @@ USER_AGENT: Final = "parley-agent"
 """Also the field manager of the agent's writes."""
 REPORTER: Final = "parley.dev/agent"
 """The reporter of Events."""
+SERVICE_LABEL: Final = "kubernetes.io/service-name"
+"""Label of an EndpointSlice: its Service."""
 
 
 class _Watching:
@@ -53,7 +54,7 @@ class _Watching:
 
     def __init__(self, api: KubernetesApi, supervisor: Supervisor, log: Logger, rng: random.Random) -> None:
         self.api = api
-        self.listener: Callable[[object], None] = _nobody
+        self.listener: Callable[[object], None] = lambda _: None
         """Is told of every change."""
         self.log = log
         self.rng = rng
@@ -85,11 +86,7 @@ class _Watching:
         return made
 
     def _changed(self, changes: object) -> None:
-        self.listener(changes)
-
-
-def _nobody(_: object) -> None:
-    """Nobody listens yet."""
+        self.listener(changes)  # as it is by then
 
 
 @asynccontextmanager
@@ -186,6 +183,19 @@ def _schedulers(settings: AgentSettings, watching: _Watching) -> Callable[[], tu
     if service is None:
         return lambda: settings.schedulers
     namespace, _, name = service.partition("/")
-    selector = f"{endpoints.SERVICE_LABEL}={name}"
+    selector = f"{SERVICE_LABEL}={name}"
     slices = watching.reflector(ENDPOINT_SLICES, namespace, labels=selector)
-    return lambda: (*endpoints.urls(slices.objects().values(), port), *settings.schedulers)
+    return lambda: (*ready_urls(slices.objects().values(), port), *settings.schedulers)
+
+
+def ready_urls(slices: Iterable[Manifest], port: int) -> tuple[str, ...]:
+    """The URLs of the ready endpoints of a Service, in a fixed order. An endpoint that does not say is ready (EndpointConditions of
+    discovery.k8s.io/v1); one that is terminating is not."""
+    found = {
+        f"http://{endpoint(address, port)}/"
+        for each in slices
+        for one in each.get("endpoints") or ()
+        if (one.get("conditions") or {}).get("ready") is not False
+        for address in one.get("addresses") or ()
+    }
+    return tuple(sorted(found))

@@ -1,6 +1,6 @@
-"""Node plugins in the daemon: their manager, the catalogue that the runners' peers ask, what is told of them, and their page.
+"""Node plugins in the daemon: their manager, the catalogue that the runners' peers ask, their Events, and their page.
 
-gRPC is an extra: it is loaded only where the settings name a folder of plugins.
+gRPC is an extra: it is loaded only if the settings name a folder of plugins.
 """
 
 import random
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.factories import InstalledBackend
-from agent.backends.logged_sizes import LoggedSizes
 from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import PluginStatus
 from agent.runner.runner import Runner
 from hosting import server
@@ -27,7 +26,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.supervisor import Supervisor
-from protocol.pages import NodePluginShown, NodePluginsShown, PluginCallCounts
+from protocol.pages import NodePluginShown, NodePluginsShown
 from protocol.texts import clean
 
 if TYPE_CHECKING:  # gRPC is an extra
@@ -45,7 +44,7 @@ PAGE: Final = Operation(
 
 
 def document(node: str, directory: str | None, statuses: Sequence[PluginStatus]) -> bytes:
-    """The whole of `/v1/plugins`. `directory` is None where the settings name none.
+    """The whole of `/v1/plugins`. `directory` is None if the settings name none.
 
     Of very many sockets those that are in use come first, and then by path; of the others only the number in each state is told.
     """
@@ -56,7 +55,6 @@ def document(node: str, directory: str | None, statuses: Sequence[PluginStatus])
 
 
 def _plugin(status: PluginStatus) -> NodePluginShown:
-    figures = status.figures
     return NodePluginShown(
         type=status.plugin_type or None,
         name=status.name or None,
@@ -67,19 +65,12 @@ def _plugin(status: PluginStatus) -> NodePluginShown:
         versions=tuple(status.versions),
         last_error=status.last_error or None,
         retry_in_seconds=None if status.retry_in_s is None else round(status.retry_in_s, 1),
-        calls=PluginCallCounts(
-            made=figures.calls,
-            failed=figures.failures,
-            timed_out=figures.timeouts,
-            turned_away=figures.turned_away,
-            in_flight=figures.in_flight,
-            last_error=figures.last_error or None,
-        ),
+        calls=status.figures,
     )
 
 
 def families(statuses: Sequence[PluginStatus], changes: Counter[tuple[str, str]]) -> Iterator[Family]:
-    """The metrics of plugins. `changes` counts registrations by the plugin's type and what became of them."""
+    """The metrics of plugins. `changes` counts registrations by the plugin's type and result."""
     counts: Counter[tuple[str, str]] = Counter()
     for each in statuses:
         counts[each.plugin_type, each.state.value] += 1
@@ -114,11 +105,11 @@ def _calls(statuses: Sequence[PluginStatus]) -> Iterator[tuple[tuple[str, ...], 
         if each.state is not PluginState.REGISTERED:
             continue
         figures = each.figures
-        done = figures.calls - figures.failures - figures.in_flight
+        done = figures.made - figures.failed - figures.in_flight
         for result, count in (
             ("answered", max(done, 0)),
-            ("failed", figures.failures - figures.timeouts),
-            ("timed-out", figures.timeouts),
+            ("failed", figures.failed - figures.timed_out),
+            ("timed-out", figures.timed_out),
             ("turned-away", figures.turned_away),
         ):
             yield (each.plugin_type, each.name, result), float(count)
@@ -182,7 +173,7 @@ class PluginEvents:
 
 
 class NodePlugins:
-    """The plugins of the folder that the settings name; nothing runs where they name none."""
+    """The plugins of the folder that the settings name; nothing runs if they name none."""
 
     def __init__(
         self, settings: AgentSettings, tell: Tell, change_log: ChangeLog, log: Logger, rng: random.Random
@@ -194,7 +185,7 @@ class NodePlugins:
         self.sizes = LoggedSizes(change_log)
         """Shared by the built-in back end and resizers."""
         self.catalogue: Catalogue | None = None
-        """The plugins that runners may ask; None where there are none."""
+        """The plugins that runners may ask; None if there are none."""
         self._manager: NodePluginManager | None = None
         self._resizer: ResizerOrBuiltIn | None = None
         if settings.plugins.directory is not None:
@@ -217,12 +208,10 @@ class NodePlugins:
         )
 
     def start(self, supervisor: Supervisor) -> None:
-        """Run as a child of the daemon."""
         if self._manager is not None:
             supervisor.start("node plugins", self._manager.run)
 
     async def close(self) -> None:
-        """End every call that the runners have made, and close every connection."""
         if self.catalogue is not None:
             await self.catalogue.close()
 
@@ -244,7 +233,7 @@ class NodePlugins:
         return replace(built_in, backend=self._resizer)
 
     def warnings(self, runners: Iterable[Runner]) -> Mapping[str, str]:
-        """What is to be said of VMs by name: those that the built-in back end resizes in the place of the resizer."""
+        """Notes on VMs by name: those that the built-in back end resizes in the place of the resizer."""
         backend = self._resizer
         if backend is None:
             return {}
@@ -258,7 +247,6 @@ class NodePlugins:
         return server.Route("GET", "/v1/plugins", self._page, about=PAGE)
 
     def families(self) -> Iterator[Family]:
-        """The metrics, where there are plugins."""
         if self._manager is not None:
             yield from self._manager.families()
             yield from families(self._statuses(), self._events.counts)
@@ -269,7 +257,6 @@ class NodePlugins:
         return server.Reply(200, document(self._node, where, self._statuses()))
 
     def _statuses(self) -> tuple[PluginStatus, ...]:
-        """Every socket, with the figures of the calls to the plugin behind it."""
         found = self._manager.statuses() if self._manager is not None else ()
         return tuple(self._with_figures(status) for status in found)
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from agent.backends.qemu.core.rules import GuestRules
-from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
+from agent.backends.qemu.core.state import GuestRules
+from agent.node.plugins.ports import NAME_RULE, is_plugin_name
 from agent.node.qos.config import QOSExtensionConfig, configured
 from hosting.settings import FaultsError, Settings
 
@@ -93,7 +93,6 @@ class QemuSettings(Settings):
     """For so long the last answer of an informant counts; after that all plugged vCPUs do."""
 
     def guest_rules(self) -> GuestRules:
-        """The rules of the back end with the values of this file."""
         return GuestRules(self.unplug_cpus, self.eject_deadline, self.usable_deadline, self.silence)
 
 

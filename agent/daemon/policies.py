@@ -14,13 +14,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
-from agent.core.policies.combined import Combined
-from agent.core.policies.load_average import LoadAverage
-from agent.core.policies.outside import PREFIX, PluginPolicy
-from agent.core.policies.pressure import Pressure
-from agent.core.policies.surge import Surges
-from agent.core.policies.tail import LoadTail
-from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.combined import PREFIX, Combined, PluginPolicy
+from agent.core.policies.peaks import LoadTail, Surges
+from agent.core.policies.remembered import Zones
+from agent.core.policies.stepwise import LoadAverage, Pressure
+from agent.core.policies.utilisation import HALF, Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
     MAX_UNITS,
@@ -31,9 +29,7 @@ from agent.core.policies.values import (
     ResourceGoal,
     Sizing,
 )
-from agent.core.policies.wish import HALF
-from agent.core.policies.zones import Zones
-from agent.node.plugins.types.answers import NAME_RULE, is_plugin_name
+from agent.node.plugins.ports import NAME_RULE, is_plugin_name
 from hosting.amounts import Memory, share
 from hosting.registry import FactoryRegistry, RegistryError
 from hosting.settings import FaultsError, Settings, check
@@ -141,8 +137,6 @@ class Choice(Settings):
 
 
 class PolicyRegistry(FactoryRegistry[Factory]):
-    """Factories of policies."""
-
     def __init__(self, *, has_plugins: bool = False) -> None:
         """With plugins, `plugin:NAME` is a policy with any name: the plugin may register at any time."""
         rule = "a name is made of a-z, 0-9, dot and hyphen, at most 63"
@@ -247,7 +241,6 @@ class Guarded:
 
     @property
     def is_tied(self) -> bool:
-        """Whether the policy knows one number of units only."""
         return getattr(self.policy, "is_tied", False) is True
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:

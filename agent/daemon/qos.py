@@ -1,4 +1,4 @@
-"""Strategies in the daemon: their manager, what they are given (states, metrics, cgroups, evictions, Events), and their page.
+"""Strategies in the daemon: their manager, their tools (states, metrics, cgroups, evictions, Events), and their page.
 
 Their gates follow a file; the states of VMs follow the runners.
 """
@@ -19,19 +19,16 @@ from agent.daemon.evictor import is_evicted_when_stuck
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.server import GUARDED
 from agent.daemon.settings import AgentSettings
-from agent.node.qos.callbacks import CallbackStatus, StateCallbacks
-from agent.node.qos.client import StrategyPorts
-from agent.node.qos.collectors import CollectorFigures, Collectors
+from agent.node.qos.client import RunMarks, StrategyPorts
+from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
-from agent.node.qos.core.decisions import DecisionRecord
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.evictor import PodEvictor
-from agent.node.qos.executor import LastWrite, ResourceExecutor
-from agent.node.qos.manager import QosManager, StrategyStatus
+from agent.node.qos.executor import ResourceExecutor
+from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state, policy_state
-from agent.node.qos.run_marks import RunMarks
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from agent.runner.runner import Runner
 from agent.sources.described import Found
 from agent.sources.kubernetes import Store
@@ -45,14 +42,7 @@ from hosting.problems import DocumentedAnswer, Operation
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Supervisor
 from hosting.watched_file import FileUnreachableError, WatchedFile
-from protocol.pages import (
-    CollectorsShown,
-    GroupWrite,
-    StrategiesShown,
-    StrategyCallback,
-    StrategyDecisionShown,
-    StrategyShown,
-)
+from protocol.pages import StrategiesShown, StrategyShown
 from protocol.quantities import QuantityError
 from protocol.values import ZERO, Resources
 
@@ -66,97 +56,20 @@ def nothing(node: str) -> bytes:
     return msgspec.json.encode(StrategiesShown(node=node, enabled=False, strategies=()))
 
 
-def document(
-    node: str,
-    statuses: Sequence[StrategyStatus],
-    callbacks: Sequence[CallbackStatus],
-    writes: Sequence[LastWrite],
-    collected: CollectorFigures,
-    now_s: float,
-) -> bytes:
-    """The whole of `/v1/qos`. `now_s` is the moment of the same clock as the decisions' times."""
-    return msgspec.json.encode(
-        StrategiesShown(
-            node=node,
-            enabled=True,
-            strategies=tuple(_strategy(each, now_s) for each in statuses),
-            callbacks=tuple(map(_callback, callbacks)),
-            writes=tuple(
-                GroupWrite(
-                    group=each.group,
-                    resource=each.resource.value,
-                    value=each.value,
-                    strategy=each.writer or None,
-                )
-                for each in writes
-            ),
-            collectors=CollectorsShown(
-                rounds=collected.rounds,
-                round_seconds=round(collected.round_s, 4),
-                pods=collected.pods,
-                left_out=dict(sorted(collected.left_out.items())),
-            ),
-        )
-    )
-
-
-def _strategy(status: StrategyStatus, now_s: float) -> StrategyShown:
-    counts: dict[str, dict[str, int]] = {}
-    for (action, result), count in sorted(status.counts.items()):
-        counts.setdefault(action, {})[result] = count
-    return StrategyShown(
-        name=status.name,
-        stage=status.stage.value,
-        enabled=status.is_enabled,
-        recommend_only=status.recommends_only,
-        state=status.state.value,
-        since_seconds=round(status.state_s, 1),
-        restarts=status.restarts,
-        last_error=status.last_error or None,
-        counts=counts,
-        decisions=tuple(_decision(each, now_s) for each in status.decisions),
-    )
-
-
-def _decision(record: DecisionRecord, now_s: float) -> StrategyDecisionShown:
-    decision = record.decision
-    return StrategyDecisionShown(
-        seconds_ago=round(max(now_s - record.at_s, 0.0), 1),
-        rounds=record.rounds,
-        action=decision.is_action,
-        reason=decision.reason,
-        message=decision.message,
-        inputs={name: round(value, 6) for name, value in sorted(decision.inputs.items())},
-    )
-
-
-def _callback(status: CallbackStatus) -> StrategyCallback:
-    return StrategyCallback(
-        objects=status.object_type.value,
-        name=status.name,
-        owner=status.owner or None,
-        calls=status.calls_total,
-        errors=status.errors_total,
-        last_error=status.last_error or None,
-        running_seconds=None if status.running_s is None else round(status.running_s, 1),
-    )
-
-
-def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
-    """The metrics of strategies."""
+def families(strategies: Sequence[StrategyShown]) -> Iterator[Family]:
     yield Family(
         "gauge",
         "parley_agent_strategies",
         "Whether the strategy's gate is on (1) or off (0), by the state in which the strategy is",
         ("strategy", "state"),
-        tuple(((each.name, each.state.value), float(each.is_enabled)) for each in statuses),
+        tuple(((each.name, each.state), float(each.enabled)) for each in strategies),
     )
     yield Family(
         "counter",
         "parley_agent_strategy_restarts",
         "Restarts of strategies that failed",
         ("strategy",),
-        tuple(((each.name,), float(each.restarts)) for each in statuses),
+        tuple(((each.name,), float(each.restarts)) for each in strategies),
     )
     yield Family(
         "counter",
@@ -164,18 +77,15 @@ def families(statuses: Sequence[StrategyStatus]) -> Iterator[Family]:
         "Decisions of strategies by reason; their writes, evictions and Events by result",
         ("strategy", "action", "result"),
         tuple(
-            ((each.name, *labels), float(count))
-            for each in statuses
-            for labels, count in sorted(each.counts.items())
+            ((each.name, action, result), float(count))
+            for each in strategies
+            for action, results in each.counts.items()
+            for result, count in results.items()
         ),
     )
 
 
 CHECK_S: Final = 2.0
-
-
-def _gates(settings: AgentSettings) -> Mapping[str, bool]:
-    return settings.qos.feature_gates if settings.qos is not None else {}
 
 
 class GatesFile:
@@ -188,7 +98,9 @@ class GatesFile:
         switch: Callable[[Mapping[str, bool]], None],
         log: Logger,
     ) -> None:
-        self._file = WatchedFile(path, AgentSettings, _gates)
+        self._file = WatchedFile(
+            path, AgentSettings, lambda read: read.qos.feature_gates if read.qos is not None else {}
+        )
         self._given = dict(given)
         self._switch = switch
         self._log = log
@@ -283,7 +195,6 @@ class StatesFeed:
             await asyncio.sleep(FEED_S)
 
     async def publish(self) -> None:
-        """Publish the present states."""
         if self._cluster is None:
             here = machine()
             self._states.publish_node(NodeState(self._node, here, here))
@@ -384,18 +295,18 @@ class NodeStrategies:
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
     def document(self) -> bytes:
-        """The whole of `/v1/qos`."""
-        return document(
-            self._node,
-            self._manager.statuses(),
-            self._manager.callbacks(),
-            self._executor.last_writes(),
-            self._collectors.figures,
-            time.monotonic(),
+        return msgspec.json.encode(
+            StrategiesShown(
+                node=self._node,
+                enabled=True,
+                strategies=self._manager.statuses(),
+                callbacks=self._manager.callbacks(),
+                writes=self._executor.last_writes(),
+                collectors=self._collectors.figures,
+            )
         )
 
     def families(self) -> Iterator[Family]:
-        """The metrics."""
         yield from families(self._manager.statuses())
 
 

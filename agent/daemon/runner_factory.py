@@ -8,17 +8,15 @@ from urllib.parse import urlsplit
 
 from agent.core import events
 from agent.core.model import Vm, VmKind
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
-from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
+from agent.core.policies.combined import Combined, PluginPolicy
+from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.ports import ExporterPeer, VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.load_files import LoadFiles
 from agent.daemon.policies import checked
 from agent.daemon.settings import AgentSettings
 from agent.node.plugins.ports import MetricsSource, OutsidePolicy, PluginCatalogue, PluginError
-from agent.peers.exporter import ExporterLink
-from agent.peers.informant import InformantLink
+from agent.peers.informant import ExporterLink, InformantLink
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
@@ -52,32 +50,29 @@ class PluginPolicies:
         except TimeoutError:
             return PluginAnswer(name, None, f"policy plugin {name}: no answer within {self._deadline_s:g} s")
         goal = checked(f"plugin {name}", said)
-        return PluginAnswer(name, goal, "; ".join(dict.fromkeys(_lacking(goal))))
+        lacking = (each.reason for each in (goal.cpu, goal.memory) if each.units is None)
+        return PluginAnswer(name, goal, "; ".join(dict.fromkeys(lacking)))
 
 
-def _lacking(goal: Goal) -> list[str]:
-    return [each.reason for each in (goal.cpu, goal.memory) if each.units is None]
-
-
+@dataclass(frozen=True, slots=True)
 class MetricsFromPlugin:
     """The load of one VM as a metrics plugin tells it; if the plugin fails, as the VM's exporter does. Implements
     `ExporterPeer`."""
 
-    def __init__(self, source: MetricsSource, name: str, exporter: ExporterPeer, deadline_s: float) -> None:
-        self._source = source
-        self._name = name
-        self._exporter = exporter
-        self._deadline_s = deadline_s
+    source: MetricsSource
+    name: str
+    exporter: ExporterPeer
+    deadline_s: float
 
     async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return events.MetricsRead(await self._source.read(vm), self._name)
+            async with asyncio.timeout(self.deadline_s):
+                return events.MetricsRead(await self.source.read(vm), self.name)
         except PluginError as error:
             why = str(error)
         except TimeoutError:
-            why = f"metrics plugin {self._name}: no answer within {self._deadline_s:g} s"
-        outcome = await self._exporter.read(vm, port)
+            why = f"metrics plugin {self.name}: no answer within {self.deadline_s:g} s"
+        outcome = await self.exporter.read(vm, port)
         if isinstance(outcome, events.MetricsRead):
             return replace(outcome, fault=f"{why}; the exporter is read instead")
         return replace(outcome, error=f"{why}; exporter: {outcome.error}")
@@ -136,12 +131,10 @@ class RunnerFactory:
         return self._own(spec)[1]
 
     def vm(self, spec: VmDescription) -> Vm:
-        """The VM of `spec` as its runner knows it."""
         own, _ = self._own(spec)
         return vm_of(spec, own, self._policy(own), is_tied=self.settings.tied)
 
     def _own(self, spec: VmDescription) -> tuple[annotations.Overrides, list[str]]:
-        """The values of the annotations, and their faults."""
         vm = spec.vm
         defaults = annotations.VmDefaults(
             vm.bounds,

@@ -17,11 +17,10 @@ from agent.core.ports import BackendError
 from agent.daemon.daemon import Daemon, DaemonParts
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.qos import StrategyOptions
-from agent.daemon.server import ServerSettings
+from agent.daemon.server import ServerSettings, TokenFileError, ViewerToken
 from agent.daemon.settings import AgentSettings
-from agent.daemon.viewer_token import TokenFileError, ViewerToken
 from agent.node.qos.core.gates import parsed
-from agent.peers.candidates import Candidates
+from agent.peers.scheduler import Candidates
 from agent.sources.file import FileSource
 from hosting import lifecycle, logs
 from hosting.addresses import AddressError, advertised

@@ -145,7 +145,6 @@ class TlsSettings(Settings):
             yield "port", "needs a certificate and its key"
 
     def files(self) -> TlsFiles:
-        """The files as `hosting.tls` takes them."""
         return TlsFiles(self.certificate, self.key, self.ca)
 
 
@@ -255,7 +254,6 @@ class AgentSettings(VmList):
         return faults + super().cross_faults(data)
 
     def fixed(self) -> Self:
-        """The settings that hold from start to end."""
         qos = self.qos.model_copy(update={"feature_gates": {}}) if self.qos is not None else None
         return super().fixed().model_copy(update={"qos": qos})
 
@@ -266,11 +264,9 @@ class AgentSettings(VmList):
 
     @property
     def is_on_kubernetes(self) -> bool:
-        """Whether the agent talks to an API server."""
         return self.source == "kubernetes" or self.scheduler.service is not None
 
     def timing(self) -> Timing:
-        """The core's waits with the periods of this file."""
         return Timing(
             tick_s=self.periods.tick,
             metrics_s=self.periods.metrics,

@@ -7,17 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.core.condition import Health, denial_reasons
-from agent.core.model import PodObservation
+from agent.core.condition import Health
+from agent.core.model import Denial, PerResource, PodObservation, amounts
 from agent.core.on_metrics import goal_of
-from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.plan import Plan, WaitsFor
 from agent.core.policies.values import Load, Psi, ResourceGoal
 from agent.core.state import BackendState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from agent.daemon.server import GUARDED
-from agent.runner.event_json import event_document, without_ids
 from agent.runner.runner import Runner
+from agent.runner.runner_log import event_document, without_ids
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.server import Reply, problem
 from protocol.agent_pages import (
@@ -50,7 +49,7 @@ from protocol.agent_pages import (
     VmNotScaled,
 )
 from protocol.explaining import AmountShown, ReasonShown
-from protocol.reasons import ErrorCode, Reason
+from protocol.reasons import ErrorCode
 from protocol.values import Resources
 from protocol.versions import PLUGIN_SPOKEN, UINT32_MAX, PluginProtoVersion, VersionRange
 
@@ -122,7 +121,7 @@ def _in_short(runner: Runner, notes: VmNotes, now_s: float) -> dict[str, Any]:
     link, seen = state.scheduler, state.backend.observation
     now = runner.condition(now_s)
     # reasons stay with the permit, also once that covers the goal
-    binding = binding_reason(runner, now_s) if now.health is Health.DENIED else None
+    binding = runner.binding_reason(now_s) if now.health is Health.DENIED else None
     why = planned.told(state.in_use()) if planned is not None else "starting"
     read_s = state.metrics.read_s
     return {
@@ -159,13 +158,6 @@ def _in_short(runner: Runner, notes: VmNotes, now_s: float) -> dict[str, Any]:
         "machine": notes.machines.get(name),
         "warnings": notes.warnings.get(name, ()),
     }
-
-
-def binding_reason(runner: Runner, now_s: float) -> Reason | None:
-    """The scheduler's first reason of a denied VM. None if another size than that is denied, or it names no reason."""
-    if runner.last_plan is None:
-        return None
-    return next(iter(denial_reasons(runner.state, runner.last_plan, now_s)), None)
 
 
 def _faults(state: RunnerState) -> list[tuple[str, str]]:

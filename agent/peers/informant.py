@@ -1,14 +1,19 @@
-"""The link to the informant: register, ask, tell; every outcome is an event."""
+"""The links to the guest: to its informant (register, ask, tell), to its metrics exporter, of which a page becomes one `Sample`, and to the
+node informant for the control groups of a pod. Every outcome of the first two is an event."""
 
 import random
+import time
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from agent.core import events
+from agent.core.model import Sample, Stalls, Vm
 from hosting import problems
 from hosting.client import Answered, HttpClient, Outcome
-from protocol import codec, wire
+from protocol import codec, exporter, wire
 from protocol.errors import RemoteProtocolError
+from protocol.informant_pages import PodCgroups
 from protocol.texts import clean
 from protocol.values import Resources
 from protocol.versions import INFORMANT_SPOKEN
@@ -22,24 +27,22 @@ def _told(answer: Answered) -> str:
     return f"status {answer.status}: {reason}" if reason else f"status {answer.status}"
 
 
+@dataclass(frozen=True, slots=True)
 class InformantLink:
     """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back; a path is added to it."""
 
-    def __init__(
-        self, client: HttpClient, url: str, serve_addr: str, deadline_s: float, rng: random.Random
-    ) -> None:
-        self._client = client
-        self._url = url
-        self._serve_addr = serve_addr
-        self._deadline_s = deadline_s
-        self._rng = rng
+    client: HttpClient
+    url: str
+    serve_addr: str
+    deadline_s: float
+    rng: random.Random
 
     def _desc(self, registration: UUID) -> wire.AgentDesc:
-        address = f"{self._serve_addr}/agents/{registration}"
+        address = f"{self.serve_addr}/agents/{registration}"
         return wire.AgentDesc(registration, address, INFORMANT_SPOKEN.min, INFORMANT_SPOKEN.max)
 
     async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
-        chance = self._rng.random()
+        chance = self.rng.random()
         outcome = await self._send("POST", "/register", self._desc(registration))
         if not isinstance(outcome, Answered):
             return events.RegisterFailed(outcome.message, chance)
@@ -57,7 +60,7 @@ class InformantLink:
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
         body = codec.encode(self._desc(registration))
-        _ = await self._client.call("DELETE", f"{self._url}/unregister", body=body, deadline_s=deadline_s)
+        _ = await self.client.call("DELETE", f"{self.url}/unregister", body=body, deadline_s=deadline_s)
 
     async def ask_downscale(
         self, amount: Resources
@@ -68,7 +71,7 @@ class InformantLink:
         try:
             result = codec.decode(wire.DownscaleResult, outcome.body)
         except RemoteProtocolError as error:
-            return events.InformantFailed(clean(str(error), _REASON_CHARS), False, self._rng.random())
+            return events.InformantFailed(clean(str(error), _REASON_CHARS), False, self.rng.random())
         if result.ok:
             return events.DownscaleApproved(amount)
         return events.DownscaleDenied(amount, clean(result.status, _REASON_CHARS))
@@ -80,11 +83,95 @@ class InformantLink:
         return events.UpscaleAnnounced(amount)
 
     async def _send(self, method: str, path: str, message: wire.Message) -> Outcome:
-        return await self._client.call(
-            method, f"{self._url}{path}", body=codec.encode(message), deadline_s=self._deadline_s
+        return await self.client.call(
+            method, f"{self.url}{path}", body=codec.encode(message), deadline_s=self.deadline_s
         )
 
     def _failure(self, outcome: Outcome) -> events.InformantFailed:
         if isinstance(outcome, Answered):
-            return events.InformantFailed(_told(outcome), outcome.status == 404, self._rng.random())
-        return events.InformantFailed(outcome.message, outcome.kind == "connect", self._rng.random())
+            return events.InformantFailed(_told(outcome), outcome.status == 404, self.rng.random())
+        return events.InformantFailed(outcome.message, outcome.kind == "connect", self.rng.random())
+
+
+_BUSY: Final = "cpu_busy_seconds_total"
+_CPUS: Final = "cpus"
+_TOTAL: Final = "memory_MemTotal_bytes"
+_AVAILABLE: Final = "memory_MemAvailable_bytes"
+_NAMES: Final = (
+    _BUSY,
+    _CPUS,
+    _TOTAL,
+    _AVAILABLE,
+    *(
+        f"pressure_{resource}_{kind}_seconds_total"
+        for resource in ("cpu", "memory")
+        for kind in ("waiting", "stalled")
+    ),
+)
+_QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressure&collect[]=cpu"
+"""Asks for the metrics that are needed: Parley's informant knows `for`, the published exporter `collect[]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterLink:
+    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`."""
+
+    client: HttpClient
+    host: str
+    prefix: str
+    deadline_s: float
+    rng: random.Random
+    path: str = ""
+
+    async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
+        del vm  # it is the only one there
+        url = f"http://{self.host}:{port}{self.path.rstrip('/')}/metrics{_QUERY}"
+        outcome = await self.client.call("GET", url, deadline_s=self.deadline_s)
+        chance = self.rng.random()
+        if not isinstance(outcome, Answered):
+            return events.MetricsFailed(outcome.message, outcome.kind == "connect", chance)
+        if outcome.status != 200:
+            return events.MetricsFailed(f"status {outcome.status}", False, chance)
+        try:
+            metrics = exporter.read_metrics(outcome.body, self.prefix)
+            found = exporter.samples(outcome.body, tuple(self.prefix + name for name in _NAMES))
+        except RemoteProtocolError as error:
+            return events.MetricsFailed(clean(str(error), 300), False, chance)
+        figures = {name: found.get(self.prefix + name) for name in _NAMES}
+        return events.MetricsRead(
+            Sample(
+                time.monotonic(),
+                metrics.load_average_1min,
+                metrics.load_average_5min,
+                figures[_BUSY],
+                _bytes(figures[_TOTAL]),
+                _bytes(figures[_AVAILABLE]),
+                _stalls(figures, "cpu"),
+                _stalls(figures, "memory"),
+                figures[_CPUS],
+            )
+        )
+
+
+def _bytes(value: float | None) -> int | None:
+    return int(value) if value is not None and 0 <= value < 2**63 else None
+
+
+def _stalls(figures: dict[str, float | None], resource: str) -> Stalls | None:
+    some = figures[f"pressure_{resource}_waiting_seconds_total"]
+    return None if some is None else Stalls(some, figures[f"pressure_{resource}_stalled_seconds_total"])
+
+
+DEADLINE_S: Final = 1.0
+"""The informant is on the same node, and reads some files."""
+
+
+async def read_cgroups(client: HttpClient, url: str) -> PodCgroups | None:
+    """The control groups of the pod whose informant is at `url`; None if it does not tell them."""
+    outcome = await client.call("GET", f"{url.rstrip('/')}/cgroups", deadline_s=DEADLINE_S)
+    if not isinstance(outcome, Answered) or outcome.status != 200:
+        return None
+    try:
+        return codec.decode(PodCgroups, outcome.body)
+    except RemoteProtocolError:
+        return None

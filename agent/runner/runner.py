@@ -17,23 +17,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from agent.core import events
-from agent.core.condition import Condition, condition
+from agent.core.condition import Condition, condition, denial_reasons
 from agent.core.model import Vm
+from agent.core.notices import AskedSizeChange, SizeWatch
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.remembered import NOTHING, Remembered
 from agent.core.policies.saved import KnownLoad
 from agent.core.policies.windows import WindowLimits
 from agent.core.ports import HeldLog
-from agent.core.resized import AskedSizeChange, SizeWatch
 from agent.core.state import MetricsState, RunnerState
 from agent.core.step import RunnerCore
 from agent.core.timing import Timing
-from agent.runner.event_json import event_document
 from agent.runner.peers import Peers, Performer
-from agent.runner.runner_log import HeldJournal, RunnerLog
+from agent.runner.runner_log import HeldJournal, RunnerLog, event_document
 from agent.runner.stats import GrowthTimer, Latencies, RunnerStats
 from hosting.logs import Logger
+from protocol.reasons import Reason
 from protocol.sequence import Life
 from protocol.values import ZERO
 
@@ -129,6 +129,12 @@ class Runner:
 
     def condition(self, now_s: float) -> Condition:
         return condition(self.state, self.last_plan, now_s, self.timing)
+
+    def binding_reason(self, now_s: float) -> Reason | None:
+        """The scheduler's first reason of a denied VM. None if another size than that is denied, or it names no reason."""
+        if self.last_plan is None:
+            return None
+        return next(iter(denial_reasons(self.state, self.last_plan, now_s)), None)
 
     def journal(self, now_s: float) -> list[tuple[float, events.Event]]:
         """The last events, each with how many seconds ago, the latest last."""

@@ -4,13 +4,13 @@ A pod is described by its own labels and annotations and the ScalingPolicy that 
 VirtualMachine (`hosting.kubernetes.virtual_machines`) and the pod that it runs in.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from agent.core.model import Vm, VmKind
-from agent.core.ports import VmDescription
+from agent.core.ports import VmChange, VmDescribed, VmDescription, VmRemoved
 from hosting.addresses import endpoint
 from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.annotations import Checks, Valid, stays
@@ -82,7 +82,7 @@ class NodeFacts:
     fixed: Fixed
     checks: Checks = field(default_factory=dict)
     policy_faults: Sequence[tuple[str, str]] = ()
-    """Namespaces with what is wrong with a ScalingPolicy there, which may be that of any pod."""
+    """Namespaces with the faults of a ScalingPolicy there, which may be that of any pod."""
 
 
 def room_of(node: Manifest) -> Resources:
@@ -212,3 +212,15 @@ def _is_going(manifest: Manifest) -> bool:
 
 def _is_ending(pod: Manifest) -> bool:
     return pods.is_terminal(pod) or _is_going(pod)
+
+
+def changes_between(
+    before: Mapping[str, VmDescription], now: Mapping[str, VmDescription]
+) -> Iterator[VmChange]:
+    """The changes that turn the VMs of `before` into those of `now`, by their names. A VM made anew ends first."""
+    for name, spec in before.items():
+        if name not in now or now[name].vm.pod_uid != spec.vm.pod_uid:
+            yield VmRemoved(name)
+    for name, spec in now.items():
+        if before.get(name) != spec:
+            yield VmDescribed(spec)

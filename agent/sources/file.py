@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from agent.core.model import Vm, VmKind
 from agent.core.ports import VmChange, VmDescription, VmSourceError
-from agent.sources.changes import changes_between
+from agent.sources.described import changes_between
 from hosting.addresses import is_url
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
@@ -68,7 +68,6 @@ class VmSettings(Settings):
         return bounds_fault(found.get("min"), found.get("max"))
 
     def spec(self) -> VmDescription:
-        """The VM as the agent knows it."""
         vm = Vm(
             PodName(self.name, self.namespace),
             self.uid,
@@ -102,7 +101,6 @@ class VmList(Settings):
         return faults
 
     def fixed(self) -> Self:
-        """The settings that hold from start to end."""
         return self.model_copy(update={"vms": []})
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.core.ports import VmChange, VmDescription, VmSourceError
-from agent.sources.changes import changes_between
 from agent.sources.described import (
     AgentChecks,
     Fixed,
     Found,
     NodeFacts,
+    changes_between,
     describe,
     describe_machine,
     room_of,
@@ -88,7 +88,6 @@ class KubernetesSource:
         """As they were read last."""
 
     def note_change(self, _: object = None) -> None:
-        """Something in a store has changed."""
         self._changed.set()
 
     @property
@@ -182,7 +181,7 @@ class KubernetesSource:
         return NodeFacts(room, self._informant, policies, self._fixed, self._checks.of_pods, faults)
 
     def _read_policies(self) -> tuple[tuple[ScalingPolicy, ...], tuple[tuple[str, str], ...]]:
-        """The ScalingPolicies, and the faults of those that cannot be read, each with its namespace. What was read of one last counts on."""
+        """The ScalingPolicies, and the faults of those that cannot be read, each with its namespace. The last good reading of one counts on."""
         before, self._policies = self._policies, {}
         faults: list[tuple[str, str]] = []
         for key, manifest in sorted(self._stores.policies.objects().items()):

@@ -26,12 +26,13 @@ from agent.node.plugins.manager import NodePluginManager
 from agent.node.plugins.ports import PluginError
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import METRICS_SOURCE, POLICY, Catalogue
-from agent.peers.exporter import ExporterLink
+from agent.peers.informant import ExporterLink
 from benchmarks.load.figures import in_ms
 from hosting import logs
 from hosting.client import HttpClient
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import PodName
+from tests.support.plugin_registry import NoSizeLog
 
 VMS: Final = 100
 GIB: Final = 2**30
@@ -143,7 +144,7 @@ async def measure(directory: Path, port: int, informant: psutil.Process, seconds
     load = Load(busy_micro=1_500_000, memory_total=4 * GIB, memory_available=2 * GIB)
     with plugins(directory / "registry", os.sched_getaffinity(informant.pid)) as running:
         async with HttpClient() as client, asyncio.timeout(PATIENCE_S + 8 * seconds):
-            catalogue = Catalogue(PluginLimits(call_deadline_s=DEADLINE_S))
+            catalogue = Catalogue(PluginLimits(call_deadline_s=DEADLINE_S), sizes=NoSizeLog())
             manager = NodePluginManager(
                 directory / "registry", catalogue.handlers(), log=log, rng=rng, clock=time.monotonic
             )

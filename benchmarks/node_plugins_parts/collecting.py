@@ -16,13 +16,12 @@ from typing import Any, Final
 import psutil
 import uvloop
 
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.core import metrics
 from agent.node.qos.core.metrics import Aggregation, MetricSample
 from agent.node.qos.core.states import NodeState
 from agent.node.qos.metric_cache import TimeSeriesCache
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from benchmarks.load.figures import in_ms, percentile
 from benchmarks.node_plugins_parts.groups import CONTAINERS, PODS, uid_of
 from hosting import logs
@@ -135,7 +134,7 @@ async def collector_figures(root: Path, seconds: float) -> dict[str, float | Non
     return {
         "collected_pods": figures.pods,
         "collectors_cpu_percent": round((busy_s - idle_s) / span_s * 100, 2),
-        "collectors_round_ms": round(figures.round_s * 1000, 1),
+        "collectors_round_ms": round(figures.round_seconds * 1000, 1),
         "collectors_rounds_per_s": round(rounds / span_s, 2),
         **{f"loop_late_{name}": value for name, value in without.items()},
         **{f"loop_late_collecting_{name}": value for name, value in late.items()},

@@ -8,18 +8,16 @@ from typing import Final
 from uuid import UUID
 
 from agent.core import events
-from agent.core.apply import apply
-from agent.core.desire import desire
+from agent.core.desire import desire, shrink
 from agent.core.model import Vm
 from agent.core.policies.combined import Combined
-from agent.core.policies.load_average import LoadAverage
-from agent.core.policies.surge import NO_SURGES
-from agent.core.policies.tail import NO_TAIL
+from agent.core.policies.peaks import NO_SURGES, NO_TAIL
+from agent.core.policies.remembered import Zones
+from agent.core.policies.stepwise import LoadAverage
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import MILLION, Goal, Load, ResourceGoal, Sizing, units_for
-from agent.core.policies.zones import Zones
-from agent.core.shrink import shrink
 from agent.core.state import BackendState, InformantState, RegistrationPhase, RunnerState
+from agent.core.step import apply
 from agent.core.timing import Timing
 from agent.daemon.settings import Periods
 from benchmarks.policies_parts.families import GIB, MIB, MOST_BYTES, MOST_CPUS

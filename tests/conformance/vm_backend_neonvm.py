@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from agent.backends.change_log import FILE_NAME, ChangeLog
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import FILE_NAME, ChangeLog, LoggedSizes
 from agent.backends.neonvm import NeonVmBackend
 from agent.core.model import Vm, VmKind
 from agent.core.ports import BackendError, Capabilities, Fencing, VmBackend

@@ -29,7 +29,7 @@ class FencesForItself(PodBackend):
 
     async def fence(self, vm: Vm) -> Fencing:
         known = self._account(vm).known
-        return await super().fence(vm) if known is None else Fencing(int(self._unix_clock()))
+        return await super().fence(vm) if known is None else Fencing(int(self.unix_clock()))
 
 
 MUTANTS: Final[tuple[tuple[type[PodBackend], str, str], ...]] = (

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.backends.change_log import FILE_NAME, ChangeLog
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import FILE_NAME, ChangeLog, LoggedSizes
 from agent.backends.pod.backend import PodBackend
-from agent.backends.pod.distribution import DivisionRules
+from agent.backends.pod.containers import DivisionRules
 from agent.core.ports import VmBackend
 from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi, UnreachableError

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from agent.backends.change_log import FILE_NAME
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import FILE_NAME, LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.backends.qemu.guest_files import GuestFiles, GuestRecord
 from agent.backends.qemu.guest_loop import GuestAccess, LoopContext
 from agent.core.model import Vm

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 from agent.core.model import ContainersSeen
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import Combined, PluginPolicy
 from agent.core.policies.windows import Bar, ResourceLimits, WindowLimits
 from agent.core.ports import BackendError, ResizeRefusedError
 from agent.daemon import vm_pages

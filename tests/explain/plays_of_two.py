@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import Combined, PluginPolicy
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationSpec
 from tests.explain.agent_side import PolicyProcess

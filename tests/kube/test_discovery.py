@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.peers.endpoints import SERVICE_LABEL
+from agent.daemon.kubernetes import SERVICE_LABEL
 from hosting.kubernetes import names
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.hollow_nodes import HollowNodes, NodeSize

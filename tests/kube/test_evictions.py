@@ -13,7 +13,7 @@ from agent.node.qos.core.metrics import NODE_MEMORY_USAGE, POD_MEMORY_USAGE
 from agent.node.qos.core.states import PodState
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.pods import pod_state
-from agent.node.qos.strategies.memory_evict import MemoryEvict
+from agent.node.qos.strategies.evicting import MemoryEvict
 from hosting import logs
 from hosting.kubernetes import names
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi

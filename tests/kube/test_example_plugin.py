@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from labs.clusters.programs import ClusterProcess
 from tests.support.kube.assets import example_plugin
 from tests.support.node_plugins import ManagedFolder, managed

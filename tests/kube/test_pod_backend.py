@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agent.backends.change_log import ChangeLog
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.pod.backend import PodBackend
-from agent.backends.pod.distribution import DivisionRules
+from agent.backends.pod.containers import DivisionRules
 from agent.core.model import Vm, VmKind
 from agent.core.ports import BackendError, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects as found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.node.qos.core.actions import EvictResult
-from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds
+from agent.node.qos.core.evict_tasks import EvictRules, EvictThresholds, memory_tasks
 from agent.node.qos.core.evicting import (
     Evictable,
     EvictionEngine,
@@ -17,7 +17,6 @@ from agent.node.qos.core.evicting import (
     EvictionMarks,
     EvictionPick,
 )
-from agent.node.qos.core.memory_evict import memory_tasks
 from agent.node.qos.core.states import NodeState, PodState, QosClass
 from protocol.values import ZERO, Resources
 

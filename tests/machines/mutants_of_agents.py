@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from unittest import mock
 
-from agent.core import apply, events
+from agent.core import events, step
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
 
@@ -25,7 +25,7 @@ def _counts_until(state: RunnerState, until_s: float) -> RunnerState:
 
 def sent_resize_counts_from_the_decision() -> Patch:
     """A resize can have no effect a command deadline after it was decided, however late it was sent."""
-    started = apply._started
+    started = step._started
 
     def started_and_sent(
         state: RunnerState, event: events.Started, now_s: float, timing: Timing
@@ -34,30 +34,30 @@ def sent_resize_counts_from_the_decision() -> Patch:
         is_resize = isinstance(event.action, events.Resize)
         return _counts_until(after, now_s + timing.command_deadline_s) if is_resize else after
 
-    return mock.patch.object(apply, "_started", started_and_sent)
+    return mock.patch.object(step, "_started", started_and_sent)
 
 
 def old_look_ends_a_resize() -> Patch:
     """A look shows what is when it is in, whenever it began."""
-    observed = apply._observed
+    observed = step._observed
 
     def observed_now(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RunnerState:
         seen = replace(event, observation=replace(event.observation, begun_s=now_s))
         return observed(state, seen, now_s, timing)
 
-    return mock.patch.object(apply, "_observed", observed_now)
+    return mock.patch.object(step, "_observed", observed_now)
 
 
 def failed_resize_counts_to_the_next_look_only() -> Patch:
     """A resize that failed has no effect, unless the next look shows one."""
-    failed = apply._resize_failed
+    failed = step._resize_failed
 
     def failed_for_good(
         state: RunnerState, event: events.ResizeFailed, now_s: float, timing: Timing
     ) -> RunnerState:
         return _counts_until(failed(state, event, now_s, timing), now_s)
 
-    return mock.patch.object(apply, "_resize_failed", failed_for_good)
+    return mock.patch.object(step, "_resize_failed", failed_for_good)
 
 
 @dataclass(frozen=True, slots=True)

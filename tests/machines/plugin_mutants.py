@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginInfo, PluginState
 from agent.node.plugins.core.sockets import (
     Operation,
     PluginSocket,
@@ -139,8 +138,8 @@ def path_stays_pending() -> Patch:
         original(self, socket, error, *rest)
         socket.is_busy = error is not None
 
-    original: Private = SocketTable._ended
-    return mock.patch.object(SocketTable, "_ended", ended)
+    original: Private = SocketTable.ended
+    return mock.patch.object(SocketTable, "ended", ended)
 
 
 MUTANTS: Final[tuple[Callable[[], Patch], ...]] = (

@@ -13,8 +13,8 @@ from unittest import mock
 
 from structlog.testing import capture_logs
 
-from agent.node.plugins import dialling, manager
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins import manager, plugin_connection
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.ports import PluginStatus
 from hosting import logs
@@ -223,7 +223,7 @@ def walk(seed: int, steps: int) -> set[PluginState]:
         await world.walk(steps)
         return world.states
 
-    with mock.patch.object(dialling, "PluginConnection", MadeUpConnection), capture_logs():
+    with mock.patch.object(plugin_connection, "PluginConnection", MadeUpConnection), capture_logs():
         try:
             return loop.run_until_complete(whole())
         finally:

@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from agent.core import events
 from agent.core.model import Vm
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import Combined, PluginPolicy
 from agent.core.policies.values import PluginAnswer
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing

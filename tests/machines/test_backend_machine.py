@@ -22,10 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agent.backends.faults import Faults
 from agent.backends.simulated import MonotonicClock, SimulatedBackend, VmFile
 from agent.core import events
-from agent.core.apply import apply
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Fencing
 from agent.core.state import RunnerState, SchedulerState
+from agent.core.step import apply
 from agent.core.timing import Timing
 from hosting.settings import check
 from protocol.values import Observation, Resources

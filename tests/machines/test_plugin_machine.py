@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from tests.machines.plugin_mutants import MUTANTS, Patch
 from tests.machines.plugin_world import LawBrokenError, walk
 

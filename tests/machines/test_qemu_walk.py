@@ -15,9 +15,9 @@ from typing import Final
 
 import pytest
 
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.backends.qemu.guest_files import GuestFiles
 from agent.backends.qemu.guest_loop import GuestAccess, LoopContext
 from agent.core.ports import BackendError, Fencing

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.client import StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import configured
@@ -19,7 +18,7 @@ from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.pods import node_state, pod_state
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import logger
 from labs.clusters.node.claim import CGROUPS, is_v2
@@ -95,7 +94,7 @@ async def test_best_effort_is_held_back_while_others_are_busy_and_freed_afterwar
         await shown("best effort held back", held)
         (status,) = (each for each in manager.statuses() if each.name == "CPUSuppress")
         assert status.state == "running", status
-        assert any(each.decision.is_action for each in status.decisions), status
+        assert any(each.action for each in status.decisions), status
     assert quota_us(root) is None
     assert quota_us(inside) is None
 

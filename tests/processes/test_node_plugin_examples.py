@@ -55,7 +55,7 @@ async def test_a_source_tells_the_load_and_ends_with_its_socket(tmp_path: Path) 
             assert 0 <= sample.load1 <= 8
             assert sample.memory_total == 8 * GIB
             assert sample.at_s <= time.monotonic()
-            assert made.figures("MetricsSource", "wave-load").calls == 1
+            assert made.figures("MetricsSource", "wave-load").made == 1
             await until(lambda: "registered" in program.text())
             assert program.end() == 0
             assert not socket.exists()

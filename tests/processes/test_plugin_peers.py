@@ -169,8 +169,8 @@ async def test_an_answer_that_is_none_is_an_error_of_the_plugin(
             await source.read(VM)
         assert (await source.read(VM)).load1 == 1.0
         figures = made.figures("MetricsSource", "p")
-        assert (figures.calls, figures.failures, figures.in_flight) == (2, 1, 0)
-        assert len(figures.last_error) < 1200
+        assert (figures.made, figures.failed, figures.in_flight) == (2, 1, 0)
+        assert len(figures.last_error or "") < 1200
 
 
 async def test_a_new_registration_takes_over_and_loses_no_call(tmp_path: Path) -> None:

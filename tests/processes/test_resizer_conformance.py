@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from agent.backends.change_log import FILE_NAME
+from agent.backends.change_log import FILE_NAME, LoggedSizes
 from agent.backends.faults import NONE, Faults
-from agent.backends.logged_sizes import LoggedSizes
 from agent.core.ports import VmBackend
 from agent.node.plugins.plugin_connection import UnixChannel
 from agent.node.plugins.proto.resizer_v1_pb2 import DescribeRequest, DescribeResponse

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.core import events
-from agent.core.per_resource import amounts
+from agent.core.model import amounts
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
 from informant.core.guard import GuardSettings

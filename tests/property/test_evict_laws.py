@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.node.qos.core.actions import EvictResult
-from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds
+from agent.node.qos.core.evict_tasks import MEMORY_TASKS, EvictRules, EvictThresholds, memory_tasks
 from agent.node.qos.core.evicting import Evictable, EvictionEngine, EvictionLimits, EvictionMarks, may_go
-from agent.node.qos.core.memory_evict import MEMORY_TASKS, memory_tasks
 from agent.node.qos.core.states import NodeState, PodState, QosClass
 from protocol.values import Resources
 

@@ -7,12 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent.core.policies.combined import Combined
-from agent.core.policies.load_average import LoadAverage
-from agent.core.policies.pressure import Pressure
-from agent.core.policies.remembered import Remembered, remember
-from agent.core.policies.smoothing import Track, follow
-from agent.core.policies.surge import NO_SURGES
-from agent.core.policies.tail import NO_TAIL
+from agent.core.policies.peaks import NO_SURGES, NO_TAIL
+from agent.core.policies.remembered import Remembered, Track, Zones, follow, headroom, remember
+from agent.core.policies.stepwise import LoadAverage, Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_UNITS,
@@ -25,7 +22,6 @@ from agent.core.policies.values import (
     Sizing,
 )
 from agent.core.policies.windows import Bar, ResourceLimits, WindowLimits
-from agent.core.policies.zones import Zones, headroom
 from protocol.values import Bounds, ComputeUnit, Resources, Units
 
 PERIOD_S = 5.0

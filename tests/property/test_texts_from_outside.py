@@ -21,17 +21,16 @@ from agent.core import events
 from agent.core.policies.values import Goal, GoalPart, ResourceGoal
 from agent.daemon import node_plugins
 from agent.daemon.policies import checked
-from agent.node.plugins.core.plugin_state import PluginState
-from agent.node.plugins.ports import PluginStatus
+from agent.node.plugins.core.plugin_info import PluginState
+from agent.node.plugins.ports import AnswerError, PluginStatus, plain
 from agent.node.plugins.proto.policy_v1_pb2 import GetGoalResponse
 from agent.node.plugins.proto.policy_v1_pb2 import GoalPart as PartMessage
 from agent.node.plugins.proto.policy_v1_pb2 import ResourceGoal as GoalMessage
-from agent.node.plugins.types.answers import AnswerError, plain
-from agent.node.plugins.types.policy import goal_of
+from agent.node.plugins.types.calls import goal_of
 from agent.node.qos.client import StrategyJournal
 from agent.node.qos.core.actions import StrategyDecision
 from agent.peers.informant import InformantLink
-from agent.runner.event_json import event_document
+from agent.runner.runner_log import event_document
 from hosting import logs, problems
 from hosting.client import Answered, HttpClient, Outcome
 from hosting.kubernetes import annotations, errors

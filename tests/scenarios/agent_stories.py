@@ -12,7 +12,7 @@ from uuid import UUID
 from agent.core import events
 from agent.core.condition import condition
 from agent.core.policies.combined import Combined
-from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.stepwise import LoadAverage
 from agent.core.state import PermitRequest, RunnerState
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.sequence import Life

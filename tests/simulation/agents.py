@@ -12,17 +12,14 @@ from uuid import UUID
 from agent.core import events
 from agent.core.condition import Condition, condition
 from agent.core.plan import Plan
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
-from agent.core.policies.surge import NO_SURGES
-from agent.core.policies.tail import NO_TAIL
+from agent.core.policies.combined import Combined, PluginPolicy
+from agent.core.policies.peaks import NO_SURGES, NO_TAIL
+from agent.core.policies.remembered import NO_ZONES
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import PluginAnswer
-from agent.core.policies.zones import NO_ZONES
-from agent.core.rivalry import Rivalry
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.step import RunnerCore
-from agent.core.timing import Timing
+from agent.core.timing import Rivalry, Timing
 from agent.peers.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.sequence import Life as LifeId

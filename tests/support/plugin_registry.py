@@ -9,13 +9,31 @@ from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginI
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import Catalogue
+from protocol.values import Resources
 from tests.support.waiting import PATIENCE_S, until
+
+
+class NoSizeLog:
+    """Logs nothing: for callers without a change log."""
+
+    def begin(self) -> int:
+        return 0
+
+    def commanding(self, vm: str, target: Resources) -> None:
+        """Nothing."""
+
+    def settled(self, vm: str) -> None:
+        """Nothing."""
+
+    def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
+        """Nothing."""
 
 
 @asynccontextmanager
 async def catalogue(limits: PluginLimits | None = None) -> AsyncIterator[Catalogue]:
     """A catalogue for the length of a block."""
-    made = Catalogue(limits or PluginLimits(call_deadline_s=PATIENCE_S, register_deadline_s=PATIENCE_S))
+    limits = limits or PluginLimits(call_deadline_s=PATIENCE_S, register_deadline_s=PATIENCE_S)
+    made = Catalogue(limits, sizes=NoSizeLog())
     try:
         yield made
     finally:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.backends.qemu.guest_machine import ORDER_DEADLINE_S
-from agent.backends.qemu.ports import GuestSilentError, GuestUnableError
+from agent.backends.qemu.reading import ORDER_DEADLINE_S, GuestSilentError, GuestUnableError
 from hosting.qmp import QmpAbsentError, QmpClosedError, QmpError, QmpEvent, QmpRefusedError
 from protocol.informant_pages import GuestMachine, MachineOrder
 from tests.support.amounts import GIB, MIB

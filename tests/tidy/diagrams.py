@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from agent.node.plugins.core.plugin_state import TABLE as REGISTRATIONS
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import TABLE as REGISTRATIONS
+from agent.node.plugins.core.plugin_info import PluginState
 from informant.core.sessions import TABLE as SESSIONS
 from informant.core.sessions import SessionPhase
 from scheduler.placing.core.waiting import TABLE as WAITS

@@ -6,16 +6,14 @@ import pytest
 
 from agent.daemon.node_plugins import MAX_LISTED
 from agent.daemon.node_settings import PluginSettings
-from agent.node.plugins import dialling, plugin_connection
+from agent.node.plugins import plugin_connection
 from agent.node.plugins.core import sockets
 from agent.node.plugins.plugin_connection import MAX_PATH_BYTES
+from agent.node.plugins.ports import MAX_TEXT
 from agent.node.plugins.registrar import RegistrationLimits
-from agent.node.plugins.types.answers import MAX_TEXT
-from agent.node.plugins.types.calls import PluginLimits
-from agent.node.plugins.types.metrics_source import MAX_AGE_S
-from agent.node.plugins.types.policy import MAX_PARTS
+from agent.node.plugins.types.calls import MAX_AGE_S, MAX_PARTS, PluginLimits
 from agent.node.qos.config import QOS_PLUGIN_GROUP
-from agent.node.qos.core.decisions import MAX_DECISIONS
+from agent.node.qos.core.actions import MAX_DECISIONS
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from hosting.fault_log import ALIKE
 from hosting.kubernetes import names
@@ -148,9 +146,9 @@ def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
     settings, registering, calling = PluginSettings(), RegistrationLimits(), PluginLimits()
     for sentence in (
         f"dialled for up to {registering.dial_s:g} s",
-        f"{dialling.DIALS} sockets are dialled at once",
-        f"the first turn of a socket takes {dialling.FIRST_TURN_S:g} s",
-        f"(up to {dialling.PATIENT} sockets at the same time)",
+        f"{plugin_connection.DIALS} sockets are dialled at once",
+        f"the first turn of a socket takes {plugin_connection.FIRST_TURN_S:g} s",
+        f"(up to {plugin_connection.PATIENT} sockets at the same time)",
         f"At most {sockets.STARTS} registrations begin in one pass",
         f"Of more than {ALIKE} sockets with the same fault",
         f"list up to {MAX_LISTED} sockets",

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from agent.core.state import RegistrationPhase
-from agent.daemon.callbacks import Callbacks
+from agent.daemon.fleet import Callbacks
 from hosting.server import Server
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion

@@ -10,23 +10,30 @@ late to tell of an end, so the node informant is asked right before the write.
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import LoggedSizes
 from agent.backends.mark import Mark
 from agent.backends.pod import containers
-from agent.backends.pod.containers import KnownPod, why_never, why_not_now
-from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
-from agent.core.bounded_memo import BoundedMemo
+from agent.backends.pod.containers import (
+    DivisionRules,
+    KnownPod,
+    NotDivisibleError,
+    resize_patch,
+    why_never,
+    why_not_now,
+)
 from agent.core.model import PodObservation, Vm
 from agent.core.ports import (
     BackendError,
+    BoundedMemo,
     Capabilities,
-    FencedOffError,
     Fencing,
     NotNowError,
     ResizeRefusedError,
+    check_moment,
+    other_target,
 )
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
@@ -66,26 +73,18 @@ async def nothing_known(_: Vm) -> PodCgroups | None:
     return None
 
 
+@dataclass(eq=False, slots=True)
 class PodBackend:
     """The `VmBackend` port over `pods/resize`. `rules` says how the pod `namespace/name` is divided among its containers; `cgroups` reads
     its control groups, and gives None if they are unknown."""
 
-    def __init__(
-        self,
-        api: "KubernetesApi",
-        sizes: LoggedSizes,
-        rules: Callable[[str], DivisionRules],
-        clock: Callable[[], float] = time.monotonic,
-        unix_clock: Callable[[], float] = time.time,
-        cgroups: Callable[[Vm], Awaitable[PodCgroups | None]] = nothing_known,
-    ) -> None:
-        self._api = api
-        self._sizes = sizes
-        self._rules = rules
-        self._cgroups = cgroups
-        self._clock = clock
-        self._unix_clock = unix_clock
-        self._accounts = BoundedMemo(_Account)
+    api: "KubernetesApi"
+    sizes: LoggedSizes
+    rules: Callable[[str], DivisionRules]
+    clock: Callable[[], float] = time.monotonic
+    unix_clock: Callable[[], float] = time.time
+    cgroups: Callable[[Vm], Awaitable[PodCgroups | None]] = nothing_known
+    _accounts: BoundedMemo[_Account] = field(default_factory=lambda: BoundedMemo(_Account), init=False)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -96,7 +95,7 @@ class PodBackend:
         """Mark the pod: every write that rests on an earlier version is refused from now on."""
         for _ in range(ATTEMPTS):
             pod = await self._read(vm)
-            mark = Mark.after(Mark.of(pod), self._unix_clock())
+            mark = Mark.after(Mark.of(pod), self.unix_clock())
             if await self._marked(vm, pod, mark):
                 return Fencing(mark.generation)
         raise BackendError("the pod changes too often to be marked")
@@ -104,9 +103,9 @@ class PodBackend:
     async def observe(self, vm: Vm) -> Observation:
         """The pod's size and target, and its containers. The size of a pod at rest is the amount that its control groups allow."""
         known, seen = await self._look(vm)
-        found = containers.seen(known.pod, self._rules(vm.name).names(known.pod))
+        found = containers.seen(known.pod, self.rules(vm.name).names(known.pod))
         look = PodObservation(seen.size, seen.target, seen.begun_s, seen.refusal, found)
-        cgroups = await self._cgroups(vm) if seen.is_at_rest else None
+        cgroups = await self.cgroups(vm) if seen.is_at_rest else None
         if cgroups is None:
             return look
         if not containers.judged(known.pod, seen, cgroups).mismatched:
@@ -125,14 +124,14 @@ class PodBackend:
         """The pod as it is, and as a look shows it."""
         account = self._account(vm)
         for _ in range(ATTEMPTS):
-            begun_s = self._clock()
+            begun_s = self.clock()
             pod = await self._read(vm)
             if objects.version(pod) == account.doubtful:
                 await self._marked(vm, pod, (Mark.of(pod) or Mark(0)).next())
                 continue
             if account.doubtful is not None:
                 account.doubtful = None
-                self._sizes.settled(vm.name)
+                self.sizes.settled(vm.name)
             assert account.known is not None
             return account.known, account.known.seen(begun_s)
         raise BackendError("a write without an answer may still be accepted")
@@ -159,7 +158,7 @@ class PodBackend:
 
     def _dead(self, vm: Vm, pod: Manifest) -> str:
         """Which containers that are scaled do not run by the pod's status; empty if all do."""
-        return containers.seen(pod, self._rules(vm.name).names(pod)).waits
+        return containers.seen(pod, self.rules(vm.name).names(pod)).waits
 
     async def _check_running(self, vm: Vm, pod: Manifest, target: Resources) -> None:
         """Raise `NotNowError` while a container that is scaled is dead, by the pod's status or by its control groups.
@@ -167,7 +166,7 @@ class PodBackend:
         The amount that the pod's group allows may be written all the same if it is less than the present target: that takes back growth
         that the kubelet has not done.
         """
-        cgroups = await self._cgroups(vm)
+        cgroups = await self.cgroups(vm)
         why = self._dead(vm, pod) or (self._unseen(vm, pod, cgroups) if cgroups is not None else "")
         if not why:
             return
@@ -179,8 +178,8 @@ class PodBackend:
 
     def _unseen(self, vm: Vm, pod: Manifest, cgroups: PodCgroups) -> str:
         """Which scaled containers have no process, unless their status has said for long that they run."""
-        why = containers.why_dead(pod, self._rules(vm.name).names(pod), cgroups)
-        account, now_s = self._account(vm), self._clock()
+        why = containers.why_dead(pod, self.rules(vm.name).names(pod), cgroups)
+        account, now_s = self._account(vm), self.clock()
         if why != account.unseen[0]:
             account.unseen = (why, now_s)
         return "" if now_s - account.unseen[1] >= TRUSTED_AFTER_S else why
@@ -188,9 +187,9 @@ class PodBackend:
     # ---------------------------------------------------------------- calls
 
     async def _read(self, vm: Vm) -> Manifest:
-        number = self._sizes.begin()
+        number = self.sizes.begin()
         try:
-            pod = await self._api.get(PODS, vm.pod.namespace, vm.pod.name)
+            pod = await self.api.get(PODS, vm.pod.namespace, vm.pod.name)
         except RefusedError as error:
             if error.is_not_found:
                 raise BackendError(f"there is no pod {vm.name} any more") from None
@@ -202,9 +201,9 @@ class PodBackend:
 
     async def _marked(self, vm: Vm, pod: Manifest, mark: Mark) -> bool:
         """Mark the pod; whether it still had the version of the reading."""
-        patch, number = mark.patch(objects.version(pod)), self._sizes.begin()
+        patch, number = mark.patch(objects.version(pod)), self.sizes.begin()
         try:
-            marked = await self._api.patch(PODS, vm.pod.namespace, vm.pod.name, patch, subresource="status")
+            marked = await self.api.patch(PODS, vm.pod.namespace, vm.pod.name, patch, subresource="status")
         except RefusedError as error:
             if error.is_conflict:
                 return False
@@ -217,13 +216,12 @@ class PodBackend:
     async def _written(self, vm: Vm, pod: Manifest, target: Resources, not_after_s: float) -> bool:
         """Write the target; whether the pod still had the version of the reading."""
         account, patch = self._account(vm), self._patch(vm, pod, target)
-        left_s = not_after_s - self._clock()
-        if left_s < 0:
-            raise BackendError(f"decided too long ago: it is {-left_s:.3g} s too late to write")
+        now_s = self.clock()
+        check_moment(now_s, not_after_s)
         before, account.doubtful = account.doubtful, objects.version(pod)
-        self._sizes.commanding(vm.name, target)
+        self.sizes.commanding(vm.name, target)
         try:
-            answer = await self._api.patch(
+            answer = await self.api.patch(
                 PODS,
                 vm.pod.namespace,
                 vm.pod.name,
@@ -231,22 +229,22 @@ class PodBackend:
                 content_type=STRATEGIC_PATCH,
                 subresource="resize",
                 query={"timeout": f"{WRITE_DEADLINE_S:g}s"},
-                deadline_s=min(WRITE_DEADLINE_S, left_s),
+                deadline_s=min(WRITE_DEADLINE_S, not_after_s - now_s),
             )
         except RefusedError as error:
             if error.status >= 500:
                 raise BackendError(f"the API server failed: {error}") from None
             account.doubtful = before  # this write is not on its way any more; an earlier one may be
             if before is None:
-                self._sizes.settled(vm.name)
+                self.sizes.settled(vm.name)
             if error.is_conflict:
                 return False
             raise await self._refusal(vm, error) from None
         except KubernetesError as error:
             raise BackendError(f"the resize may have been accepted: {error}") from None
         account.doubtful = None  # nothing else that rests on that version can be accepted any more
-        self._sizes.settled(vm.name)
-        self._learn(vm, answer, self._sizes.begin())
+        self.sizes.settled(vm.name)
+        self._learn(vm, answer, self.sizes.begin())
         return True
 
     async def _refusal(self, vm: Vm, error: RefusedError) -> BackendError:
@@ -266,7 +264,7 @@ class PodBackend:
         if why is not None:
             raise ResizeRefusedError(why)
         try:
-            patch = resize_patch(pod, target, self._rules(vm.name))
+            patch = resize_patch(pod, target, self.rules(vm.name))
         except NotDivisibleError as error:
             raise ResizeRefusedError(str(error)) from None
         return patch | {"metadata": {"resourceVersion": objects.version(pod)}}
@@ -292,7 +290,7 @@ class PodBackend:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BackendError(f"the pod's object cannot be understood: {error!r}") from None
         account.known = known
-        self._sizes.seen(vm.name, found.size, found.target, number)
+        self.sizes.seen(vm.name, found.size, found.target, number)
 
 
 def _rests_on(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> bool:
@@ -303,10 +301,6 @@ def _rests_on(pod: Manifest, fencing: Fencing, seen: Resources, target: Resource
 
 def _check(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> None:
     """Raise if this life may not replace the present target."""
-    mark, stands = Mark.of(pod), pods.target(pod)
-    if mark is None:
-        raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
-    if mark.generation != fencing.generation:
-        raise FencedOffError(f"generation {fencing.generation} was fenced off by {mark.generation}")
-    if stands not in (seen, target):
-        raise BackendError(f"the target is {stands} by now, and {seen} was seen")
+    Mark.owned(pod, fencing)
+    if (stands := pods.target(pod)) not in (seen, target):
+        raise other_target(stands, seen)

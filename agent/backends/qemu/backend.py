@@ -12,7 +12,7 @@ from agent.backends.qemu.core.state import QemuGuest
 from agent.backends.qemu.guest_files import GuestRecord
 from agent.backends.qemu.guest_loop import GuestAccess, GuestLoop, LoopContext
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, Fencing, ResizeRefusedError
+from agent.core.ports import BackendError, Capabilities, Fencing, ResizeRefusedError, check_moment
 from hosting.metrics import Family
 from hosting.supervisor import Supervisor
 from protocol.agent_pages import MachineShown
@@ -73,7 +73,6 @@ class QemuBackend:
         self._access[vm.name] = access
 
     async def forget(self, name: str) -> None:
-        """The VM `namespace/name` is not ours any more."""
         self._access.pop(name, None)
         if self._loops.pop(name, None) is not None:
             await self._supervisor.end(name)
@@ -136,8 +135,7 @@ class QemuBackend:
             why = unreachable(loop.known, target) if loop.known is not None else None
             if why is not None:
                 raise ResizeRefusedError(why)
-        if (late_s := self._context.clock() - not_after_s) > 0:
-            raise BackendError(f"decided too long ago: it is {late_s:.3g} s too late to write")
+        check_moment(self._context.clock(), not_after_s)
         if standing.target == target:
             return
         if standing.target is None or standing.target != seen:

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from agent.backends.vm_files import vm_path
+from agent.backends.change_log import vm_path
 from agent.core.model import Vm
-from agent.core.ports import BackendError, FencedOffError
+from agent.core.ports import BackendError, FencedOffError, Fencing
 from hosting import files
 from protocol.values import Resources
 
@@ -61,8 +61,7 @@ class GuestFiles:
         known = self.read(vm)
         if known is None:
             raise FencedOffError(f"the file of generation {generation} was removed")
-        if known.generation != generation:
-            raise FencedOffError(f"generation {generation} was fenced off by {known.generation}")
+        Fencing(generation).check(known.generation)
         return known
 
     def write(self, vm: Vm, standing: GuestRecord) -> None:

@@ -15,14 +15,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import LoggedSizes
 from agent.backends.qemu import reading
 from agent.backends.qemu.core import apply
-from agent.backends.qemu.core.plan import plan_guest
-from agent.backends.qemu.core.report import observation
-from agent.backends.qemu.core.rules import GuestRules
-from agent.backends.qemu.core.state import MILLI, QemuGuest
-from agent.backends.qemu.core.steps import (
+from agent.backends.qemu.core.machine import (
     Acknowledge,
     GuestAction,
     LookAtGuest,
@@ -30,8 +26,11 @@ from agent.backends.qemu.core.steps import (
     OrderOnline,
     Step,
 )
+from agent.backends.qemu.core.plan import plan_guest
+from agent.backends.qemu.core.report import observation
+from agent.backends.qemu.core.state import MILLI, GuestRules, QemuGuest
 from agent.backends.qemu.guest_files import GuestFiles, GuestRecord, SentEject
-from agent.backends.qemu.ports import GuestPort, GuestSilentError, GuestUnableError
+from agent.backends.qemu.reading import GuestPort, GuestSilentError, GuestUnableError
 from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError
 from hosting import qmp

@@ -1,28 +1,32 @@
-"""QEMU's answers as values, and steps as its commands. An answer that is not understood raises `QmpError`."""
+"""QEMU's answers as values, and steps as its commands; and the guest's machine over HTTP. An answer of QEMU that is not understood raises
+`QmpError`."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Any, Final, Protocol, TypeAlias, assert_never
 
 from agent.backends.qemu.core.machine import (
     BACKEND_ID,
     PERIPHERALS,
     CpuSlot,
     Dimm,
-    MachineFacts,
-    MachineLook,
-    VirtioMem,
-)
-from agent.backends.qemu.core.steps import (
     DropMemoryBackend,
     EjectDimm,
+    MachineFacts,
+    MachineLook,
     MemoryStep,
     PlugCpu,
     PlugDimm,
     RequestVirtioMem,
     UnplugCpu,
+    VirtioMem,
 )
+from hosting.client import Answered, HttpClient
 from hosting.qmp import QmpError, QmpEvent, QmpMonitor
+from protocol import codec
+from protocol.errors import RemoteProtocolError
+from protocol.informant_pages import GuestMachine, MachineOrder
+from protocol.texts import clean
 
 MachineStep: TypeAlias = PlugCpu | UnplugCpu | MemoryStep
 """The steps that QEMU is told; the others are the guest's."""
@@ -123,3 +127,60 @@ async def carry_out(step: MachineStep, write: Write) -> None:
             await write("qom-set", {**where, "value": requested_bytes})
         case _:
             assert_never(step)
+
+
+class GuestSilentError(Exception):
+    """The guest did not answer, or not with its machine. An order may be carried out all the same. The text is for a person."""
+
+
+class GuestUnableError(GuestSilentError):
+    """The guest has answered that it can neither show nor do this: an order has no effect."""
+
+
+class GuestPort(Protocol):
+    """The machine as the guest's informant shows and switches it. Every call has a deadline."""
+
+    async def read(self) -> GuestMachine:
+        """The resources that the guest uses. Raises `GuestSilentError`."""
+
+    async def order(self, order: MachineOrder) -> GuestMachine:
+        """The resources that the guest uses after it took the order, or refused it because it takes those of a later life: the answer's
+        generation tells. Raises `GuestSilentError`."""
+
+
+READ_DEADLINE_S: Final = 1.0
+"""A guest under load answers within 0.2 s."""
+ORDER_DEADLINE_S: Final = 10.0
+"""Under emulation a vCPU comes online in 0.3 s, in a guest that has no time for it in 1.8 s."""
+REASON_CHARS: Final = 200
+UNABLE: Final = (400, 501)
+
+
+class InformantMachine:
+    """The `GuestPort` of the informant at `url`: `GET /machine` and `PUT /machine`."""
+
+    def __init__(self, client: HttpClient, url: str) -> None:
+        self._client = client
+        self._url = f"{url.rstrip('/')}/machine"
+
+    async def read(self) -> GuestMachine:
+        return await self._call("GET", READ_DEADLINE_S, None, (200,))
+
+    async def order(self, order: MachineOrder) -> GuestMachine:
+        return await self._call("PUT", ORDER_DEADLINE_S, codec.encode(order), (200, 409))
+
+    async def _call(
+        self, method: str, deadline_s: float, body: bytes | None, statuses: tuple[int, ...]
+    ) -> GuestMachine:
+        outcome = await self._client.call(method, self._url, deadline_s=deadline_s, body=body)
+        if not isinstance(outcome, Answered):
+            raise GuestSilentError(outcome.message)
+        if outcome.status == 404:
+            raise GuestUnableError("its informant knows no /machine")
+        if outcome.status not in statuses:
+            told = f"status {outcome.status}: {clean(outcome.body.decode(errors='replace'), REASON_CHARS)}"
+            raise GuestUnableError(told) if outcome.status in UNABLE else GuestSilentError(told)
+        try:
+            return codec.decode(GuestMachine, outcome.body)
+        except RemoteProtocolError as error:
+            raise GuestSilentError(clean(str(error), REASON_CHARS)) from None

@@ -12,11 +12,17 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from agent.core.model import Vm
-from agent.core.policies.down_window import MAX_GOALS, DownWindow, PastGoal, PastGoals
-from agent.core.policies.peaks import MAX_PEAKS, Peaks, Span
-from agent.core.policies.remembered import Remembered, Remembering
-from agent.core.policies.smoothing import Smoothed, Track
-from agent.core.policies.surge import Surge
+from agent.core.policies.peaks import MAX_PEAKS, Peaks, Span, Surge
+from agent.core.policies.remembered import (
+    MAX_GOALS,
+    DownWindow,
+    PastGoal,
+    PastGoals,
+    Remembered,
+    Remembering,
+    Smoothed,
+    Track,
+)
 from agent.core.policies.values import MAX_TEXT
 from protocol.values import MAX_MEMORY_BYTES
 

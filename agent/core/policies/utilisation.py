@@ -1,23 +1,21 @@
 """`utilisation`, the default: for each resource as many units as the load needs, seen in several ways; the highest counts.
 
 - *target*: CPU and memory in use are a target share of the size. The goal does not depend on the size, so the same load
-  leads to the same size from both sides, and it rests on held means (`smoothing`), so it does not flip at every sample.
-- *tail* (`tail`): the busiest minutes of the last quarter of an hour fit as well.
-- *slope* (`slope`): memory that rises is judged a little ahead.
-- *surge* (`surge`): memory finds room to rise as fast as it did in the last hours.
+  leads to the same size from both sides, and it rests on held means (`remembered`), so it does not flip at every sample.
+- *tail* (`peaks`): the busiest minutes of the last quarter of an hour fit as well.
+- *slope* (`peaks`): memory that rises is judged a little ahead.
+- *surge* (`peaks`): memory finds room to rise as fast as it did in the last hours.
 
-Without CPU time the target goes by the load averages. The policy also has a rule for an urgent wish (`wish`), and for the moment at which a
-goal may fall (`down_window`).
+Without CPU time the target goes by the load averages. The policy also has a rule for an urgent wish (`wished`), and for the moment at which a
+goal may fall (`DownWindow`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from agent.core.policies.remembered import Remembering
-from agent.core.policies.smoothing import Smoothing
-from agent.core.policies.surge import SURGES, Surges
-from agent.core.policies.tail import TAIL, LoadTail
+from agent.core.policies.peaks import SURGES, TAIL, LoadTail, Surges
+from agent.core.policies.remembered import Remembering, Smoothing, Zones, headroom
 from agent.core.policies.values import (
     MAX_MICRO,
     MILLION,
@@ -29,11 +27,10 @@ from agent.core.policies.values import (
     micro,
     units_for,
 )
-from agent.core.policies.wish import HALF
-from agent.core.policies.zones import Zones, headroom
-from protocol.values import MAX_MEMORY_BYTES
+from protocol.values import MAX_MEMORY_BYTES, Resources
 
 MIB: Final = 2**20
+HALF: Final = 500_000
 CPU_ZONES: Final = Zones(80_000, 80_000)
 MEMORY_ZONES: Final = Zones(20_000, 20_000)
 
@@ -60,7 +57,7 @@ class Utilisation:
     ahead_s: float = 2.0
     """How far ahead memory that rises is judged."""
     wish_share: int = HALF
-    """How much of the size more an urgent wish of the guest asks for (`wish`)."""
+    """How much of the size more an urgent wish of the guest asks for."""
 
     remembering: Remembering = field(init=False, compare=False, repr=False)
     """The memory of the load that the goal rests on: means and tails."""
@@ -156,3 +153,26 @@ def _level(value: int | None, mean: int | None, zones: Zones) -> Ratio | None:
         return blend.numerator, blend.denominator
     known = value if value is not None else mean
     return None if known is None else (known, 1)
+
+
+def wished(
+    size: Resources, step: Resources, share: int = HALF, *, cpu: bool, memory: bool, earlier: Resources
+) -> Resources:
+    """The amount that an urgent wish asks for, at least `size` and a unit of each resource that it names; 0 of the other resource. The guest
+    calls when it cannot wait for the next metrics, so nobody knows how much it needs; a share of the size reaches any need within a few calls.
+
+    `size` is the amount in use, and `share` (parts per million) of it is wished for. `earlier` is the result for the wish before, as long
+    as its growth is kept (zero: there is none). A wish that comes again before that growth has happened asks for no more; a wish that comes
+    after it asks for twice the share. The growth is in whole units.
+    """
+    return Resources(
+        _wished(size.vcpu_milli, step.vcpu_milli, share, earlier.vcpu_milli) if cpu else 0,
+        _wished(size.memory_bytes, step.memory_bytes, share, earlier.memory_bytes) if memory else 0,
+    )
+
+
+def _wished(size: int, step: int, share: int, earlier: int) -> int:
+    if earlier > size:
+        return earlier
+    more = size * share * (2 if earlier else 1)
+    return size + step * max(1, -(-more // (MILLION * step)))

@@ -68,7 +68,7 @@ class Load:
     cpu_psi: Psi | None = None
     memory_psi: Psi | None = None
     answers: "tuple[PluginAnswer, ...]" = ()
-    """The last answers of the policies in processes of their own (`outside`)."""
+    """The last answers of the policies in processes of their own."""
 
     def busy(self) -> int | None:
         """The busy CPUs, if that can be a measurement."""

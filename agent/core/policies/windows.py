@@ -50,8 +50,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """The limits of one resource that hold now."""
-
     floor: Bar | None = None
     ceiling: Bar | None = None
 

@@ -1,6 +1,6 @@
 """The plugin manager: plugins that put a socket into a folder are registered, as with the kubelet (seed 003).
 
-The reconciler compares the desired world with the actual one, pass by pass, and gives what differs to the registrar.
+The reconciler compares the desired world with the actual one, pass by pass, and gives the differences to the registrar.
 """
 
 import asyncio
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.node.plugins.core.plugin_info import PluginHandler
-from agent.node.plugins.core.plugin_state import PluginState
-from agent.node.plugins.core.sockets import Operation, PassBegun, PluginSocket, Refusal
+from agent.node.plugins.core.plugin_info import PluginHandler, PluginState
+from agent.node.plugins.core.sockets import Operation, PluginSocket, Refusal
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds, total_plugins
 from agent.node.plugins.ports import PluginStatus
 from agent.node.plugins.registrar import Registrar, RegistrationLimits
@@ -27,7 +26,7 @@ from protocol.texts import clean
 
 
 def plugins_families(worlds: Worlds) -> tuple[Family, ...]:
-    """The gauge `plugin_manager_total_plugins`, with a sample for each socket in each world; nothing where there is none."""
+    """The gauge `plugin_manager_total_plugins`, with a sample for each socket in each world; nothing if there is none."""
     found = {(clean(path), state): float(count) for (path, state), count in total_plugins(worlds).items()}
     samples = tuple(found.items())
     if not samples:
@@ -38,7 +37,7 @@ def plugins_families(worlds: Worlds) -> tuple[Family, ...]:
 
 
 PERIOD_S: Final = 1.0
-"""From one pass to the next, where nothing tells of a change; as published."""
+"""From one pass to the next, if nothing tells of a change; as published."""
 PAUSE_S: Final = 0.01
 """A pass follows the one before no sooner, however many changes there are."""
 DUTY: Final = 4.0
@@ -47,14 +46,10 @@ DUTY: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class AskedOperation:
-    """What a pass asked of the registrar. `refusal` is None where the operation was started."""
+    """An operation that a pass asked of the registrar. `refusal` is None if it was started."""
 
     operation: Operation
     refusal: Refusal | None
-
-
-def _unheard(_: PluginStatus) -> None:
-    pass
 
 
 class PluginReconciler:
@@ -69,7 +64,7 @@ class PluginReconciler:
         rng: random.Random,
         clock: Callable[[], float],
         limits: RegistrationLimits | None = None,
-        on_change: Callable[[PluginStatus], None] = _unheard,
+        on_change: Callable[[PluginStatus], None] = lambda _: None,
     ) -> None:
         """Changes of the desired world wake the loop. `handlers` by type of plugin; `clock` gives monotonic seconds; `on_change` is called after each change of a plugin's state."""
         worlds.desired.on_change = self.wake
@@ -97,7 +92,6 @@ class PluginReconciler:
         self.wake()
 
     def wake(self) -> None:
-        """Let the next pass begin at once."""
         self._due.set()
 
     async def run(self) -> None:
@@ -113,9 +107,9 @@ class PluginReconciler:
             await asyncio.sleep(max(PAUSE_S, DUTY * took_s))
 
     def reconcile(self) -> tuple[AskedOperation, ...]:
-        """One pass: what is to be done now is started. Returns what was asked of the registrar."""
+        """One pass: starts the operations that are due. Returns those that were asked of the registrar."""
         now_s = self._clock()
-        for entered in self._table.apply(PassBegun(), now_s):
+        for entered in self._table.begin_pass(now_s):
             self._stepped(entered)
         self._faults.forget_all_but([each.path for each in self._table.all() if each.state is not None])
         return tuple(
@@ -124,7 +118,7 @@ class PluginReconciler:
         )
 
     async def drain(self, within_s: float) -> None:
-        """End what is under way, and close every connection; what a handler does has `within_s` to end itself. The plugins are
+        """End all that is under way, and close every connection; the call of a handler has `within_s` to end itself. The plugins are
         still there, so none is deregistered."""
         await self.registrar.drain(within_s)
 
@@ -134,7 +128,7 @@ class PluginReconciler:
         return tuple(sorted(found, key=lambda status: status.socket_path))
 
     def _wait_s(self, calls: Sequence[AskedOperation]) -> float:
-        """Until the next pass: the back-off of what the last one asked for may end sooner than the period."""
+        """Until the next pass: the back-off of an operation that the last one asked for may end sooner than the period."""
         now_s = self._clock()
         refused = (
             self._table.at(call.operation.plugin.socket_path)
@@ -153,7 +147,7 @@ class PluginReconciler:
             self._faults.worked(about=socket.path, path=socket.path, name=socket.key[1])
         try:
             self._on_change(_status(socket, socket.state, self._clock()))
-        except Exception as error:  # noqa: BLE001 - whoever listens must not end a registration
+        except Exception as error:  # noqa: BLE001 - a listener must not end a registration
             self._on_change_faults.failed(repr(error))
         else:
             self._on_change_faults.worked()
@@ -195,7 +189,7 @@ class NodePluginManager:
         rng: random.Random,
         clock: Callable[[], float],
         limits: RegistrationLimits | None = None,
-        on_change: Callable[[PluginStatus], None] = _unheard,
+        on_change: Callable[[PluginStatus], None] = lambda _: None,
     ) -> None:
         """`handlers` by type of plugin; `clock` gives monotonic seconds; `on_change` is called after each change of a plugin's state."""
         desired = DesiredStateOfWorld(time.time_ns, lambda: str(uuid.uuid4()))
@@ -216,11 +210,10 @@ class NodePluginManager:
                 group.create_task(self._reconciler.run(), name="reconciler of plugins")
         finally:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # also where a child failed in the same moment
+            if task is not None and task.cancelling():  # also if a child failed in the same moment
                 await self._reconciler.drain(DRAIN_S)
 
     def add_handler(self, plugin_type: str, handler: PluginHandler) -> None:
-        """Use the handler for plugins of that type from now on."""
         self._reconciler.add_handler(plugin_type, handler)
 
     def rescan(self) -> None:

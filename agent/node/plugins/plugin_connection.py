@@ -1,4 +1,4 @@
-"""Connections to the sockets of plugins, and the calls of the published registration API over them.
+"""Connections to the sockets of plugins, the calls of the published registration API over them, and the turns in which plugins are dialled.
 
 Paths are taken as they are: no character in a name means anything. gRPC reads a target as a URL, so every byte of the path that could
 mean something is percent-encoded. One is left: the library splits the decoded path at commas. Such a socket is dialled through a
@@ -8,9 +8,13 @@ outside of the container where the plugin made it.
 
 import asyncio
 import errno
+import heapq
 import os
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 from urllib.parse import quote
 
@@ -18,9 +22,9 @@ import grpc
 import grpc.aio
 
 from agent.node.plugins.core.plugin_info import RegistrationError
+from agent.node.plugins.ports import AnswerCheck
 from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
-from agent.node.plugins.types.answers import AnswerCheck
 from hosting.backoff import Backoff
 
 MAX_PATH_BYTES: Final = 107
@@ -44,7 +48,7 @@ class UnixChannel:
     """A channel to the socket at a path. `close` must be called in the end."""
 
     def __init__(self, path: str) -> None:
-        """Open the channel; nothing is dialled yet. Raises `OSError` where a descriptor is needed and there is no such file."""
+        """Open the channel; nothing is dialled yet. Raises `OSError` if a descriptor is needed and there is no such file."""
         self._descriptor: int | None = None
         if "," in path or len(os.fsencode(path)) > MAX_PATH_BYTES:
             self._descriptor = os.open(path, os.O_PATH)
@@ -66,7 +70,7 @@ _CONFIRM_S: Final = 1.0
 """A connection that ended has this long to come back, before the server counts as gone."""
 
 _NOBODY: Final = (errno.ECONNREFUSED, errno.ENOENT)
-"""What the kernel says where nobody listens, or no file is there yet."""
+"""Errors of the kernel if nobody listens, or no file is there yet."""
 MAX_LABEL: Final = 256
 """Characters of a plugin's type, and of its name."""
 MAX_VERSIONS: Final = 16
@@ -79,7 +83,7 @@ _KNOCKING: Final = Backoff(0.05, cap_s=1.0)
 
 @dataclass(frozen=True, slots=True)
 class PluginTold:
-    """What a plugin says of itself."""
+    """The answer of a plugin to `GetInfo`."""
 
     plugin_type: str
     name: str
@@ -87,7 +91,7 @@ class PluginTold:
     versions: tuple[str, ...]
 
     def check(self) -> None:
-        """What is kept of any plugin, refused or not, is bounded here. Raises `AnswerError` with every fault."""
+        """Bound the texts that are kept of any plugin, refused or not. Raises `AnswerError` with every fault."""
         check = AnswerCheck()
         check.label("type", self.plugin_type, MAX_LABEL)
         check.label("name", self.name, MAX_LABEL)
@@ -111,7 +115,7 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
 
 
 def _is_listened(path: str) -> bool:
-    """Whether a connection is taken. A Unix socket says that at once; what else can be wrong is left to who dials."""
+    """Whether a connection is taken. A Unix socket says that at once; other faults are found by dialling."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as knock:
         try:
             knock.connect(path)
@@ -130,7 +134,7 @@ class PluginConnection:
     @staticmethod
     async def listened(path: str, *, is_patient: bool = True) -> None:
         """Return as soon as somebody listens at the socket. Costs a system call each second at most, and no channel: a folder may be
-        full of sockets whose servers have died. Without patience, raises `TimeoutError` where nobody listens now."""
+        full of sockets whose servers have died. Without patience, raises `TimeoutError` if nobody listens now."""
         knocks = 0
         while not _is_listened(path):
             if not is_patient:
@@ -140,7 +144,7 @@ class PluginConnection:
 
     @classmethod
     async def dial(cls, path: str, within_s: float) -> "PluginConnection":
-        """Connect, trying again until the time is over. Raises `TimeoutError`, and `RegistrationError` for a path that cannot be dialled."""
+        """Connect, and try again until the time is over. Raises `TimeoutError`, and `RegistrationError` for a path that cannot be dialled."""
         try:
             opened = UnixChannel(path)
         except OSError as error:
@@ -154,7 +158,7 @@ class PluginConnection:
         return cls(opened)
 
     async def get_info(self, within_s: float) -> PluginTold:
-        """Ask the plugin what it is. Raises `RegistrationError`."""
+        """Ask the plugin for its type, name, endpoint and versions. Raises `RegistrationError`."""
         try:
             told: PluginInfo | None = await self._stub.GetInfo(InfoRequest(), timeout=within_s)
         except grpc.aio.AioRpcError as error:
@@ -164,7 +168,7 @@ class PluginConnection:
         return PluginTold(told.type, told.name, told.endpoint, tuple(told.supported_versions))
 
     async def notify(self, error: str | None, within_s: float) -> None:
-        """Tell the plugin that it is registered, or why not. Raises `RegistrationError` where the plugin did not take that."""
+        """Tell the plugin that it is registered, or why not. Raises `RegistrationError` if the plugin did not take that."""
         status = RegistrationStatus(plugin_registered=error is None, error=error or "")
         try:
             await self._stub.NotifyRegistrationStatus(status, timeout=within_s)
@@ -197,5 +201,96 @@ class PluginConnection:
         return True
 
     async def close(self) -> None:
-        """End the connection at once."""
         await self._opened.close()
+
+
+DIALS: Final = 32
+"""How many plugins are dialled at once."""
+FIRST_TURN_S: Final = 0.25
+"""How long a socket is dialled in its first turn. A server that says nothing has longer turns after that, until its time is over, and
+sockets that have had fewer of them go before it."""
+PATIENT: Final = 256
+"""For how many sockets the agent waits at once until somebody listens there."""
+
+
+class FairSlots:
+    """Slots of one event loop. Of those that wait, the one of the lowest rank is next, and of equals the one that came first."""
+
+    def __init__(self, slots: int) -> None:
+        self._free = slots
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+
+    @property
+    def is_free(self) -> bool:
+        return self._free > 0
+
+    @asynccontextmanager
+    async def slot(self, rank: int) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (rank, next(self._numbers), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._give_back()
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class Dialler:
+    """Makes connections to plugins within `dial_s`; the wait for turns takes `turn_s` at most. A bounded number is dialled at once, in turns, those
+    with the fewest tries first: silence of many holds up nobody who is new."""
+
+    def __init__(self, dial_s: float, turn_s: float) -> None:
+        self._dial_s, self._turn_s = dial_s, turn_s
+        self._dials, self._patience = FairSlots(DIALS), FairSlots(PATIENT)
+
+    async def connection(self, path: str, tries: int) -> PluginConnection:
+        """A connection to the plugin, which was dialled so often (1 or more, with this time). Raises `RegistrationError`.
+
+        Only sockets where somebody listens are dialled. The wait for a turn does not count as time of dialling.
+        """
+        try:
+            left_s, turn_s = await self._listened(path, tries), FIRST_TURN_S
+            async with asyncio.timeout(self._turn_s):
+                while True:
+                    async with self._dials.slot(tries):
+                        with suppress(TimeoutError):
+                            return await PluginConnection.dial(path, min(turn_s, left_s))
+                    left_s, turn_s, tries = left_s - turn_s, 2 * turn_s, tries + 1
+                    if left_s <= 0:
+                        raise TimeoutError
+        except TimeoutError:
+            error = RegistrationError(f"failed to dial socket {path}, err: context deadline exceeded")
+        except RegistrationError as failed:
+            error = failed
+        text = f"RegisterPlugin error -- dial failed at socket {path}, err: {error}"
+        raise RegistrationError(text, "nobody answers at the socket") from error
+
+    async def _listened(self, path: str, tries: int) -> float:
+        """Wait until somebody listens at the socket. Returns how long it may be dialled. Raises `TimeoutError`.
+
+        Between the file of a new socket and its server passes a moment. A socket that was left behind is never listened at again,
+        so in later tries, and if very many are new, one look is all.
+        """
+        if tries > 1 or not self._patience.is_free:
+            await PluginConnection.listened(path, is_patient=False)
+            return self._dial_s
+        async with self._patience.slot(tries), asyncio.timeout(self._dial_s) as limit:
+            await PluginConnection.listened(path)
+            return (limit.when() or 0.0) - asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
-"""What registers and unregisters plugins: the steps of the published operations, and what we repair in them.
+"""Registers and unregisters plugins: the steps of the published operations, and our repairs of them.
 
-Each socket has one task: it performs the operation that was begun, and where that registered the plugin, it keeps the connection and
-notices at once when the plugin's server has gone. A step that fails undoes what was done before. Handlers are called one after the other
+Each socket has one task: it performs the operation that was begun, and once that has registered the plugin, it keeps the connection and
+notices at once when the plugin's server has gone. A step that fails undoes those before it. Handlers are called one after the other
 for each (type, name), also when the plugins of that name sit at several sockets.
 """
 
@@ -14,27 +14,25 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from agent.node.plugins.core.plugin_info import PluginHandler, PluginInfo, RegistrationError
-from agent.node.plugins.core.plugin_state import PluginState, RegistrationEvent
+from agent.node.plugins.core.plugin_info import (
+    PluginHandler,
+    PluginInfo,
+    PluginState,
+    RegistrationError,
+    RegistrationEvent,
+)
 from agent.node.plugins.core.sockets import (
     MAX_ERROR,
     Operation,
-    OperationEnded,
-    PluginDescribed,
-    PluginDialled,
     PluginKey,
     PluginSocket,
     Refusal,
     RegisterPlugin,
-    RegistrationMoved,
-    ServerLost,
-    SocketEvent,
     UnregisterPlugin,
 )
 from agent.node.plugins.core.worlds import Worlds
-from agent.node.plugins.dialling import Dialler
-from agent.node.plugins.plugin_connection import PluginConnection, PluginTold
-from agent.node.plugins.types.answers import AnswerError
+from agent.node.plugins.plugin_connection import Dialler, PluginConnection, PluginTold
+from agent.node.plugins.ports import AnswerError
 from protocol.texts import clean
 
 HANDLED: Final = frozenset(
@@ -105,7 +103,7 @@ class Registrar:
         task.add_done_callback(partial(self._forget, path))
 
     async def drain(self, within_s: float) -> None:
-        """End every task and close every connection: at once where no handler is at work, and after `within_s` where one is. The
+        """End every task and close every connection: at once if no handler is at work, else after `within_s`. The
         plugins are still there, so none is deregistered."""
         self._is_draining = True
         try:
@@ -150,13 +148,13 @@ class Registrar:
                 raise
             finally:
                 text = None if failed is None else _plain(failed)
-                self._apply(OperationEnded(plugin.socket_path, text, self._rng.random()))
+                self._table.ended(self._table.at(plugin.socket_path), text, self._rng.random(), self._clock())
                 self._on_end(plugin.socket_path)
             if connection is not None and not self._is_draining:
                 await self._until_lost(connection)
         finally:
             if connection is not None:
-                self._apply(ServerLost(plugin))
+                self._table.lost(plugin)
                 self._on_end(plugin.socket_path)
                 await connection.close()
 
@@ -170,7 +168,7 @@ class Registrar:
 
         Raises `RegistrationError`.
         """
-        self._apply(PluginDialled(plugin))
+        self._stepped(self._table.dialled(plugin, self._clock()))
         socket = self._table.at(plugin.socket_path)
         connection: PluginConnection | None = None
         try:
@@ -189,7 +187,7 @@ class Registrar:
     async def unregister(self, plugin: PluginInfo, *, is_lost: bool = False) -> None:
         """End the registration of a plugin of the actual world.
 
-        Raises `RegistrationError` where its handler fails. Raises it also where the server has gone but the socket is still desired
+        Raises `RegistrationError` if its handler fails. Raises it also if the server has gone but the socket is still desired
         (`is_lost`), so that the next try to register waits.
         """
         path = plugin.socket_path
@@ -240,7 +238,7 @@ class Registrar:
             plain = f"nobody here uses plugins of type {told.plugin_type!r}"
             raise await self._refused(connection, path, text, plain)
         plugin = replace(socket.plugin, handler=handler, name=told.name, endpoint=told.endpoint)
-        self._apply(PluginDescribed(plugin, (told.plugin_type, told.name), told.versions))
+        self._table.described(plugin, (told.plugin_type, told.name), told.versions)
         async with self._turn(socket.key):
             if self._table.is_outdated(socket):
                 self._move(socket, RegistrationEvent.OUTDATED)
@@ -266,7 +264,7 @@ class Registrar:
     async def _acknowledged(
         self, socket: PluginSocket, plugin: PluginInfo, connection: PluginConnection
     ) -> None:
-        """Tell the plugin that it is registered. Where it does not take that, the handler gives it back."""
+        """Tell the plugin that it is registered. If it does not take that, the handler gives it back."""
         try:
             await connection.notify(None, self._limits.notify_s)
         except RegistrationError as error:
@@ -318,7 +316,7 @@ class Registrar:
         return text
 
     async def _called(self, call: Coroutine[Any, Any, None]) -> str | None:
-        """Await the call of a handler. Returns what it failed with."""
+        """Await the call of a handler. Returns its error."""
         limit = asyncio.timeout(self._limits.handler_s)
         try:
             async with limit:
@@ -328,7 +326,7 @@ class Registrar:
             if task is None or task.cancelling():
                 raise
             return "the handler was cancelled"
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its answer
+        except Exception as error:  # noqa: BLE001 - any exception of a handler is its answer
             return (
                 f"the handler had no end after {self._limits.handler_s:g} s"
                 if limit.expired()
@@ -338,7 +336,7 @@ class Registrar:
 
     @asynccontextmanager
     async def _turn(self, key: PluginKey) -> AsyncIterator[None]:
-        """Wait until no other socket of the name is at its turn. Raises `RegistrationError` where that takes too long."""
+        """Wait until no other socket of the name is at its turn. Raises `RegistrationError` if that takes too long."""
         turn = self._turns.setdefault(key, asyncio.Lock())
         try:
             async with asyncio.timeout(self._limits.turn_s):
@@ -356,15 +354,14 @@ class Registrar:
         self, socket: PluginSocket, event: RegistrationEvent, error: BaseException | None = None
     ) -> tuple[PluginSocket, ...]:
         told = "" if error is None else _plain(error)
-        return self._apply(RegistrationMoved(socket.path, event, told))
+        return self._stepped(self._table.moved(socket, event, told, self._clock()))
 
-    def _apply(self, event: SocketEvent) -> tuple[PluginSocket, ...]:
-        changed = self._table.apply(event, self._clock())
+    def _stepped(self, changed: tuple[PluginSocket, ...]) -> tuple[PluginSocket, ...]:
         for socket in changed:
             self._on_step(socket)
         return changed
 
 
 def _plain(error: BaseException) -> str:
-    """What people are told of an error."""
+    """An error as people are told of it."""
     return clean(getattr(error, "plain", "") or repr(error), MAX_ERROR)

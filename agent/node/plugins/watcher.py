@@ -1,7 +1,7 @@
-"""Watches the registry's folder: which sockets there are is the desired world (seed 003).
+"""Watches the registry's folder: its sockets are the desired world (seed 003).
 
 The watcher connects to nobody. Each look at the folder is compared with the one before; a look follows whenever the kernel tells of a
-change, and every `rescan_s` without that, which repairs what was not told. Beyond the published watcher: a socket that is renamed
+change, and every `rescan_s` without that, which finds the changes that were not told. Beyond the published watcher: a socket that is renamed
 away, or replaced by something else, is not desired any more; a folder that is removed is made anew, and watched again.
 """
 
@@ -20,8 +20,7 @@ from typing import Final
 
 from asyncinotify import Inotify, Mask
 
-from agent.node.plugins.core.scanning import SocketIdentity, Sockets, changes, is_looked_at
-from agent.node.plugins.core.worlds import DesiredStateOfWorld
+from agent.node.plugins.core.worlds import DesiredStateOfWorld, SocketIdentity, Sockets, changes, is_looked_at
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
@@ -39,7 +38,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def socket_identity(path: str) -> SocketIdentity | None:
-    """The identity of the socket at a path, links followed; None where something else is there. Raises `OSError`."""
+    """The identity of the socket at a path, links followed; None for something else. Raises `OSError`."""
     if not hasattr(_libc, "statx"):  # a C library from before 2018
         found = Path(path).stat()
         return (
@@ -59,9 +58,9 @@ def socket_identity(path: str) -> SocketIdentity | None:
 
 
 ENTRIES_MAX: Final = 20_000
-"""How many names are looked at: ten times what a large node has. A tree that is larger by mistake must not keep a core busy."""
+"""How many names are looked at: ten times the names of a large node. A tree that is larger by mistake must not keep a core busy."""
 MODE: Final = 0o700
-"""Of the folder, where it has to be made: whoever can write there can register plugins."""
+"""Of the folder, if it has to be made: a program that can write there can register plugins."""
 _MASK: Final = (
     Mask.CREATE
     | Mask.DELETE
@@ -79,13 +78,13 @@ _REPLACED: Final = (*_GONE, errno.EEXIST, errno.ELOOP)
 
 @dataclass(slots=True)
 class FolderLook:
-    """What was found. Nothing is missing from `sockets` because it could not be seen: such a socket stays as it was known."""
+    """The result of a look. A socket that could not be seen is not missing from `sockets`: it stays as it was known."""
 
     sockets: dict[str, SocketIdentity] = field(default_factory=dict)
     root_fault: OSError | None = None
     """Why the folder could not be looked at, or made."""
     lacks: list[str] = field(default_factory=list)
-    """What could not be seen, or is not heard of, below the folder."""
+    """The places below the folder that could not be seen, or whose changes are not told."""
 
 
 class SocketTree:
@@ -101,11 +100,11 @@ class SocketTree:
 
     @property
     def descriptor(self) -> int | None:
-        """Readable as soon as something may have changed since the last look; None where the kernel cannot tell."""
+        """Readable as soon as something may have changed since the last look; None if the kernel cannot tell."""
         return None if self._inotify is None else self._inotify.fd
 
     def look(self, known: Sockets) -> FolderLook:
-        """Look at the whole folder, which is made where it is missing. `known` is what was found the last time."""
+        """Look at the whole folder, which is made if it is missing. `known` are the sockets of the last look."""
         look = FolderLook()
         self._listen(look)
         try:
@@ -126,7 +125,7 @@ class SocketTree:
             self._inotify = None
 
     def _listen(self, look: FolderLook) -> None:
-        """Have an instance of inotify, whose events so far are over: the look that follows sees what they told of."""
+        """Have an instance of inotify, whose events so far are over: the look that follows sees the changes that they told of."""
         try:
             if self._inotify is None:
                 self._inotify = Inotify(cache_size=_CACHE_EVENTS, sync_timeout=0)
@@ -138,7 +137,7 @@ class SocketTree:
             look.lacks.append(f"no changes are told: {error.strerror}")
 
     def _walk(self, look: FolderLook) -> None:
-        """Each folder is watched before it is read: what is made meanwhile is seen, or told of, or both."""
+        """Each folder is watched before it is read: a socket that is made meanwhile is seen, or told of, or both."""
         folders, left, watched = [self.root], ENTRIES_MAX, set[int]()
         while folders:
             folder = folders.pop()
@@ -191,8 +190,10 @@ class SocketTree:
 
 
 def _keep(look: FolderLook, known: Sockets) -> None:
-    """Where not all could be seen, each known socket that was not met is looked at by itself."""
-    for path, identity in _not_met(look, known):
+    """If not all could be seen, each known socket that was not met is looked at by itself."""
+    for path, identity in known.items():
+        if path in look.sockets:
+            continue
         try:
             found = socket_identity(path)
         except OSError as error:
@@ -201,10 +202,6 @@ def _keep(look: FolderLook, known: Sockets) -> None:
             found = identity
         if found is not None:
             look.sockets[path] = found
-
-
-def _not_met(look: FolderLook, known: Sockets) -> Iterator[tuple[str, SocketIdentity]]:
-    return ((path, identity) for path, identity in known.items() if path not in look.sockets)
 
 
 SETTLE_S: Final = 0.02
@@ -224,7 +221,7 @@ AT_ONCE: Final = 256
 
 class Watcher:
     """Keeps the desired world equal to the sockets below `root`. A child of `hosting.supervisor`: a watcher that is run again still
-    knows what it saw, and changes nothing that is as before."""
+    knows its last look, and changes nothing that is as before."""
 
     def __init__(
         self,
@@ -260,11 +257,10 @@ class Watcher:
         )
 
     def rescan(self) -> None:
-        """Look at the folder soon."""
         self._wake.set()
 
     async def run(self, started: asyncio.Event | None = None) -> None:
-        """Watch until cancelled. `started` is set after the first look, whatever came of it."""
+        """Watch until cancelled. `started` is set after the first look, even if that failed."""
         try:
             while True:
                 began = self._clock()

@@ -10,14 +10,23 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.node.qos.core import metrics
 from agent.node.qos.core.cgroup_values import CgroupValueError, cpus_of
-from agent.node.qos.core.metrics import MetricError, MetricKind, MetricSample
-from agent.node.qos.core.readings import Counter, Throttling, container_id, pressure, rest, total
+from agent.node.qos.core.metrics import (
+    Counter,
+    MetricError,
+    MetricKind,
+    MetricSample,
+    Throttling,
+    container_id,
+    pressure,
+    rest,
+    total,
+)
 from agent.node.qos.core.states import BEST_EFFORT_CLASS
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.ports import StatesInformer
@@ -27,6 +36,7 @@ from hosting.cgroups.tree import CgroupTree, PodGroup
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.threads import in_own_thread
+from protocol.pages import CollectorsShown
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,6 @@ class GroupReader:
         )
 
     def close(self) -> None:
-        """Let go of the files."""
         self._files.close()
 
 
@@ -160,17 +169,6 @@ _CONTAINER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorFigures:
-    """The record of the collectors: how many rounds, how long the last one took, the pods in it, and how often a figure was left out, by
-    its name."""
-
-    rounds: int = 0
-    round_s: float = 0.0
-    pods: int = 0
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
 class Collectors:
     """Fills `cache` every `interval_s` seconds from `proc` and the control groups of `tree`.
 
@@ -198,7 +196,8 @@ class Collectors:
         self._busy = Counter()
         self._pods: dict[str, PodReader] = {}
         self._left_out: Tally[str] = Tally()
-        self.figures = CollectorFigures()
+        """How often a figure was left out, by its name."""
+        self.figures = CollectorsShown(rounds=0, round_seconds=0.0, pods=0)
 
     async def run(self) -> None:
         """Collect until this is cancelled, in a thread of its own; the round under way is then waited for."""
@@ -246,8 +245,11 @@ class Collectors:
             if cpu is not None and memory is not None:
                 self._add_limits(batch, cpu.cpus, memory.total_bytes)
         self._append(batch)
-        self.figures = CollectorFigures(
-            self.figures.rounds + 1, self._clock() - at_s, len(pods), dict(self._left_out)
+        self.figures = CollectorsShown(
+            rounds=self.figures.rounds + 1,
+            round_seconds=round(self._clock() - at_s, 4),
+            pods=len(pods),
+            left_out=dict(sorted(self._left_out.items())),
         )
 
     def _read(self, what: str, read: Callable[[Path], T]) -> T | None:
@@ -287,7 +289,9 @@ class Collectors:
         found = {}
         for uid, group in groups.items():
             if uid not in self._pods:
-                self._pods[uid] = PodReader(group, self._clock, self._end_container)
+                self._pods[uid] = PodReader(
+                    group, self._clock, lambda container: self._cache.end("container_id", container)
+                )
             try:
                 found[uid] = self._collect_pod(uid, self._pods[uid], at_s)
             except OSError:  # the pod has gone since it was listed; if it is back, it is another one
@@ -306,9 +310,6 @@ class Collectors:
     def _end_pod(self, uid: str) -> None:
         self._pods.pop(uid).close()
         self._cache.end("pod_uid", uid)
-
-    def _end_container(self, container: str) -> None:
-        self._cache.end("container_id", container)
 
     def _add_pressure(self, batch: "_Batch") -> None:
         """A kernel without PSI has no such files, or does not let them be read."""

@@ -89,9 +89,9 @@ REGISTERED: Final = ExtensionRegistry()
 """The plugins that this process has registered itself."""
 _OURS: Final[dict[str, str]] = {
     "CPUBurst": "agent.node.qos.strategies.cpu_burst:CPUBurst",
-    "CPUEvict": "agent.node.qos.strategies.cpu_evict:CPUEvict",
+    "CPUEvict": "agent.node.qos.strategies.evicting:CPUEvict",
     "CPUSuppress": "agent.node.qos.strategies.cpu_suppress:CPUSuppress",
-    "MemoryEvict": "agent.node.qos.strategies.memory_evict:MemoryEvict",
+    "MemoryEvict": "agent.node.qos.strategies.evicting:MemoryEvict",
 }
 """The strategies that come with the agent: feature, and the path of the plugin's class."""
 

@@ -29,7 +29,7 @@ ACTION: Final = "Evict"
 EventType = Literal["Normal", "Warning"]
 
 
-class EvictionEvents(Protocol):
+class Recorder(Protocol):
     """Writes Events, as `hosting.kubernetes.recorder.EventRecorder` does. Called in the loop."""
 
     def record(self, regarding: Manifest, type_: EventType, reason: str, action: str, note: str) -> None:
@@ -43,7 +43,7 @@ class PodEvictor:
     def __init__(
         self,
         api: "KubernetesApi | None",
-        events: EvictionEvents | None,
+        events: Recorder | None,
         *,
         clock: Callable[[], float] = time.monotonic,
         log: Logger,

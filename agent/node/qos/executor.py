@@ -15,16 +15,19 @@ from agent.node.qos.core.cgroup_values import (
     PERIOD_US,
     CgroupValueError,
     GroupFile,
+    LevelChange,
+    LevelStep,
     checked,
     cpu_list,
     cpus_of,
     file_of,
+    held_back_by,
+    level,
     period_of,
     text_of,
     value_of,
     width_of,
 )
-from agent.node.qos.core.leveling import LevelChange, LevelStep, held_back_by, level
 from agent.node.qos.group_directory import (
     GroupGoneError,
     NoSuchFileError,
@@ -34,6 +37,7 @@ from agent.node.qos.group_directory import (
     write_file,
 )
 from hosting.cgroups.tree import ROOT, CgroupTree
+from protocol.pages import GroupWrite
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MAX_WRITERS: Final = 4096
@@ -45,16 +49,6 @@ _HINTS: Final = {
     errno.ELOOP: "a symbolic link on the way",
     errno.ENOTDIR: "no directory, or a symbolic link on the way",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LastWrite:
-    """Which strategy has set a value last."""
-
-    group: str
-    resource: CgroupResource
-    value: int | str
-    writer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +81,7 @@ class ResourceExecutor:
         self.cgroups = CgroupTree(root)
         self._lock = threading.Lock()
         self._hierarchies: dict[str, Path] = {}
-        self._writers: dict[tuple[str, CgroupResource], LastWrite] = {}
+        self._writers: dict[tuple[str, CgroupResource], GroupWrite] = {}
 
     @property
     def is_v2(self) -> bool:
@@ -114,7 +108,7 @@ class ResourceExecutor:
             done = [each if isinstance(each, WriteOutcome) else _outcome(each) for each in found]
             return tuple(self._noted(outcome, writer) for outcome in done)
 
-    def last_writes(self) -> tuple[LastWrite, ...]:
+    def last_writes(self) -> tuple[GroupWrite, ...]:
         """The values that strategies have set, the oldest first."""
         with self._lock:
             return tuple(self._writers.values())
@@ -260,12 +254,14 @@ class ResourceExecutor:
         if not _is_done(outcome):
             return outcome
         before = self._writers.pop(key, None)
-        self._writers[key] = LastWrite(update.group, update.resource, update.value, writer)
+        self._writers[key] = GroupWrite(
+            group=update.group, resource=update.resource.value, value=update.value, strategy=writer or None
+        )
         if len(self._writers) > _MAX_WRITERS:
             self._writers.pop(next(iter(self._writers)))
-        if before is None or before.writer == writer or before.value == update.value:
+        if before is None or before.strategy == (writer or None) or before.value == update.value:
             return outcome
-        return replace(outcome, displaced=before.writer)
+        return replace(outcome, displaced=before.strategy or "")
 
 
 def _means(target: _Target, found: str, text: str) -> bool:
@@ -278,8 +274,7 @@ def _means(target: _Target, found: str, text: str) -> bool:
 
 
 def _outcome(target: _Target) -> WriteOutcome:
-    if target.outcome is None:
-        raise AssertionError(f"no step for {target.update}")
+    assert target.outcome is not None, f"no step for {target.update}"
     return target.outcome
 
 

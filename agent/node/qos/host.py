@@ -10,23 +10,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from agent.node.qos.client import RunMarks
 from agent.node.qos.core.lifecycle import (
-    Disable,
-    Drain,
-    Enable,
     Lifecycle,
     LifecycleAction,
     LifecycleEvent,
+    LifecycleSignal,
     LifecycleTiming,
     RunEnded,
-    SetUp,
     StrategyState,
     ThreadEnded,
-    Tick,
     step,
 )
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
-from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States, StrategyStates
 from hosting.logs import Logger
 from protocol.texts import clean
@@ -52,7 +48,6 @@ class ThreadStop:
             self._on_request()
 
     def is_set(self) -> bool:
-        """Whether the end was requested."""
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -110,26 +105,14 @@ class PluginHost:
         self._stop = ThreadStop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def enable(self) -> None:
-        """The gate is on."""
-        self._handle(Enable())
-
-    def disable(self) -> None:
-        """The gate is off."""
-        self._handle(Disable())
-
     def put_back(self) -> None:
         """Have the strategy, whose gate is off, put back the changes that an earlier life of the agent has left: its `run` is asked to end
         at once."""
         if self._is_marked():
-            self._handle(Enable())
-            self._handle(Disable())
+            self.handle(LifecycleSignal.ENABLE)
+            self.handle(LifecycleSignal.DISABLE)
 
-    def drain(self) -> None:
-        """The QoS manager ends."""
-        self._handle(Drain())
-
-    def _handle(self, event: LifecycleEvent) -> None:
+    def handle(self, event: LifecycleEvent) -> None:
         loop = asyncio.get_running_loop()
         before = self.life
         self.life, action = step(before, event, time.monotonic(), self._timing)
@@ -145,7 +128,9 @@ class PluginHost:
             self._timer.cancel()
         due_s = self.life.due_s
         self._timer = (
-            None if due_s is None else loop.call_later(due_s - time.monotonic(), self._handle, Tick())
+            None
+            if due_s is None
+            else loop.call_later(due_s - time.monotonic(), self.handle, LifecycleSignal.TICK)
         )
         if self.life.state is not before.state:
             self._on_change()
@@ -162,7 +147,7 @@ class PluginHost:
             loop.call_soon(self._ended, f"no thread can be started: {error}")
 
     def _ended(self, error: str) -> None:
-        self._handle(ThreadEnded(error, self._rng.random()))
+        self.handle(ThreadEnded(error, self._rng.random()))
 
     def _report(self) -> None:
         state, life = self.life.state, self.life
@@ -196,9 +181,9 @@ class PluginHost:
             states.close(CALLBACKS_END_S)
         error = self._error_of("setup", lambda: self._set_up(client, states))
         if not error:
-            tell(self._handle, SetUp())
+            tell(self.handle, LifecycleSignal.SET_UP)
             error = self._error_of("run", lambda: _run(self._plugin, stop))
-            tell(self._handle, RunEnded(error))
+            tell(self.handle, RunEnded(error))
             states.close(CALLBACKS_END_S)
             error = self._error_of("stop", lambda: self._end(client)) or error
         states.close(CALLBACKS_END_S)

@@ -5,90 +5,22 @@ import contextlib
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from agent.node.qos.callbacks import CallbackStatus
-from agent.node.qos.client import ActingClient, StrategyJournal, StrategyPorts
+from agent.node.qos.client import ActingClient, RecommendingClient, StrategyJournal, StrategyPorts
 from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.actions import (
-    CgroupResource,
-    CgroupUpdate,
-    EvictOutcome,
-    EvictResult,
-    StrategyDecision,
-    WriteOutcome,
-    WriteResult,
+    DecisionRecord,
 )
-from agent.node.qos.core.decisions import DecisionRecord
-from agent.node.qos.core.gates import FeatureGates, FeatureStage
-from agent.node.qos.core.lifecycle import Lifecycle, LifecycleTiming, StrategyState
-from agent.node.qos.core.states import PodState
+from agent.node.qos.core.gates import FeatureGates
+from agent.node.qos.core.lifecycle import Lifecycle, LifecycleSignal, LifecycleTiming
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
 from agent.node.qos.ports import ExtensionPlugin, MetricCache, NodeClient
 from agent.node.qos.states_informer import States
-from hosting.cgroups.tree import CgroupTree
 from hosting.logs import Logger
 from hosting.settings import FaultsError
-
-
-class RecommendingClient:
-    """Reports the actions that would be done. Implements `NodeClient`. Strategies word their messages as if they acted; `would: ` is added
-    here."""
-
-    recommends_only = True
-
-    def __init__(self, ports: StrategyPorts, journal: StrategyJournal) -> None:
-        self._ports = ports
-        self._journal = journal
-
-    @property
-    def cgroups(self) -> CgroupTree:
-        """The control groups of pods."""
-        return self._ports.cgroups
-
-    def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
-        """`UNCHANGED` for each update that the cgroup has already, `RECOMMENDED` for the others."""
-        outcomes = tuple(self._recommended(each) for each in updates)
-        for outcome in outcomes:
-            self._journal.count("write", outcome.result)
-        return outcomes
-
-    def read(self, group: str, resource: CgroupResource) -> int | str | None:
-        """The value that a cgroup has now; None if there is none, or no executor."""
-        return None if self._ports.executor is None else self._ports.executor.read(group, resource)
-
-    def evict(self, pod: PodState, reason: str) -> EvictOutcome:
-        if self._ports.evictor is None:
-            outcome = EvictOutcome(EvictResult.RECOMMENDED, f"would evict {pod.full_name}: {reason}")
-        else:
-            outcome = self._ports.evictor.recommend(pod, reason)
-        self._journal.count("evict", outcome.result)
-        return outcome
-
-    def record(self, pod: PodState | None, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Report an Event, with `Would` before its reason and `would: ` before its message."""
-        if self._ports.events is None:
-            self._journal.count("event", "unavailable")
-            return
-        self._ports.events.record(pod, f"Would{reason}", _would(message), is_warning=is_warning)
-        self._journal.count("event", "recommended")
-
-    def decided(self, decision: StrategyDecision) -> None:
-        if decision.is_action:
-            decision = replace(decision, message=_would(decision.message))
-        self._journal.decided(decision, is_done=False)
-
-    def _recommended(self, update: CgroupUpdate) -> WriteOutcome:
-        found = self.read(update.group, update.resource)
-        result = WriteResult.UNCHANGED if found == update.value else WriteResult.RECOMMENDED
-        return WriteOutcome(update, result, "" if found is None else str(found))
-
-
-def _would(message: str) -> str:
-    return f"would: {message}"
-
+from protocol.pages import StrategyCallback, StrategyDecisionShown, StrategyShown
 
 LOOK_S: Final = 1.0
 """How often calls that do not return are looked for."""
@@ -100,26 +32,6 @@ _TIMING: Final = LifecycleTiming()
 
 class StatesNotSyncedError(Exception):
     """Some kinds of states were not published in time; the text names them."""
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyStatus:
-    """One strategy, whether it is enabled or not."""
-
-    name: str
-    stage: FeatureStage
-    is_enabled: bool
-    recommends_only: bool
-    state: StrategyState
-    state_s: float
-    """For how long the state has been so."""
-    restarts: int
-    last_error: str
-    """The last error that the plugin raised, or the reason why it cannot be enabled."""
-    counts: Mapping[tuple[str, str], int]
-    """By action (`write`, `evict`, `event`, `decision`) and result; of decisions the result is the reason."""
-    decisions: tuple[DecisionRecord, ...]
-    """The last 16, the newest last; their times are monotonic."""
 
 
 class QosManager:
@@ -189,29 +101,32 @@ class QosManager:
         if self._is_running:
             start_plugins(self._hosts, self._config.gates)
 
-    def statuses(self) -> tuple[StrategyStatus, ...]:
-        """Every strategy, in the order of registration."""
+    def statuses(self) -> tuple[StrategyShown, ...]:
+        """Every strategy, whether it is enabled or not, in the order of registration. The last error of one that cannot be enabled is why."""
         now_s = time.monotonic()
         return tuple(self._status(name, now_s) for name in self._journals)
 
-    def callbacks(self) -> tuple[CallbackStatus, ...]:
+    def callbacks(self) -> tuple[StrategyCallback, ...]:
         return self._states.callbacks.statuses()
 
-    def _status(self, name: str, now_s: float) -> StrategyStatus:
+    def _status(self, name: str, now_s: float) -> StrategyShown:
         extension = next(each for each in self._config.extensions if each.name == name)
         host, journal = self._hosts.get(name), self._journals[name]
         life = host.life if host is not None else Lifecycle(since_s=self._made_s, last_error=extension.error)
-        return StrategyStatus(
+        counts: dict[str, dict[str, int]] = {}
+        for (action, result), count in sorted(journal.counts().items()):
+            counts.setdefault(action, {})[result] = count
+        return StrategyShown(
             name=name,
-            stage=extension.spec.stage,
-            is_enabled=self._config.gates.enabled(name),
-            recommends_only=name in self._config.recommend_only,
-            state=life.state,
-            state_s=max(now_s - life.since_s, 0.0),
+            stage=extension.spec.stage.value,
+            enabled=self._config.gates.enabled(name),
+            recommend_only=name in self._config.recommend_only,
+            state=life.state.value,
+            since_seconds=round(max(now_s - life.since_s, 0.0), 1),
             restarts=life.restarts,
-            last_error=life.last_error,
-            counts=journal.counts(),
-            decisions=journal.records,
+            last_error=life.last_error or None,
+            counts=counts,
+            decisions=tuple(_shown(each, now_s) for each in journal.records),
         )
 
     def _client(self, name: str, stop: ThreadStop) -> NodeClient:
@@ -234,7 +149,7 @@ class QosManager:
 
     async def _drain(self) -> None:
         for host in self._hosts.values():
-            host.drain()
+            host.handle(LifecycleSignal.DRAIN)
         try:
             # The hosts have deadlines of their own; this one ends the wait if a thread comes back just to be late again.
             async with asyncio.timeout(2 * self._timing.end_s + 0.5):
@@ -243,6 +158,18 @@ class QosManager:
                     await self._changed.wait()
         except TimeoutError:
             self._log.warning("strategies have not ended in time")
+
+
+def _shown(record: DecisionRecord, now_s: float) -> StrategyDecisionShown:
+    decision = record.decision
+    return StrategyDecisionShown(
+        seconds_ago=round(max(now_s - record.at_s, 0.0), 1),
+        rounds=record.rounds,
+        action=decision.is_action,
+        reason=decision.reason,
+        message=decision.message,
+        inputs={name: round(value, 6) for name, value in sorted(decision.inputs.items())},
+    )
 
 
 def setup_plugins(
@@ -265,10 +192,7 @@ def setup_plugins(
 def start_plugins(hosts: Mapping[str, PluginHost], gates: FeatureGates) -> None:
     """Start the plugins whose gate is on, each in a thread of its own, and end the others. Source: seed 002, `StartPlugins`."""
     for name, host in hosts.items():
-        if gates.enabled(name):
-            host.enable()
-        else:
-            host.disable()
+        host.handle(LifecycleSignal.ENABLE if gates.enabled(name) else LifecycleSignal.DISABLE)
 
 
 @contextlib.contextmanager

@@ -8,19 +8,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind, MetricSample
-from agent.node.qos.core.series import (
+from agent.node.qos.core.metrics import (
     OUT_OF_ORDER_S,
+    Aggregate,
+    Aggregation,
+    MetricError,
+    MetricKind,
+    MetricSample,
     Series,
     aggregate,
     most_bytes,
     property_fault,
     sample_fault,
 )
-from agent.node.qos.ports import MetricCache
 
 _SHOWN_FAULTS: Final = 5
-_LAST_INTERVALS: Final = 2
 _SWEEP_S: Final = 1.0
 """A cache that is full looks for old series so often, however many new ones are offered."""
 _Key = tuple[str, ...]
@@ -184,13 +186,6 @@ class TimeSeriesCache:
                 )
         for kind, key in new:
             self._kinds.setdefault(kind, {})[key] = Series(self._max_samples, self._max_age_s)
-
-
-def last(
-    cache: MetricCache, kind: MetricKind, interval_s: float, properties: Mapping[str, str] | None = None
-) -> Aggregate:
-    """The newest sample of a figure that is collected every `interval_s` seconds, at most two intervals old. Raises `MetricError`."""
-    return cache.query(kind, _LAST_INTERVALS * interval_s, Aggregation.LAST, properties)
 
 
 def _raise(faults: Sequence[str | None]) -> None:

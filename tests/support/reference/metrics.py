@@ -11,10 +11,10 @@ from typing import Any, Final, cast
 import yaml
 
 from agent.backends.qemu.backend import guest_families
-from agent.daemon import node_plugins, qos, runner_metrics
+from agent.daemon import node_plugins, qos
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
-from agent.runner.stats import Latencies
+from agent.runner import stats
 from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
@@ -61,9 +61,9 @@ def every_family() -> list[AnyFamily]:
         *scheduler.families(),
         *ExtenderStats().families(under_way=0, in_doubt=0, refused=0, told=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
-        *runner_metrics.families([], 0),
-        *runner_metrics.state_families([]),
-        *runner_metrics.latency_families(Latencies()),
+        *stats.families([], 0),
+        *stats.state_families([]),
+        *stats.latency_families(stats.Latencies()),
         *node_plugins.families((), Counter()),
         *_of_the_plugin_manager(),
         *qos.families(()),

@@ -19,9 +19,8 @@ from agent.daemon import policies
 from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
 from agent.node.qos.strategies.cpu_burst import CPUBurstArgs
-from agent.node.qos.strategies.cpu_evict import CPUEvictArgs
 from agent.node.qos.strategies.cpu_suppress import CPUSuppressArgs
-from agent.node.qos.strategies.memory_evict import MemoryEvictArgs
+from agent.node.qos.strategies.evicting import CPUEvictArgs, MemoryEvictArgs
 from hosting.settings import Settings
 from informant.settings import InformantSettings, NodeSettings
 from protocol.values import Resources

@@ -10,18 +10,16 @@ from typing import TypeVar
 from uuid import UUID
 
 from agent.core import events
-from agent.core.apply import lapse
 from agent.core.model import Sample, Vm
+from agent.core.notices import AskedSizeChange, SizeWatch
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
-from agent.core.policies.surge import NO_SURGES
-from agent.core.policies.tail import NO_TAIL
+from agent.core.policies.peaks import NO_SURGES, NO_TAIL
+from agent.core.policies.remembered import NO_ZONES
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import Goal, Load, PluginAnswer, ResourceGoal, Sizing
-from agent.core.policies.zones import NO_ZONES
-from agent.core.resized import AskedSizeChange, SizeWatch
 from agent.core.state import PermitRequest, RunnerState
-from agent.core.step import RunnerCore, Transition
+from agent.core.step import RunnerCore, Transition, lapse
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode

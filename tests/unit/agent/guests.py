@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.backends.change_log import FILE_NAME, ChangeLog
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import FILE_NAME, ChangeLog, LoggedSizes
 from agent.backends.qemu.backend import QemuBackend
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.backends.qemu.guest_files import GuestFiles
 from agent.backends.qemu.guest_loop import GuestAccess, LoopContext
 from agent.core.model import Vm, VmKind

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.daemon.server import AgentServer, ServerSettings
-from agent.daemon.viewer_token import TokenFileError, ViewerToken
+from agent.daemon.server import AgentServer, ServerSettings, TokenFileError, ViewerToken
 from hosting import tokens
 from hosting.addresses import Advertised
 from hosting.client import Answered, HttpClient
@@ -107,7 +106,7 @@ async def test_a_token_is_taken_up_renewed_and_taken_away_while_the_agent_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.daemon.server.is_loopback", lambda _: False)  # as seen from elsewhere
-    monkeypatch.setattr("agent.daemon.viewer_token.LOOK_S", 0.0)
+    monkeypatch.setattr("agent.daemon.server.LOOK_S", 0.0)
     other = "fedcba9876543210"
     async with opened(tmp_path) as server:
         url = f"{server.plain}/v1/vms"
@@ -168,7 +167,7 @@ async def test_the_plain_port_tells_other_machines_nothing_that_tls_or_a_token_s
 async def test_a_token_that_comes_later_is_warned_of_each_time_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.daemon.viewer_token.LOOK_S", 0.0)
+    monkeypatch.setattr("agent.daemon.server.LOOK_S", 0.0)
     async with opened(tmp_path, host="0.0.0.0") as server:
         url, told = f"{server.plain}/v1/vms", []
         for content in (TOKEN, TOKEN, None, TOKEN):

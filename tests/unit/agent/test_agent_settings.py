@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.core.model import VmKind
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import PluginPolicy
 from agent.daemon.policies import build, standard
 from agent.daemon.settings import AgentSettings
 from agent.program import main

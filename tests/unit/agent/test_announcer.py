@@ -7,10 +7,9 @@ import pytest
 
 from agent.core.condition import VM, Condition, Health
 from agent.core.eviction import APART_S
-from agent.core.per_resource import PerResource
-from agent.core.resized import AskedSizeChange
-from agent.daemon.announcer import Announcer
-from agent.daemon.conditions import AFTER_FAULT_S, Conditions
+from agent.core.model import PerResource
+from agent.core.notices import AskedSizeChange
+from agent.daemon.announcer import AFTER_FAULT_S, Announcer, Conditions
 from agent.daemon.controllers import AGAIN_S, Controllers
 from agent.daemon.evictor import Evictor
 from agent.sources.described import Found, NodeFacts, describe

@@ -13,21 +13,21 @@ from click.testing import CliRunner, Result
 from agent.daemon import node_plugins, qos
 from agent.daemon.inspecting import MAX_ANSWER_BYTES
 from agent.daemon.serving import NO_EXTRA
-from agent.node.plugins.core.plugin_state import PluginState
-from agent.node.plugins.ports import CallFigures, PluginStatus
-from agent.node.qos.callbacks import CallbackStatus
-from agent.node.qos.collectors import CollectorFigures
-from agent.node.qos.core.actions import CgroupResource, StrategyDecision
-from agent.node.qos.core.decisions import DecisionRecord
-from agent.node.qos.core.gates import FeatureStage
-from agent.node.qos.core.lifecycle import StrategyState
-from agent.node.qos.core.states import ObjectType
-from agent.node.qos.executor import LastWrite
-from agent.node.qos.manager import StrategyStatus
+from agent.node.plugins.core.plugin_info import PluginState
+from agent.node.plugins.ports import PluginStatus
 from agent.program import main
 from protocol.agent_pages import read
 from protocol.explaining import Document
-from protocol.pages import NodePluginsShown, StrategiesShown
+from protocol.pages import (
+    CollectorsShown,
+    GroupWrite,
+    NodePluginsShown,
+    PluginCallCounts,
+    StrategiesShown,
+    StrategyCallback,
+    StrategyDecisionShown,
+    StrategyShown,
+)
 from tests.support.pages import paged
 
 PLUGINS = (
@@ -39,50 +39,81 @@ PLUGINS = (
         "load",
         "/run/p/a.sock",
         ("v1",),
-        figures=CallFigures(9, 1, 2, 0, 3, "it lied"),
+        figures=PluginCallCounts(
+            made=9, failed=1, timed_out=2, in_flight=0, turned_away=3, last_error="it lied"
+        ),
     ),
     PluginStatus("/run/p/b.sock", PluginState.FAILED, 3.0, last_error="no\nanswer", retry_in_s=7.6),
 )
-DECISION = StrategyDecision("held-back", "2 CPUs are left", {"share": 0.25}, is_action=True)
 STRATEGIES = (
-    StrategyStatus(
-        "CPUSuppress",
-        FeatureStage.ALPHA,
-        True,
-        True,
-        StrategyState.RUNNING,
-        130.0,
-        0,
-        "",
-        {("write", "recommended"): 4, ("decision", "held-back"): 4},
-        (DecisionRecord(DECISION, 90.0, 95.0, rounds=4),),
-    ),
-    StrategyStatus(
-        "MemoryEvict",
-        FeatureStage.ALPHA,
-        True,
-        False,
-        StrategyState.RUNNING,
-        130.0,
-        0,
-        "",
-        {},
-        (
-            DecisionRecord(
-                StrategyDecision("evicted", "d/a evicted, for MemoryEvict", is_action=True), 39.0, 39.0
+    StrategyShown(
+        name="CPUSuppress",
+        stage="ALPHA",
+        enabled=True,
+        recommend_only=True,
+        state="running",
+        since_seconds=130.0,
+        counts={"decision": {"held-back": 4}, "write": {"recommended": 4}},
+        decisions=(
+            StrategyDecisionShown(
+                seconds_ago=5.0,
+                rounds=4,
+                action=True,
+                reason="held-back",
+                message="2 CPUs are left",
+                inputs={"share": 0.25},
             ),
-            DecisionRecord(StrategyDecision("no-pressure", "memory in use 60 %"), 41.0, 99.0, rounds=59),
         ),
     ),
-    StrategyStatus(
-        "Mine", FeatureStage.ALPHA, True, False, StrategyState.BACKING_OFF, 1.0, 2, "oh no", {}, ()
+    StrategyShown(
+        name="MemoryEvict",
+        stage="ALPHA",
+        enabled=True,
+        recommend_only=False,
+        state="running",
+        since_seconds=130.0,
+        decisions=(
+            StrategyDecisionShown(
+                seconds_ago=61.0,
+                rounds=1,
+                action=True,
+                reason="evicted",
+                message="d/a evicted, for MemoryEvict",
+            ),
+            StrategyDecisionShown(
+                seconds_ago=1.0, rounds=59, action=False, reason="no-pressure", message="memory in use 60 %"
+            ),
+        ),
+    ),
+    StrategyShown(
+        name="Mine",
+        stage="ALPHA",
+        enabled=True,
+        recommend_only=False,
+        state="backing-off",
+        since_seconds=1.0,
+        restarts=2,
+        last_error="oh no",
     ),
 )
-CALLBACKS = (CallbackStatus(ObjectType.NODE, "n", "for n", "Mine", 3, 1, "oh", 2.04),)
-WRITES = (LastWrite("kubepods", CgroupResource.CPU_SHARES, 2, "CPUSuppress"),)
+CALLBACKS = (
+    StrategyCallback(
+        objects="Node", name="n", owner="Mine", calls=3, errors=1, last_error="oh", running_seconds=2.0
+    ),
+)
+WRITES = (GroupWrite(group="kubepods", resource="cpu-shares", value=2, strategy="CPUSuppress"),)
 PAGES = {
     "plugins": node_plugins.document("n1", "/run/p", PLUGINS),
-    "qos": qos.document("n1", STRATEGIES, CALLBACKS, WRITES, CollectorFigures(3), 100.0),
+    "qos": msgspec.json.encode(
+        StrategiesShown(
+            node="n1",
+            enabled=True,
+            strategies=STRATEGIES,
+            callbacks=CALLBACKS,
+            writes=WRITES,
+            collectors=CollectorsShown(rounds=3, round_seconds=0.0, pods=0),
+        )
+    ),
 }
 
 

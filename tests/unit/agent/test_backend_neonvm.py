@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.backends.change_log import ChangeLog
-from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.neonvm import NeonVmBackend
 from agent.core.model import VmKind
 from agent.core.ports import BackendError, FencedOffError, ResizeRefusedError

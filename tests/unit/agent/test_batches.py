@@ -11,8 +11,7 @@ import pytest
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import PermitRequest
-from agent.peers.candidates import Candidates
-from agent.peers.scheduler import SchedulerLink
+from agent.peers.scheduler import Candidates, SchedulerLink
 from hosting import logs
 from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server

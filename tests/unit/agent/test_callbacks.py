@@ -9,7 +9,7 @@ import pytest
 
 from agent.core.events import TryUpscaleReceived
 from agent.core.state import RegistrationPhase
-from agent.daemon.callbacks import Callbacks
+from agent.daemon.fleet import Callbacks
 from agent.runner.runner import Runner
 from hosting.server import Reply, Request
 from protocol.versions import InformantProtoVersion

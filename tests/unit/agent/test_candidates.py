@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.peers import endpoints
-from agent.peers.candidates import Candidates
+from agent.daemon.kubernetes import ready_urls
+from agent.peers.scheduler import Candidates
 from hosting.kubernetes.resources import Manifest
 
 A, B, C = "http://10.0.0.1:1/", "http://10.0.0.2:1/", "http://[fd00::3]:1/"
@@ -79,4 +79,4 @@ def test_every_endpoint_that_is_not_known_to_be_unready_may_be_asked() -> None:
         {"endpoints": [{"addresses": ["fd00::3"]}, {"addresses": ["10.0.0.1"]}]},
         {"endpoints": None},
     ]
-    assert endpoints.urls(slices, 1) == (A, B, C)
+    assert ready_urls(slices, 1) == (A, B, C)

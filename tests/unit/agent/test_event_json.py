@@ -7,7 +7,7 @@ import pytest
 
 from agent.core import events
 from agent.core.policies.values import Goal, Load, PluginAnswer, ResourceGoal, Sizing
-from agent.runner.event_json import MAX_TEXT, event_document, without_ids
+from agent.runner.runner_log import MAX_TEXT, event_document, without_ids
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Observation
 from protocol.versions import InformantProtoVersion

@@ -9,7 +9,7 @@ import pytest
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.factories import FACTORIES, BackendOptions, OnQemu
-from agent.backends.qemu.core.rules import GuestRules
+from agent.backends.qemu.core.state import GuestRules
 from agent.core.ports import BackendError, VmDescription
 from hosting import logs
 from hosting.client import HttpClient

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from agent.backends.qemu.guest_machine import InformantMachine
-from agent.backends.qemu.ports import GuestSilentError, GuestUnableError
+from agent.backends.qemu.reading import GuestSilentError, GuestUnableError, InformantMachine
 from hosting.client import HttpClient
 from hosting.server import Reply, Request
 from protocol.informant_pages import GuestMachine, MachineOrder

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.policies.down_window import DownWindow
+from agent.core.policies.remembered import DownWindow
 from agent.core.policies.values import Goal, ResourceGoal
 from protocol.values import ZERO, Resources
 from tests.support.amounts import cu

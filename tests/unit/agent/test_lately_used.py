@@ -1,6 +1,6 @@
 """What a back end remembers is bounded, and a VM that is at work is not forgotten."""
 
-from agent.core.bounded_memo import BoundedMemo
+from agent.core.ports import BoundedMemo
 
 
 def test_the_vm_that_was_not_asked_for_the_longest_is_forgotten() -> None:

@@ -9,10 +9,8 @@ import pytest
 
 from agent.core import events
 from agent.core.state import PermitRequest
-from agent.peers.candidates import Candidates
-from agent.peers.exporter import ExporterLink
-from agent.peers.informant import InformantLink
-from agent.peers.scheduler import SchedulerLink, request_of
+from agent.peers.informant import ExporterLink, InformantLink
+from agent.peers.scheduler import Candidates, SchedulerLink, request_of
 from hosting import logs
 from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server, problem

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.apply import apply
 from agent.core.state import RunnerState, SchedulerState
+from agent.core.step import apply
 from agent.core.timing import Timing
 from protocol.values import Observation
 from tests.support.amounts import cu

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.sources.others import OfNamespace, editors_of, others_of
+from agent.daemon.controllers import OfNamespace, editors_of, others_of
 from protocol.values import Bounds
 from tests.support.amounts import cu
 from tests.support.manifests import pod_manifest

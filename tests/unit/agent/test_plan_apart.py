@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from agent.core import events
 from agent.core.condition import Health, condition
-from agent.core.model import Vm
-from agent.core.per_resource import Denial, PerResource
-from agent.core.shrink import shrink
+from agent.core.desire import shrink
+from agent.core.model import Denial, PerResource, Vm
 from agent.core.state import NO_DENIALS, InformantState, PermitRequest, RunnerState
 from agent.runner.stats import GrowthTimer, Latencies
 from protocol.reasons import Reason, ReasonCode

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.apply import lapse
-from agent.core.per_resource import amounts
+from agent.core.model import amounts
 from agent.core.state import NO_WISHES, RegistrationPhase
+from agent.core.step import lapse
 from agent.core.timing import Timing
 from protocol.versions import InformantProtoVersion
 from tests.support.amounts import cu

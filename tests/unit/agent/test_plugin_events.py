@@ -3,7 +3,7 @@
 import pytest
 
 from agent.daemon.node_plugins import PluginEvents
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.ports import PluginStatus
 
 S = PluginState

@@ -8,7 +8,7 @@ import pytest
 
 from agent.core import events
 from agent.core.model import Sample, Vm
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import PluginPolicy
 from agent.core.policies.values import Goal, Load, ResourceGoal, Sizing
 from agent.core.ports import VmBackend
 from agent.daemon.runner_factory import MetricsFromPlugin, PluginPolicies

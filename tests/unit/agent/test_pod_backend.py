@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import pytest
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.factories import KubernetesBackend
-from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod import containers
 from agent.backends.pod.backend import TRUSTED_AFTER_S, PodBackend
-from agent.backends.pod.distribution import DivisionRules
+from agent.backends.pod.containers import DivisionRules
 from agent.core.model import Vm, VmKind, containers_of
 from agent.core.ports import BackendError, Fencing, NotNowError, ResizeRefusedError
 from hosting.kubernetes.connection import ApiCall

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, divided, limit_for, resize_patch
+from agent.backends.pod.containers import DivisionRules, NotDivisibleError, divided, limit_for, resize_patch
 from hosting.kubernetes import pods
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import Share

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.core.policies.pressure import Pressure
+from agent.core.policies.remembered import Zones
+from agent.core.policies.stepwise import Pressure
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.zones import Zones
 from agent.core.ports import VmDescription
 from agent.daemon.annotations import Overrides, VmDefaults, checks, read
 from agent.daemon.policies import build, standard

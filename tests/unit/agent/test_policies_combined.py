@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from agent.core.policies.combined import Combined
-from agent.core.policies.load_average import LoadAverage
-from agent.core.policies.pressure import Pressure
+from agent.core.policies.stepwise import LoadAverage, Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import Goal, GoalPart, Load, Psi, ResourceGoal, Sizing
 from agent.core.policies.windows import Bar, Edges, ResourceLimits, UnitLimit, Window, WindowLimits, limits

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.stepwise import LoadAverage
 from agent.core.policies.values import Load, Sizing
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, UNIT, cu

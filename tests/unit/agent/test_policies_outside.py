@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.policies.combined import Combined
-from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.combined import Combined, PluginPolicy
 from agent.core.policies.values import Goal, GoalPart, Load, PluginAnswer, ResourceGoal, Sizing
 from protocol.values import ComputeUnit
 from tests.support.amounts import UNIT, cu

@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from agent.core.policies.down_window import MAX_GOALS, DownWindow
-from agent.core.policies.peaks import MAX_PEAKS, NO_PEAKS, Peaks, Span, span_of
-from agent.core.policies.slope import Slope
-from agent.core.policies.surge import Surge, Surges
-from agent.core.policies.tail import LoadTail
+from agent.core.policies.peaks import (
+    MAX_PEAKS,
+    NO_PEAKS,
+    LoadTail,
+    Peaks,
+    Slope,
+    Span,
+    Surge,
+    Surges,
+    span_of,
+)
+from agent.core.policies.remembered import MAX_GOALS, DownWindow
 from agent.core.policies.values import Goal, GoalPart, ResourceGoal
 from protocol.values import ComputeUnit, Resources, Units
 from tests.support.amounts import GIB, UNIT

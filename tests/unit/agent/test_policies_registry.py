@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from agent.core.policies.combined import Combined
-from agent.core.policies.load_average import LoadAverage
-from agent.core.policies.pressure import Pressure
-from agent.core.policies.surge import Surges
-from agent.core.policies.tail import LoadTail
+from agent.core.policies.peaks import LoadTail, Surges
+from agent.core.policies.remembered import Zones
+from agent.core.policies.stepwise import LoadAverage, Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
@@ -23,7 +22,6 @@ from agent.core.policies.values import (
     ResourceGoal,
     Sizing,
 )
-from agent.core.policies.zones import Zones
 from agent.daemon.policies import POLICY_GROUP, Guarded, build, faults_of, standard
 from hosting.registry import RegistryError
 from hosting.settings import FaultsError

@@ -6,13 +6,20 @@ from fractions import Fraction
 
 import pytest
 
-from agent.core.policies.remembered import Remembered, remember
-from agent.core.policies.smoothing import MIN_SAMPLES, Smoothed, Track, follow, smooth
-from agent.core.policies.surge import NO_SURGES
-from agent.core.policies.tail import NO_TAIL
+from agent.core.policies.peaks import NO_SURGES, NO_TAIL
+from agent.core.policies.remembered import (
+    MIN_SAMPLES,
+    Remembered,
+    Smoothed,
+    Track,
+    Zones,
+    follow,
+    headroom,
+    remember,
+    smooth,
+)
 from agent.core.policies.utilisation import MIB, Utilisation
 from agent.core.policies.values import Load, ResourceGoal, Sizing, micro
-from agent.core.policies.zones import Zones, headroom
 from protocol.values import Bounds, ComputeUnit, Resources, Units
 from tests.support.amounts import GIB, UNIT, cu
 

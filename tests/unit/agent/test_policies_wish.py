@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.core.policies.wish import wished
+from agent.core.policies.utilisation import wished
 from protocol.values import ZERO, Resources
 from tests.support.amounts import GIB, UNIT, cu
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends.qemu.core.rules import GuestRules
-from agent.backends.qemu.guest_machine import ORDER_DEADLINE_S
+from agent.backends.qemu.core.state import GuestRules
+from agent.backends.qemu.reading import ORDER_DEADLINE_S
 from agent.core.ports import ResizeRefusedError
 from tests.support.amounts import MIB
 from tests.support.qemu import BLOCK, CPU_KIND, FakeDimm, FakeVirtioMem

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.backends.change_log import FILE_NAME
+from agent.backends.qemu.core.machine import PlugCpu
 from agent.backends.qemu.core.report import observation
-from agent.backends.qemu.core.rules import GuestRules
-from agent.backends.qemu.core.state import GuestView, StepPhase, StepTrack
-from agent.backends.qemu.core.steps import PlugCpu
+from agent.backends.qemu.core.state import GuestRules, GuestView, StepPhase, StepTrack
 from agent.core.ports import BackendError, FencedOffError, ResizeRefusedError
 from protocol.values import Resources
 from tests.support.amounts import GIB

@@ -2,9 +2,8 @@
 
 import pytest
 
-from agent.core.notices import Notice
-from agent.core.per_resource import PerResource
-from agent.core.resized import EVERY_S, NO_NEWS, AskedSizeChange
+from agent.core.model import PerResource
+from agent.core.notices import EVERY_S, NO_NEWS, AskedSizeChange, Notice
 from protocol.values import Resources
 from tests.support.amounts import cu
 from tests.unit.agent.driver import APART, Driver, steady

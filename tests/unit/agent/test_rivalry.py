@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.condition import Health, condition
-from agent.core.rivalry import FORGIVEN_S, WAITS, Rivalry
 from agent.core.state import RunnerState
+from agent.core.timing import FORGIVEN_S, WAITS, Rivalry
 from tests.support.amounts import cu
 from tests.unit.agent.driver import LIFE, TIMING, VM, steady
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.policies.peaks import Peaks
+from agent.core.policies.peaks import Peaks, Surge
 from agent.core.policies.remembered import Remembered
-from agent.core.policies.surge import Surge
-from agent.core.rivalry import Rivalry
 from agent.core.state import PermitRequest
+from agent.core.timing import Rivalry
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from tests.support.amounts import GIB, cu

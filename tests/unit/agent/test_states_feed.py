@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from agent.daemon.announcer import ClusterNode, NodeEvents
 from agent.daemon.qos import StatesFeed, machine
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.states import ObjectType
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from agent.sources.described import Found
 from agent.sources.kubernetes import Stores
 from hosting.kubernetes.resources import Manifest

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.apply import apply
 from agent.core.model import Vm
 from agent.core.on_metrics import goal_of
+from agent.core.step import apply
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import TIMING, UTILISATION, VM, Driver

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agent.core.model import ContainersSeen, PodObservation
-from agent.daemon import runner_metrics, vm_pages
+from agent.daemon import vm_pages
 from agent.daemon.vm_pages import VmNotes
+from agent.runner import stats
 from hosting import metrics
 from hosting.server import Reply, Request
 from protocol.reasons import Reason, ReasonCode
@@ -112,7 +113,7 @@ async def test_containers_are_told_in_the_page_of_a_pod_and_in_the_metrics() -> 
         assert (short["mismatch"], short["counts"]["restarts"]) == ("it differs", 0)
         name = made.runner.vm.name
         made.runner.stats.ends.update(OOMKilled=2, Error=1)
-        families = list(runner_metrics.families([made.runner], 0))
+        families = list(stats.families([made.runner], 0))
         samples = {each.name: each.samples for each in families}
         page = await metrics.handler(lambda: families)(Request("GET", "/metrics"))
         assert isinstance(page, Reply)

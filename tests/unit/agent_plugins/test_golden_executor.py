@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.sockets import OperationEnded, Refusal, SocketTable
+from agent.node.plugins.core.sockets import Refusal, SocketTable
 from tests.unit.agent_plugins.go_texts import refused
 from tests.unit.agent_plugins.recorded_plugins import Case, recorded
 
@@ -33,7 +33,7 @@ class Player:
 
     def complete(self, step: Case) -> Case:
         error = None if step["outcome"] == "ok" else step["error"]
-        self._table.apply(OperationEnded(step["socket"], error, 0.0), self._clock_s)
+        self._table.ended(self._table.at(step["socket"]), error, 0.0, self._clock_s)
         return {}
 
     def is_operation_pending(self, step: Case) -> Case:

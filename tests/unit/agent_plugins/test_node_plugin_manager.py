@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.registrar import RegistrationLimits
 from agent.node.plugins.watcher import Watcher
 from tests.support.node_plugins import ManagedFolder, during, managed

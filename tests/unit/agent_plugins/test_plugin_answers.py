@@ -7,14 +7,13 @@ import pytest
 
 from agent.core.model import Stalls
 from agent.core.policies.values import Goal, GoalPart, Load, Psi, ResourceGoal
+from agent.node.plugins.ports import AnswerError, plain
 from agent.node.plugins.proto.metricssource_v1_pb2 import ReadResponse
 from agent.node.plugins.proto.metricssource_v1_pb2 import Stalls as StallsMessage
 from agent.node.plugins.proto.policy_v1_pb2 import GetGoalResponse
 from agent.node.plugins.proto.policy_v1_pb2 import GoalPart as PartMessage
 from agent.node.plugins.proto.policy_v1_pb2 import ResourceGoal as GoalMessage
-from agent.node.plugins.types.answers import AnswerError, plain
-from agent.node.plugins.types.metrics_source import sample_of
-from agent.node.plugins.types.policy import goal_of, load_message
+from agent.node.plugins.types.calls import goal_of, load_message, sample_of
 from tests.unit.agent.driver import VM
 
 UID = VM.pod_uid

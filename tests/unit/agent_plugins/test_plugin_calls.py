@@ -9,20 +9,20 @@ import grpc.aio
 import pytest
 
 from agent.core.ports import BackendError, FencedOffError, Fencing, ResizeRefusedError
-from agent.node.plugins.ports import CallFigures, PluginAwayError, PluginError
+from agent.node.plugins.ports import AnswerError, PluginAwayError, PluginError
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto import resizer_v1_pb2 as wire
-from agent.node.plugins.types.answers import AnswerError
 from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink
 from agent.node.plugins.types.catalogue import TypeHandler
 from agent.node.plugins.types.resizer import (
-    NoSizeLog,
     ResizerAnewError,
     ResizerAwayError,
     ResizerClient,
     ResizerFailedError,
 )
+from protocol.pages import PluginCallCounts
 from tests.support.amounts import cu
+from tests.support.plugin_registry import NoSizeLog
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.agent.driver import VM
 
@@ -94,7 +94,7 @@ async def test_calls_beyond_the_bound_are_turned_away_at_once_and_others_are_not
     with pytest.raises(PluginError, match="Policy p has 2 calls under way, and no more are made at once"):
         await ask(calls)
     assert now_s() == before_s
-    assert calls.figures() == CallFigures(calls=2, in_flight=2, turned_away=1)
+    assert calls.figures() == PluginCallCounts(made=2, in_flight=2, turned_away=1)
     assert [await each for each in under_way] == ["late", "late"]
     assert await ask(calls) == "late"
 
@@ -114,7 +114,7 @@ def test_a_call_that_fails_is_told_and_counted(code: grpc.StatusCode | None, tex
             raise failed(code, text)
         return "answer"
 
-    async def asked() -> CallFigures:
+    async def asked() -> PluginCallCounts:
         calls, _, _ = linked(answer)
         with pytest.raises(PluginError) as raised:
             await ask(calls, cannot_be_used)
@@ -122,8 +122,8 @@ def test_a_call_that_fails_is_told_and_counted(code: grpc.StatusCode | None, tex
         return calls.figures()
 
     is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert asyncio.run(asked()) == CallFigures(
-        calls=1, failures=1, timeouts=int(is_late), last_error=told.removeprefix("Policy p: ")
+    assert asyncio.run(asked()) == PluginCallCounts(
+        made=1, failed=1, timed_out=int(is_late), last_error=told.removeprefix("Policy p: ")
     )
 
 
@@ -161,7 +161,7 @@ async def test_only_a_caller_that_was_cancelled_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert calls.figures() == CallFigures(calls=1)
+    assert calls.figures() == PluginCallCounts(made=1)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ async def test_only_a_caller_that_was_cancelled_is_cancelled() -> None:
 async def test_what_a_registration_may_say(
     name: str, endpoint: str, versions: list[str], text: str | None
 ) -> None:
-    handler: TypeHandler[Any, Any, Any] = TypeHandler(
-        lambda _: None, LIMITS, stub=lambda channel: channel, describe=lambda stub, _: stub
+    handler: TypeHandler[Any] = TypeHandler(
+        lambda _: None, LIMITS, stub=lambda channel: channel, request=wire.DescribeRequest
     )
     if text is None:
         await handler.validate_plugin(name, endpoint, versions)

@@ -9,8 +9,8 @@ from unittest import mock
 
 from structlog.testing import capture_logs
 
-from agent.node.plugins import dialling
-from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins import plugin_connection
+from agent.node.plugins.core.plugin_info import PluginState
 from agent.node.plugins.core.sockets import MAX_ERROR, STARTS, RegisterPlugin
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import PluginReconciler
@@ -103,7 +103,7 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     MadeUpConnection.servers, MadeUpConnection.open, MadeUpConnection.looks = made.servers, 0, 0
-    with mock.patch.object(dialling, "PluginConnection", MadeUpConnection):
+    with mock.patch.object(plugin_connection, "PluginConnection", MadeUpConnection):
         running = asyncio.create_task(made.reconciler.run())
         try:
             yield made

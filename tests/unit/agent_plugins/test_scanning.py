@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.node.plugins.core.scanning import SocketIdentity, changes, is_looked_at
+from agent.node.plugins.core.worlds import SocketIdentity, changes, is_looked_at
 
 OLD = SocketIdentity(device=1, inode=7, born_ns=10)
 NEW = SocketIdentity(device=1, inode=6, born_ns=11)

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.node.plugins import watcher
-from agent.node.plugins.core.scanning import Sockets
+from agent.node.plugins.core.worlds import Sockets
 from agent.node.plugins.watcher import FolderLook, SocketTree
 from hosting.backoff import Backoff
 from tests.support.waiting import PATIENCE_S, until

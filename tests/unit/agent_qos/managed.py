@@ -8,13 +8,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from agent.node.qos.client import StrategyPorts
+from agent.node.qos.client import RunMarks, StrategyPorts
 from agent.node.qos.config import ExtensionRegistry, configured
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.manager import QosManager
 from agent.node.qos.ports import StopSignal
-from agent.node.qos.run_marks import RunMarks
 from agent.node.qos.states_informer import States
 from tests.support.waiting import PATIENCE_S
 from tests.unit.agent_qos.strategies import LOG, QUICK, Strategy, states

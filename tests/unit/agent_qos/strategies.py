@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import structlog
 
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import NodeState, PodState, QosClass
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from protocol.values import Resources
 
 NONE: Final = Resources(0, 0)

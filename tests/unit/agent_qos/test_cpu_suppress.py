@@ -24,8 +24,7 @@ from agent.node.qos.core.cpu_suppress import (
 from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, milli
 from agent.node.qos.core.states import VmState
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.strategies.cpu_suppress import CPUSuppress
-from agent.node.qos.topology import read_topology
+from agent.node.qos.strategies.cpu_suppress import CPUSuppress, read_topology
 from hosting.settings import FaultsError
 from protocol.values import Resources
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor, faults

@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from agent.node.qos.core.cpu_evict import (
+from agent.node.qos.core.evict_tasks import (
     BestEffortCpu,
     CpuFigures,
+    EvictRules,
+    EvictThresholds,
     SatisfactionRules,
+    TakenAmount,
     cpu_tasks,
+    memory_tasks,
+    pressure_task,
 )
-from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds, TakenAmount, pressure_task
 from agent.node.qos.core.evicting import (
     LAST,
     Evictable,
@@ -20,9 +24,8 @@ from agent.node.qos.core.evicting import (
     best_effort_order,
     priority_order,
 )
-from agent.node.qos.core.memory_evict import memory_tasks
 from agent.node.qos.core.states import NodeState, QosClass, VmState
-from agent.node.qos.eviction_marks import marks_of
+from agent.node.qos.pods import marks_of
 from protocol.values import ZERO, Resources
 from tests.support.evictions import ENABLED, GIB, NODE, pod, using
 

@@ -14,9 +14,7 @@ from agent.node.qos.core.metrics import (
     POD_MEMORY_USAGE,
 )
 from agent.node.qos.core.states import QosClass
-from agent.node.qos.strategies.cpu_evict import CPUEvict
-from agent.node.qos.strategies.evict_rounds import EvictStrategy
-from agent.node.qos.strategies.memory_evict import MemoryEvict
+from agent.node.qos.strategies.evicting import CPUEvict, EvictStrategy, MemoryEvict
 from hosting.settings import FaultsError
 from protocol.values import Resources
 from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, Never, args_of, pod

@@ -49,7 +49,7 @@ async def test_the_example_holds_best_effort_back_under_pressure_and_puts_it_bac
 
     def reasons() -> list[str]:
         status = next(each for each in manager.statuses() if each.name == "CalmShares")
-        return [record.decision.reason for record in status.decisions]
+        return [record.reason for record in status.decisions]
 
     running = asyncio.create_task(manager.run())
     await until(lambda: reasons() == ["no-metric"], beside=running)

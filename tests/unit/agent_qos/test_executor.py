@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from agent.node.qos.core.actions import UNLIMITED, CgroupResource, CgroupUpdate, WriteResult
 from agent.node.qos.core.cgroup_values import cpu_list, shares_of, weight_of
-from agent.node.qos.executor import LastWrite, ResourceExecutor
+from agent.node.qos.executor import ResourceExecutor
+from protocol.pages import GroupWrite
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor, faults
 
 QUOTA, BURST, SHARES, CPUS, MINIMUM, HIGH = (
@@ -214,7 +215,9 @@ def test_whose_value_was_replaced_is_told_and_shown(tmp_path: Path) -> None:
     ]
     assert told == ["", "", "", "other", "one"]
     executor.write([update("a", QUOTA, 1), update("a", BURST, -1)], "one")
-    assert executor.last_writes() == (LastWrite("a", QUOTA, 8000, "other"),)
+    assert executor.last_writes() == (
+        GroupWrite(group="a", resource=QUOTA.value, value=8000, strategy="other"),
+    )
     shutil.rmtree(tmp_path / "cpu" / "a")
     executor.write([update("a", QUOTA, 9000)], "one")
     assert executor.last_writes() == ()

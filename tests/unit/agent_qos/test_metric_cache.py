@@ -16,6 +16,7 @@ from agent.node.qos.core.metrics import (
     CONTAINER_CPU_USAGE,
     NODE_BE,
     NODE_CPU_USAGE,
+    OUT_OF_ORDER_S,
     POD_CPU_USAGE,
     POD_MEMORY_USAGE,
     PSI,
@@ -24,9 +25,9 @@ from agent.node.qos.core.metrics import (
     MetricError,
     MetricKind,
     MetricSample,
+    aggregate,
 )
-from agent.node.qos.core.series import OUT_OF_ORDER_S, aggregate
-from agent.node.qos.metric_cache import TimeSeriesCache, last
+from agent.node.qos.metric_cache import TimeSeriesCache
 
 NOW_S = 10_000.0
 
@@ -72,13 +73,13 @@ def test_a_window_holds_what_is_not_older_with_how_much_backs_it(world: World) -
     assert world.cache.query(NODE_CPU_USAGE, 2.0, Aggregation.COUNT) == Aggregate(0.0, 0, 0.0)
 
 
-def test_the_last_sample_may_be_two_intervals_old(world: World) -> None:
+def test_a_sample_counts_until_it_is_as_old_as_the_window(world: World) -> None:
     world.pod("a", 4.0)
     world.now_s += 20.0
-    assert last(world.cache, POD_CPU_USAGE, 10.0, {"pod_uid": "a"}).value == 4.0
+    assert world.cache.query(POD_CPU_USAGE, 20.0, Aggregation.LAST, {"pod_uid": "a"}).value == 4.0
     world.now_s += 0.1
     with pytest.raises(MetricError, match="pod_cpu_usage pod_uid=a, the last 20 s: there is no sample"):
-        last(world.cache, POD_CPU_USAGE, 10.0, {"pod_uid": "a"})
+        world.cache.query(POD_CPU_USAGE, 20.0, Aggregation.LAST, {"pod_uid": "a"})
 
 
 def test_a_query_may_leave_properties_open(world: World) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.callbacks import MAX_CALLBACKS, SLOW_AFTER_S, StateCallbacks
 from agent.node.qos.core.states import ObjectType
+from agent.node.qos.states_informer import MAX_CALLBACKS, SLOW_AFTER_S, StateCallbacks
 from tests.support.waiting import PATIENCE_S
 from tests.unit.agent_qos.strategies import Lines, UnshownError, raising
 
@@ -129,7 +129,7 @@ def test_a_callback_that_never_returns_holds_no_other_up_and_is_reported_once(
     callbacks.report_slow()
     (told,) = [fields for _, text, fields in lines.lines if text == "callback does not return"]
     assert told == {"type": NODE, "callback": "hanging", "owner": "test"}
-    assert {each.name: each.running_s for each in callbacks.statuses()} == {
+    assert {each.name: each.running_seconds for each in callbacks.statuses()} == {
         "hanging": SLOW_AFTER_S,
         "quick": None,
     }
@@ -166,9 +166,9 @@ def test_calls_and_errors_are_counted(callbacks: StateCallbacks) -> None:
     callbacks.send(NODE)
     gate.wait()
     bad = next(each for each in callbacks.statuses() if each.name == "bad")
-    while not bad.errors_total:
+    while not bad.errors:
         bad = next(each for each in callbacks.statuses() if each.name == "bad")
-    assert (bad.calls_total, bad.errors_total, bad.last_error) == (1, 1, "no")
+    assert (bad.calls, bad.errors, bad.last_error) == (1, 1, "no")
     gate.may_return.release()
 
 

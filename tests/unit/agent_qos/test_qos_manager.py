@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.node.qos.client import RunMarks
 from agent.node.qos.core.actions import CgroupResource, CgroupUpdate
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import ObjectType
-from agent.node.qos.manager import SWITCH_INTERVAL_S, QosManager, StatesNotSyncedError, StrategyStatus
+from agent.node.qos.manager import SWITCH_INTERVAL_S, QosManager, StatesNotSyncedError
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal
-from agent.node.qos.run_marks import RunMarks
 from hosting.settings import FaultsError
+from protocol.pages import StrategyShown
 from tests.support.waiting import until
 from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running
 from tests.unit.agent_qos.strategies import (
@@ -28,11 +29,11 @@ from tests.unit.agent_qos.strategies import (
 )
 
 
-def status(found: QosManager, name: str = "A") -> StrategyStatus:
+def status(found: QosManager, name: str = "A") -> StrategyShown:
     return next(each for each in found.statuses() if each.name == name)
 
 
-async def reached(found: QosManager, state: str, name: str = "A") -> StrategyStatus:
+async def reached(found: QosManager, state: str, name: str = "A") -> StrategyShown:
     await until(lambda: status(found, name).state == state)
     return status(found, name)
 
@@ -105,7 +106,7 @@ async def test_a_coroutine_runs_in_a_loop_of_its_own_and_is_cancelled(
     plugin = Strategy(run)
     async with running(manager({"A": plugin})) as found:
         await reached(found, "running")
-    assert (plugin.calls, status(found).last_error, status(found).state) == (LIFE, "", "stopped")
+    assert (plugin.calls, status(found).last_error, status(found).state) == (LIFE, None, "stopped")
 
 
 async def cancels_itself(stop: StopSignal) -> None:
@@ -170,7 +171,7 @@ async def test_gates_switch_strategies_while_they_run() -> None:
         found.set_feature_gates({"A": True})
         await reached(found, "running")
         await reached(found, "off", "B")
-        assert [each.is_enabled for each in found.statuses()] == [True, False]
+        assert [each.enabled for each in found.statuses()] == [True, False]
     assert [plugin.calls for plugin in plugins.values()] == [LIFE, LIFE]
 
 
@@ -267,14 +268,14 @@ async def test_callbacks_end_with_the_strategy_that_registered_them() -> None:
             await reached(found, "off")
             assert found.callbacks() == ()
             found.set_feature_gates({"A": True})
-    assert status(found).last_error == ""
+    assert status(found).last_error is None
 
 
 async def test_a_callback_that_hangs_keeps_its_name_until_it_returns() -> None:
     method = Hanging()
     plugin = registering(method)
     async with running(manager({"A": plugin})) as found:
-        await until(lambda: any(each.running_s is not None for each in found.callbacks()))
+        await until(lambda: any(each.running_seconds is not None for each in found.callbacks()))
         found.set_feature_gates({"A": False})
         await reached(found, "stuck")
         method.is_over.set()
@@ -291,8 +292,8 @@ async def test_a_strategy_that_only_recommends_is_given_a_client_that_does_nothi
     async with running(manager(plugins, recommend_only=("A",))) as found:
         for name in plugins:
             await reached(found, "running", name)
-        assert [each.recommends_only for each in found.statuses()] == [True, False]
+        assert [each.recommend_only for each in found.statuses()] == [True, False]
         assert [each.counts for each in found.statuses()] == [
-            {("write", "recommended"): 1},
-            {("write", "unavailable"): 1},
+            {"write": {"recommended": 1}},
+            {"write": {"unavailable": 1}},
         ]

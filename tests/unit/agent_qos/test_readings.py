@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.node.qos.core.readings import Counter, Throttling, container_id, pressure, rest, total
+from agent.node.qos.core.metrics import Counter, Throttling, container_id, pressure, rest, total
 
 ID = "0123456789abcdef" * 4
 

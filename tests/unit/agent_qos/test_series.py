@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError
-from agent.node.qos.core.series import Series, aggregate, most_bytes, rank
+from agent.node.qos.core.metrics import (
+    Aggregate,
+    Aggregation,
+    MetricError,
+    Series,
+    aggregate,
+    most_bytes,
+    rank,
+)
 
 A = Aggregation
 

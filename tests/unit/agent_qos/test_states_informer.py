@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.states import NodeState, ObjectType, ScalingPolicyState, VmState
-from agent.node.qos.states_informer import States
+from agent.node.qos.states_informer import StateCallbacks, States
 from protocol.values import Resources
 from tests.unit.agent_qos.strategies import LOG, NONE, pod
 from tests.unit.agent_qos.strategies import states as some_states

@@ -5,20 +5,22 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.client import ActingClient, StrategyJournal, StrategyPorts
+from agent.node.qos.client import ActingClient, RecommendingClient, StrategyJournal, StrategyPorts
 from agent.node.qos.core.actions import (
+    MAX_DECISIONS,
+    MAX_REASONS,
     CgroupResource,
     CgroupUpdate,
+    DecisionRecord,
     EvictOutcome,
     EvictResult,
     StrategyDecision,
     WriteOutcome,
     WriteResult,
+    noted,
 )
-from agent.node.qos.core.decisions import MAX_DECISIONS, MAX_REASONS, DecisionRecord, noted
 from agent.node.qos.core.states import PodState
 from agent.node.qos.host import ThreadStop
-from agent.node.qos.manager import RecommendingClient
 from agent.node.qos.ports import NodeClient
 from hosting.cgroups.tree import CgroupTree
 from tests.unit.agent_qos.strategies import Lines, pod

@@ -5,21 +5,18 @@ from typing import Final
 import pytest
 
 from agent.node.qos.core.lifecycle import (
-    Disable,
-    Drain,
-    Enable,
     Lifecycle,
     LifecycleAction,
     LifecycleEvent,
+    LifecycleSignal,
     LifecycleTiming,
     RunEnded,
-    SetUp,
     ThreadEnded,
-    Tick,
     step,
 )
 
 TIMING: Final = LifecycleTiming(end_s=5.0, retry_base_s=1.0, retry_cap_s=8.0, healthy_after_s=60.0)
+S = LifecycleSignal
 FAILED: Final = (RunEnded("boom"), ThreadEnded("boom", 0.0))
 ENDED: Final = (RunEnded(), ThreadEnded("", 0.0))
 
@@ -30,7 +27,7 @@ def walked(*events: LifecycleEvent | float) -> tuple[Lifecycle, list[str]]:
     for event in events:
         now_s += event if isinstance(event, float) else 0.0
         before = life
-        life, action = step(life, Tick() if isinstance(event, float) else event, now_s, TIMING)
+        life, action = step(life, S.TICK if isinstance(event, float) else event, now_s, TIMING)
         if life.state is not before.state:
             trace.append(str(life.state))
         if action is not None:
@@ -41,40 +38,40 @@ def walked(*events: LifecycleEvent | float) -> tuple[Lifecycle, list[str]]:
 @pytest.mark.parametrize(
     ("events", "trace"),
     [
-        ((Disable(),), ""),
-        ((Enable(), Enable()), "starting BEGIN"),
-        ((Enable(), SetUp()), "starting BEGIN running"),
-        ((Enable(), SetUp(), Disable(), *ENDED), "starting BEGIN running stopping ASK off"),
-        ((Enable(), SetUp(), Drain(), *ENDED), "starting BEGIN running stopping ASK stopped"),
-        ((Enable(), Disable(), SetUp(), *ENDED), "starting BEGIN stopping ASK off"),
-        ((Enable(), ThreadEnded("no", 0.0), 1.0), "starting BEGIN backing-off starting BEGIN"),
-        ((Enable(), SetUp(), *FAILED, 0.9), "starting BEGIN running stopping backing-off"),
-        ((Enable(), SetUp(), *FAILED, 1.0), "starting BEGIN running stopping backing-off starting BEGIN"),
-        ((Enable(), SetUp(), *FAILED, Disable(), 9.0), "starting BEGIN running stopping backing-off off"),
-        ((Enable(), SetUp(), *ENDED, Enable(), 99.0), "starting BEGIN running stopping stopped"),
+        ((S.DISABLE,), ""),
+        ((S.ENABLE, S.ENABLE), "starting BEGIN"),
+        ((S.ENABLE, S.SET_UP), "starting BEGIN running"),
+        ((S.ENABLE, S.SET_UP, S.DISABLE, *ENDED), "starting BEGIN running stopping ASK off"),
+        ((S.ENABLE, S.SET_UP, S.DRAIN, *ENDED), "starting BEGIN running stopping ASK stopped"),
+        ((S.ENABLE, S.DISABLE, S.SET_UP, *ENDED), "starting BEGIN stopping ASK off"),
+        ((S.ENABLE, ThreadEnded("no", 0.0), 1.0), "starting BEGIN backing-off starting BEGIN"),
+        ((S.ENABLE, S.SET_UP, *FAILED, 0.9), "starting BEGIN running stopping backing-off"),
+        ((S.ENABLE, S.SET_UP, *FAILED, 1.0), "starting BEGIN running stopping backing-off starting BEGIN"),
+        ((S.ENABLE, S.SET_UP, *FAILED, S.DISABLE, 9.0), "starting BEGIN running stopping backing-off off"),
+        ((S.ENABLE, S.SET_UP, *ENDED, S.ENABLE, 99.0), "starting BEGIN running stopping stopped"),
         (
-            (Enable(), SetUp(), *ENDED, Disable(), Enable()),
+            (S.ENABLE, S.SET_UP, *ENDED, S.DISABLE, S.ENABLE),
             "starting BEGIN running stopping stopped off starting BEGIN",
         ),
-        ((Enable(), SetUp(), Disable(), 5.0), "starting BEGIN running stopping ASK stuck"),
-        ((Enable(), SetUp(), Disable(), 5.0, Enable()), "starting BEGIN running stopping ASK stuck"),
+        ((S.ENABLE, S.SET_UP, S.DISABLE, 5.0), "starting BEGIN running stopping ASK stuck"),
+        ((S.ENABLE, S.SET_UP, S.DISABLE, 5.0, S.ENABLE), "starting BEGIN running stopping ASK stuck"),
         (
-            (Enable(), SetUp(), Disable(), 5.0, Enable(), *ENDED),
+            (S.ENABLE, S.SET_UP, S.DISABLE, 5.0, S.ENABLE, *ENDED),
             "starting BEGIN running stopping ASK stuck stopping starting BEGIN",
         ),
-        ((Enable(), SetUp(), Disable(), 4.9, RunEnded(), 4.9), "starting BEGIN running stopping ASK"),
-        ((Enable(), SetUp(), Disable(), 4.9, RunEnded(), 5.0), "starting BEGIN running stopping ASK stuck"),
-        ((Enable(), SetUp(), RunEnded("boom"), 5.0), "starting BEGIN running stopping stuck"),
+        ((S.ENABLE, S.SET_UP, S.DISABLE, 4.9, RunEnded(), 4.9), "starting BEGIN running stopping ASK"),
+        ((S.ENABLE, S.SET_UP, S.DISABLE, 4.9, RunEnded(), 5.0), "starting BEGIN running stopping ASK stuck"),
+        ((S.ENABLE, S.SET_UP, RunEnded("boom"), 5.0), "starting BEGIN running stopping stuck"),
         (
-            (Enable(), SetUp(), RunEnded("boom"), 5.0, ThreadEnded("boom", 0.0)),
+            (S.ENABLE, S.SET_UP, RunEnded("boom"), 5.0, ThreadEnded("boom", 0.0)),
             "starting BEGIN running stopping stuck backing-off",
         ),
         (
-            (Enable(), SetUp(), Disable(), Enable(), *ENDED),
+            (S.ENABLE, S.SET_UP, S.DISABLE, S.ENABLE, *ENDED),
             "starting BEGIN running stopping ASK starting BEGIN",
         ),
-        ((Enable(), SetUp(), Disable(), *FAILED), "starting BEGIN running stopping ASK off"),
-        ((Drain(),), ""),
+        ((S.ENABLE, S.SET_UP, S.DISABLE, *FAILED), "starting BEGIN running stopping ASK off"),
+        ((S.DRAIN,), ""),
     ],
 )
 def test_what_happens_to_a_strategy(events: tuple[LifecycleEvent | float, ...], trace: str) -> None:
@@ -82,10 +79,10 @@ def test_what_happens_to_a_strategy(events: tuple[LifecycleEvent | float, ...], 
 
 
 def test_the_wait_doubles_with_each_failure_in_a_row_up_to_its_cap() -> None:
-    events: list[LifecycleEvent | float] = [Enable()]
+    events: list[LifecycleEvent | float] = [S.ENABLE]
     waits = []
     for _ in range(5):
-        events += [SetUp(), *FAILED]
+        events += [S.SET_UP, *FAILED]
         life = walked(*events)[0]
         assert life.due_s is not None
         waits.append(life.due_s - life.since_s)
@@ -96,7 +93,7 @@ def test_the_wait_doubles_with_each_failure_in_a_row_up_to_its_cap() -> None:
 
 @pytest.mark.parametrize(("ran_s", "failures"), [(59.0, 2), (60.0, 1)])
 def test_a_failure_after_a_healthy_time_is_the_first_in_a_row_again(ran_s: float, failures: int) -> None:
-    life, _ = walked(Enable(), SetUp(), *FAILED, 1.0, SetUp(), ran_s, *FAILED)
+    life, _ = walked(S.ENABLE, S.SET_UP, *FAILED, 1.0, S.SET_UP, ran_s, *FAILED)
     assert (life.failures, life.last_error) == (failures, "boom")
 
 
@@ -106,4 +103,4 @@ def test_chance_takes_up_to_half_of_the_wait_away() -> None:
 
 
 def test_a_life_begins_with_its_own_action() -> None:
-    assert step(Lifecycle(), Enable(), 0.0, TIMING)[1] is LifecycleAction.BEGIN
+    assert step(Lifecycle(), S.ENABLE, 0.0, TIMING)[1] is LifecycleAction.BEGIN

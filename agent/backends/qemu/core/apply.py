@@ -2,26 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
-from agent.backends.qemu.core.cpus import next_cpu_step
-from agent.backends.qemu.core.machine import MachineLook
-from agent.backends.qemu.core.memory import next_memory_step, wanted_virtio_bytes
-from agent.backends.qemu.core.state import Eject, QemuGuest, StepPhase, StepTrack
-from agent.backends.qemu.core.steps import (
+from agent.backends.qemu.core.machine import (
     Acknowledge,
+    CpuStep,
     DropMemoryBackend,
     EjectDimm,
     GuestAction,
     LookAtGuest,
     LookAtMachine,
+    MachineLook,
     OrderOnline,
-    PlugCpu,
-    PlugDimm,
     RequestVirtioMem,
     Step,
     UnplugCpu,
 )
+from agent.backends.qemu.core.plan import next_cpu_step, next_memory_step, wanted_virtio_bytes
+from agent.backends.qemu.core.state import Eject, QemuGuest, StepPhase, StepTrack
 from protocol.informant_pages import GuestMachine
 from protocol.texts import counted
 from protocol.values import Resources
@@ -157,22 +155,12 @@ def eject_refused(vm: QemuGuest, device: str, status: int, now_s: float, chance:
     return _with_eject(vm, device, status=status, retry_at_s=retry_at_s)
 
 
-def _is_of_cpus(step: Step) -> bool:
-    match step:
-        case PlugCpu() | UnplugCpu() | OrderOnline() | Acknowledge():
-            return True
-        case PlugDimm() | EjectDimm() | DropMemoryBackend() | RequestVirtioMem():
-            return False
-        case _:
-            assert_never(step)
-
-
 def _track_of(vm: QemuGuest, step: Step) -> StepTrack:
-    return vm.cpu if _is_of_cpus(step) else vm.memory
+    return vm.cpu if isinstance(step, CpuStep) else vm.memory
 
 
 def _with_track(vm: QemuGuest, step: Step, track: StepTrack) -> QemuGuest:
-    return replace(vm, cpu=track) if _is_of_cpus(step) else replace(vm, memory=track)
+    return replace(vm, cpu=track) if isinstance(step, CpuStep) else replace(vm, memory=track)
 
 
 def _failed(vm: QemuGuest, step: Step, error: str, now_s: float, chance: float) -> QemuGuest:

@@ -1,10 +1,9 @@
 """The reports on a guest: its size and target, the reason why the target is not reached, and the page of its machine."""
 
 from agent.backends.qemu.core.apply import is_plugged, staying_bytes
-from agent.backends.qemu.core.machine import VirtioMem
-from agent.backends.qemu.core.memory import wanted_virtio_bytes
+from agent.backends.qemu.core.machine import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem, VirtioMem
+from agent.backends.qemu.core.plan import wanted_virtio_bytes
 from agent.backends.qemu.core.state import MILLI, QemuGuest, StepPhase
-from agent.backends.qemu.core.steps import OrderOnline, PlugCpu, PlugDimm, RequestVirtioMem
 from protocol import quantities
 from protocol.agent_pages import MachineShown, SlotsShown
 from protocol.informant_pages import GuestMachine
@@ -57,7 +56,9 @@ def unreachable(vm: QemuGuest, target: Resources) -> str | None:
     """Why the machine cannot have a target, for a person; None if it can."""
     most = len(vm.look.cpus)
     if target.vcpu_milli % MILLI:
-        return f"a guest has whole vCPUs: {_cpu(target.vcpu_milli)} cannot be had"
+        return (
+            f"a guest has whole vCPUs: {quantities.from_milli(target.vcpu_milli).canonical()} cannot be had"
+        )
     if target.vcpu_milli > most * MILLI:
         return f"QEMU was started with room for {counted(most, 'vCPU')} (maxcpus)"
     others = sum(dimm.size_bytes for dimm in vm.look.dimms if not dimm.is_ours)
@@ -97,7 +98,7 @@ def _kept(vm: QemuGuest, now_s: float) -> str | None:
         if eject.status is not None:
             told.append(f"the guest refuses to give up {eject.id} (ACPI status {eject.status})")
         elif now_s >= eject.since_s + vm.rules.eject_deadline_s:
-            told.append(f"the guest has not given up {eject.id} for {_seconds(now_s - eject.since_s)}")
+            told.append(f"the guest has not given up {eject.id} for {now_s - eject.since_s:.0f} s")
     return "; ".join(told) or None
 
 
@@ -179,11 +180,3 @@ def pending(vm: QemuGuest, now_s: float) -> str | None:
 
 def _memory(amount: int) -> str:
     return quantities.from_value(amount, binary=True).canonical()
-
-
-def _cpu(milli: int) -> str:
-    return quantities.from_milli(milli).canonical()
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s"

@@ -1,1 +1,1 @@
-"""What is known of plugins, which should be registered, and what happens next: the caches of seed 003 and their reconciler. Pure."""
+"""The plugins that should be registered, those that are, and the next step: the caches of seed 003 and their reconciler. Pure."""

@@ -1,9 +1,9 @@
-"""The table of sockets: one record for each path, with everything that is known of the socket there and of the plugin behind it.
+"""The table of sockets: one record for each path, with all knowledge of the socket there and of the plugin behind it.
 
-`apply` takes what has happened, `plan` says what is to be done, and `begin` lets an operation start or says why it must not. One
+Methods in the past tense take in what has happened, `plan` names the operations that are due, and `begin` lets one start or says why not. One
 operation at a time for each path. After a failure the path waits 500 ms, then twice as long each time, at most 2 min 2 s (the odd
-seconds tell people which limit they see); a success forgets that. A socket that was created anew waits the first step at most: whoever
-repaired a plugin should not wait for what its predecessor did, and a plugin that creates a new socket with each crash still cannot be
+seconds tell people which limit they see); a success forgets that. A socket that was created anew waits the first step at most: a
+repaired plugin should not wait because of its predecessor, and a plugin that creates a new socket with each crash still cannot be
 tried more than twice a second.
 
 A handler knows one socket of each (type, name). A newer socket supersedes an older one; the end of the older one means nothing to the
@@ -14,10 +14,9 @@ import enum
 import heapq
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
-from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.plugin_state import KNOWN, TABLE, PluginState, RegistrationEvent
+from agent.node.plugins.core.plugin_info import KNOWN, TABLE, PluginInfo, PluginState, RegistrationEvent
 from hosting.backoff import Backoff
 
 RETRY: Final = Backoff(base_s=0.5, cap_s=122.0, jitter=0.0)
@@ -37,9 +36,9 @@ class PluginSocket:
     """The socket at one path. Only the table writes it."""
 
     plugin: PluginInfo
-    """What the last operation was about, with what the plugin said of itself. Another socket may be there by now."""
+    """The plugin of the last operation, with its own account of itself. Another socket may be there by now."""
     there: PluginInfo | None = None
-    """The entry of the desired world; None where no socket is there."""
+    """The entry of the desired world; None if no socket is there."""
     born: int = 0
     """How new the socket is that is there: of two sockets the newer one has the larger number."""
     order: int = 0
@@ -49,12 +48,12 @@ class PluginSocket:
     is_lost: bool = False
     """Whether the server of `plugin` has gone, or nobody watches it."""
     state: PluginState | None = None
-    """Where the registration is; None before the first pass that sees the socket, and after the end."""
+    """The state of the registration; None before the first pass that sees the socket, and after the end."""
     since_s: float = 0.0
     key: PluginKey = ("", "")
     versions: tuple[str, ...] = ()
     error: str = ""
-    """What the last try failed with; a success forgets that."""
+    """The error of the last try; a success forgets it."""
     tries: int = 0
     """How often the plugin was dialled since the last time that it was registered."""
     is_busy: bool = False
@@ -82,99 +81,11 @@ class PluginSocket:
         return self.failures > 0 and now_s <= self.failed_at_s + self.wait_of(uuid)
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """How long the path still waits; None where it waits for nothing."""
+        """How long the path still waits; None if it waits for nothing."""
         if self.is_busy or not self.failures:
             return None
         uuid = self.tried if self.there is None else self.there.uuid
         return max(0.0, self.failed_at_s + self.wait_of(uuid) - now_s)
-
-
-@dataclass(frozen=True, slots=True)
-class SocketMade:
-    """A socket was created; `plugin` has its path, time and identity."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class SocketGone:
-    """No socket is at the path any more."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class PassBegun:
-    """A pass of the reconciler begins: it sees the sockets that are new, and drops those for which nothing is left to be done."""
-
-
-@dataclass(frozen=True, slots=True)
-class PluginDialled:
-    """A try to register the socket begins. A socket that was created since the last try is entered anew."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class PluginDescribed:
-    """A plugin said what it is; `plugin` has its name, endpoint and handler."""
-
-    plugin: PluginInfo
-    key: PluginKey
-    versions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationMoved:
-    """The registration at the path goes on as the table of states says. `error` is why, where something failed."""
-
-    path: str
-    event: RegistrationEvent
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ActualAdded:
-    """The plugin is in the actual world, in place of whatever was at its path."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class ActualRemoved:
-    """No plugin at the path is in the actual world any more."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLost:
-    """The server of the plugin has gone, or nobody watches it any more."""
-
-    plugin: PluginInfo
-
-
-@dataclass(frozen=True, slots=True)
-class OperationEnded:
-    """The operation at the path has ended; `error` is what it failed with, None where it did not. `chance` (0 to 1) draws the jitter."""
-
-    path: str
-    error: str | None
-    chance: float
-
-
-SocketEvent: TypeAlias = (
-    SocketMade
-    | SocketGone
-    | PassBegun
-    | PluginDialled
-    | PluginDescribed
-    | RegistrationMoved
-    | ActualAdded
-    | ActualRemoved
-    | ServerLost
-    | OperationEnded
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +107,6 @@ Operation: TypeAlias = UnregisterPlugin | RegisterPlugin
 
 
 class Refusal(enum.Enum):
-    """Why an operation was not started."""
-
     ALREADY_EXECUTING = enum.auto()
     """An operation at this path is under way."""
     BACKING_OFF = enum.auto()
@@ -206,13 +115,12 @@ class Refusal(enum.Enum):
 
 @dataclass(slots=True)
 class SocketTable:
-    """All sockets by path. Everything happens in one event loop; whoever moves a registration has the turn of its (type, name)."""
+    """All sockets by path. Everything happens in one event loop; a caller that moves a registration has the turn of its (type, name)."""
 
     _sockets: dict[str, PluginSocket] = field(default_factory=dict)
     _births: "count[int]" = field(default_factory=lambda: count(1))
 
     def all(self) -> list[PluginSocket]:
-        """Every record, in no certain order."""
         return list(self._sockets.values())
 
     def there(self) -> list[PluginSocket]:
@@ -222,7 +130,7 @@ class SocketTable:
         )
 
     def at(self, path: str) -> PluginSocket:
-        """The record of a path, which is made where there is none."""
+        """The record of a path, which is made if there is none."""
         found = self._sockets.get(path)
         if found is None:
             found = self._sockets[path] = PluginSocket(PluginInfo(path))
@@ -231,41 +139,33 @@ class SocketTable:
     def get(self, path: str) -> PluginSocket | None:
         return self._sockets.get(path)
 
-    def apply(self, event: SocketEvent, now_s: float) -> tuple[PluginSocket, ...]:
-        """Take in what has happened. Returns the sockets whose state has changed."""
-        match event:
-            case SocketMade(plugin):
-                socket = self.at(plugin.socket_path)
-                socket.there, socket.born = plugin, next(self._births)
-            case SocketGone(path):
-                self.at(path).there = None
-            case PassBegun():
-                return self._followed(now_s)
-            case PluginDialled(plugin):
-                return self._dialled(plugin, now_s)
-            case PluginDescribed(plugin, key, versions):
-                socket = self.at(plugin.socket_path)
-                socket.plugin, socket.key, socket.versions = plugin, key, versions
-            case RegistrationMoved(path, step, error):
-                return self._moved(self.at(path), step, error, now_s)
-            case ActualAdded(plugin):
-                socket = self.at(plugin.socket_path)
-                socket.plugin, socket.is_actual, socket.is_lost = plugin, True, False
-            case ActualRemoved(path):
-                socket = self.at(path)
-                socket.is_actual = socket.is_lost = False
-            case ServerLost(plugin):
-                lost = self._sockets.get(plugin.socket_path)
-                if lost is not None and lost.is_actual and lost.plugin.uuid == plugin.uuid:
-                    lost.is_lost = True
-            case OperationEnded(path, failed, chance):
-                self._ended(self.at(path), failed, chance, now_s)
-            case _:
-                assert_never(event)
-        return ()
+    def made(self, plugin: PluginInfo) -> None:
+        """A socket was created; `plugin` has its path, time and identity."""
+        socket = self.at(plugin.socket_path)
+        socket.there, socket.born = plugin, next(self._births)
+
+    def gone(self, path: str) -> None:
+        """No socket is at the path any more."""
+        self.at(path).there = None
+
+    def added(self, plugin: PluginInfo) -> None:
+        """The plugin is in the actual world, in place of any other at its path."""
+        socket = self.at(plugin.socket_path)
+        socket.plugin, socket.is_actual, socket.is_lost = plugin, True, False
+
+    def removed(self, path: str) -> None:
+        """No plugin at the path is in the actual world any more."""
+        socket = self.at(path)
+        socket.is_actual = socket.is_lost = False
+
+    def lost(self, plugin: PluginInfo) -> None:
+        """The server of the plugin has gone, or nobody watches it any more."""
+        socket = self._sockets.get(plugin.socket_path)
+        if socket is not None and socket.is_actual and socket.plugin.uuid == plugin.uuid:
+            socket.is_lost = True
 
     def plan(self, now_s: float) -> tuple[Operation, ...]:
-        """What is to be done so that the actual world becomes the desired one.
+        """The operations that make the actual world the desired one.
 
         First every plugin that must end: not desired, created anew at its path, or without a server. Then every desired plugin that
         is not there with this very identity. Of very many of these, those that are due: first the sockets that were tried least often,
@@ -278,8 +178,15 @@ class SocketTable:
         )
         missing = [each for each in self.there() if not (each.is_actual and each.is_in_place())]
         if len(ending) + len(missing) > STARTS:
-            due = [each for each in missing if not each.is_busy and not each.is_waiting(_uuid(each), now_s)]
-            missing = heapq.nsmallest(STARTS, due, key=lambda each: (_tries(each), -each.born))
+            # A socket in the place of another was not dialled yet.
+            due = [
+                each
+                for each in missing
+                if each.there is not None and not each.is_busy and not each.is_waiting(each.there.uuid, now_s)
+            ]
+            missing = heapq.nsmallest(
+                STARTS, due, key=lambda each: (each.tries if each.is_in_place() else 0, -each.born)
+            )
             missing.sort(key=lambda each: each.born)
         return ending + tuple(RegisterPlugin(each.there) for each in missing if each.there is not None)
 
@@ -305,7 +212,8 @@ class SocketTable:
         same = (each for each in self._sockets.values() if each.key == socket.key and each is not socket)
         return next((each for each in same if each.state in KNOWN), None)
 
-    def _followed(self, now_s: float) -> tuple[PluginSocket, ...]:
+    def begin_pass(self, now_s: float) -> tuple[PluginSocket, ...]:
+        """A pass of the reconciler sees the sockets that are new, which are returned, and drops those that need nothing any more."""
         entered = []
         for path, each in list(self._sockets.items()):
             if each.there is not None:
@@ -324,16 +232,24 @@ class SocketTable:
         socket.plugin, socket.state, socket.since_s = plugin, PluginState.DISCOVERED, now_s
         socket.key, socket.versions, socket.error, socket.tries = ("", ""), (), "", 0
 
-    def _dialled(self, plugin: PluginInfo, now_s: float) -> tuple[PluginSocket, ...]:
+    def dialled(self, plugin: PluginInfo, now_s: float) -> tuple[PluginSocket, ...]:
+        """A try to register the socket begins. A socket that was created since the last try is entered anew."""
         socket = self.at(plugin.socket_path)
         if socket.state is None or socket.plugin.uuid != plugin.uuid:
             self._enter(socket, plugin, now_s)
         socket.tries += 1
-        return self._moved(socket, RegistrationEvent.DIALLED, "", now_s)
+        return self.moved(socket, RegistrationEvent.DIALLED, "", now_s)
 
-    def _moved(
+    def described(self, plugin: PluginInfo, key: PluginKey, versions: tuple[str, ...]) -> None:
+        """A plugin has described itself; `plugin` has its name, endpoint and handler."""
+        socket = self.at(plugin.socket_path)
+        socket.plugin, socket.key, socket.versions = plugin, key, versions
+
+    def moved(
         self, socket: PluginSocket, event: RegistrationEvent, error: str, now_s: float
     ) -> tuple[PluginSocket, ...]:
+        """The registration of the socket goes on as the table of states says. `error` is why, if something failed. Returns the sockets whose
+        state has changed."""
         before = socket.state
         self._step(socket, event, now_s)
         socket.error = error or socket.error
@@ -361,19 +277,11 @@ class SocketTable:
         )
         return max(older, key=lambda each: each.order, default=None)
 
-    def _ended(self, socket: PluginSocket, error: str | None, chance: float, now_s: float) -> None:
+    def ended(self, socket: PluginSocket, error: str | None, chance: float, now_s: float) -> None:
+        """The operation about the socket has ended; `error` is None if it worked. `chance` (0 to 1) draws the jitter."""
         socket.is_busy = False
         if error is None:
             socket.failures = 0
             return
         socket.failures, socket.failed_at_s, socket.error = socket.failures + 1, now_s, error[:MAX_ERROR]
         socket.wait_s = RETRY.delay_s(socket.failures, 0.0) * (1 + JITTER * chance)
-
-
-def _uuid(socket: PluginSocket) -> str:
-    return "" if socket.there is None else socket.there.uuid
-
-
-def _tries(socket: PluginSocket) -> int:
-    """How often the socket that is there was dialled since it was registered last."""
-    return socket.tries if socket.is_in_place() else 0

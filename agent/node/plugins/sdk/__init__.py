@@ -1,1 +1,1 @@
-"""What authors of node plugins use, offered as `parley.node_plugins`: values, base classes, and what serves a plugin."""
+"""The API of authors of node plugins, offered as `parley.node_plugins`: values, base classes, and the server of a plugin."""

@@ -1,6 +1,6 @@
-"""What an author of a node plugin writes, is given and answers: base classes, and plain values with their units in the names.
+"""The base classes of node plugins, and the plain values that authors are given and answer, with their units in the names.
 
-None stands for what is not known. Each method may be plain, and then runs in a thread, or `async def`.
+None means unknown. Each method may be plain, and then runs in a thread, or `async def`.
 """
 
 import math
@@ -41,7 +41,7 @@ class StallTotals:
 
 @dataclass(frozen=True, slots=True)
 class VmReading:
-    """What a metrics source answers. `cpu_busy_s` counts the CPU time so far; `age_s` is how old the reading is."""
+    """The answer of a metrics source. `cpu_busy_s` counts the CPU time so far; `age_s` is how old the reading is."""
 
     load1: float | None = None
     load5: float | None = None
@@ -65,7 +65,7 @@ class StallPercent:
 
 @dataclass(frozen=True, slots=True)
 class VmLoad:
-    """The load that a policy judges. Busy CPUs are in millionths; a tail is what is hardly ever exceeded."""
+    """The load that a policy judges. Busy CPUs are in millionths; a tail is an amount that is hardly ever exceeded."""
 
     cpu_busy_micro: int | None = None
     cpu_busy_mean_micro: int | None = None
@@ -85,7 +85,7 @@ class VmLoad:
 
 @dataclass(frozen=True, slots=True)
 class VmSizing:
-    """What is in use of the VM, and one unit of growth. Apart, each resource has a number of units of its own; tied, the agent
+    """The amount in use of the VM, and one unit of growth. Apart, each resource has a number of units of its own; tied, the agent
     takes the larger number of a goal for both."""
 
     in_use: Amount
@@ -104,7 +104,7 @@ class UnitPart:
 
 @dataclass(frozen=True, slots=True)
 class UnitGoal:
-    """The goal for one resource in whole units, and why; None where the policy cannot tell. `parts` has the binding part first."""
+    """The goal for one resource in whole units, and why; None if the policy cannot tell. `parts` has the binding part first."""
 
     units: int | None
     reason: str
@@ -113,7 +113,7 @@ class UnitGoal:
 
 @dataclass(frozen=True, slots=True)
 class VmGoal:
-    """What a policy answers."""
+    """The answer of a policy."""
 
     cpu: UnitGoal
     memory: UnitGoal
@@ -121,7 +121,7 @@ class VmGoal:
 
 @dataclass(frozen=True, slots=True)
 class VmSize:
-    """What a resizer sees: what the VM has, what it is moving to, and why it does not where that is known."""
+    """A look at a VM: its size, the target that it is moving to, and why it does not move, if that is known."""
 
     size: Amount
     target: Amount
@@ -148,16 +148,16 @@ class WriteDeadline:
         return self.at_s - self.clock() if math.isfinite(self.at_s) else self.at_s
 
     def check(self) -> None:
-        """Raise `NotWrittenError` where the moment has passed. `write` is called right after such a check; a `write` of several
+        """Raise `NotWrittenError` if the moment has passed. `write` is called right after such a check; a `write` of several
         steps checks before each."""
         if (left_s := self.left_s()) < 0:
             raise NotWrittenError(f"it is {-left_s:.3g} s too late to write")
 
 
 class NodePlugin:
-    """What all node plugins have: the name that they register under, and the version of their software, for people.
+    """A node plugin: the name that it registers under, and the version of its software, for people.
 
-    Calls for several VMs come at the same time. What a method raises is told to the agent, which goes on without the answer.
+    Calls for several VMs come at the same time. An exception of a method is told to the agent, which goes on without the answer.
     """
 
     name: str
@@ -187,10 +187,10 @@ class PolicyPlugin(NodePlugin):
 
 
 class ResizerPlugin(NodePlugin):
-    """Resizes VMs. Fences, generations and moments are kept by what serves the plugin: a resizer only looks and writes.
+    """Resizes VMs. Fences, generations and moments are kept by `serve`: a resizer only looks and writes.
 
-    `command_deadline_s`: what `write` hands on to somebody else is accepted so long after the write's deadline, and so long after
-    `write` has ended, or never; 0 where nothing outlives `write`, and at most 5. `look_every_s` and `look_at_rest_every_s`: looking more often shows nothing new, or costs more than it tells.
+    `command_deadline_s`: a command that `write` hands on to somebody else is accepted so long after the write's deadline, and so long after
+    `write` has ended, or never; 0 if nothing outlives `write`, and at most 5. `look_every_s` and `look_at_rest_every_s`: looking more often shows nothing new, or costs more than it tells.
     """
 
     plugin_type: ClassVar[str] = "Resizer"
@@ -204,6 +204,6 @@ class ResizerPlugin(NodePlugin):
 
     def write(self, vm: PluginVm, target: Amount, deadline: WriteDeadline) -> Awaitable[None] | None:
         """Set the target, and return when it is accepted. The calls for one VM come one after the other, each right after a look
-        that showed what the agent has seen. Raises `TargetRefusedError` or `NotWrittenError` where nothing was written; another
+        that showed the same as the agent has seen. Raises `TargetRefusedError` or `NotWrittenError` if nothing was written; another
         error means that the target may have been accepted."""
         raise NotImplementedError

@@ -39,7 +39,7 @@ from hosting import files
 from hosting.logs import Logger
 
 MAX_VMS: Final = 4096
-"""More than a node ever has; of what is above, the VM that was fenced the longest ago is forgotten."""
+"""More than a node ever has; of more of them, the VM that was fenced the longest ago is forgotten."""
 
 
 class GenerationFile:
@@ -59,7 +59,7 @@ class GenerationFile:
 
     def next(self, uid: str) -> int:
         """A new generation of a VM. Not below the time of day in seconds, so that the generations of a VM that was forgotten go on
-        rising. Raises `OSError` where it cannot be written; then the earlier one stays."""
+        rising. Raises `OSError` if it cannot be written; then the earlier one stays."""
         known = dict(self._known)
         generation = max(known.pop(uid, 0) + 1, int(self._unix_s()))
         known[uid] = generation
@@ -103,7 +103,7 @@ class ResizerService(ResizerServicer):
         self._clock_id = uuid.uuid4().hex
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._quiet_at_s: dict[str, float] = {}
-        # What an earlier process has handed on may still be accepted.
+        # A command of an earlier process may still be accepted.
         self._first_quiet_at_s = clock() + plugin.command_deadline_s
         self._work: set[asyncio.Future[Any]] = set()
 
@@ -168,7 +168,7 @@ class ResizerService(ResizerServicer):
         return answer
 
     async def _write(self, request: wire.ResizeRequest, answer: wire.ResizeResponse) -> None:
-        """Carry a command out. Fills the outcome in; raises what the author's code raises."""
+        """Carry a command out. Fills the outcome in; lets exceptions of the author's code through."""
         vm, target = vm_of(request.vm), amount_of(request.target)
         if min(target.cpu_milli, target.memory_bytes) <= 0:
             raise TargetRefusedError(f"a VM cannot have {target}")
@@ -189,7 +189,7 @@ class ResizerService(ResizerServicer):
         answer.accepted.SetInParent()
 
     def _written(self, uid: str) -> None:
-        """A write has ended, and what it handed on may be accepted for a while."""
+        """A write has ended, and its command may be accepted for a while."""
         now_s = self._clock()
         self._quiet_at_s = {known: at_s for known, at_s in self._quiet_at_s.items() if at_s > now_s}
         self._quiet_at_s[uid] = now_s + self._plugin.command_deadline_s

@@ -1,12 +1,12 @@
-"""The services of metrics sources and policies over an author's plugin, and what all services share.
+"""The services of metrics sources and policies over an author's plugin, and the common parts of all services.
 
-Messages become an author's values, and back. Plain methods run in threads of their own, and whatever an author's code raises is a gRPC
+Messages become an author's values, and back. Plain methods run in threads of their own, and an exception of an author's code is a gRPC
 status with its text.
 """
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import grpc.aio
@@ -38,12 +38,10 @@ from hosting.threads import in_own_thread
 
 
 def amount_of(message: nodeplugin_v1_pb2.Resources) -> Amount:
-    """An amount as the agent wrote it."""
     return Amount(message.cpu_milli, message.memory_bytes)
 
 
 def amount_message(value: Amount) -> nodeplugin_v1_pb2.Resources:
-    """An amount as the agent reads it."""
     return nodeplugin_v1_pb2.Resources(cpu_milli=value.cpu_milli, memory_bytes=value.memory_bytes)
 
 
@@ -60,7 +58,6 @@ def vm_of(message: nodeplugin_v1_pb2.Vm) -> PluginVm:
 
 
 def reading_message(uid: str, value: VmReading) -> metricssource_v1_pb2.ReadResponse:
-    """The answer of a metrics source."""
     return metricssource_v1_pb2.ReadResponse(
         vm_uid=uid,
         age_s=value.age_s,
@@ -98,19 +95,14 @@ _STALLS = ("some_avg10_percent", "some_avg60_percent", "full_avg10_percent", "fu
 
 
 def load_of(message: policy_v1_pb2.Load) -> VmLoad:
-    known: dict[str, Any] = {name: getattr(message, name) for name in _LOAD_FIGURES if _has(message, name)}
-    for name in ("cpu_pressure", "memory_pressure"):
-        if _has(message, name):
-            known[name] = _percent(getattr(message, name))
+    known = _known(message, _LOAD_FIGURES)
+    for name, stalls in _known(message, ("cpu_pressure", "memory_pressure")).items():
+        known[name] = StallPercent(**_known(stalls, _STALLS))
     return VmLoad(**known)
 
 
-def _percent(message: policy_v1_pb2.Pressure) -> StallPercent:
-    return StallPercent(**{name: getattr(message, name) for name in _STALLS if _has(message, name)})
-
-
-def _has(message: Message, name: str) -> bool:
-    return message.HasField(name)
+def _known(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
 
 
 def sizing_of(message: policy_v1_pb2.Sizing) -> VmSizing:
@@ -142,14 +134,14 @@ async def called(method: Callable[..., T | Awaitable[T]], *arguments: Any) -> T:
 
 
 def checked(value: object, kind: type[T], method: str) -> T:
-    """What an author's method returned. Raises `TypeError` where that is of another type."""
+    """The result of an author's method. Raises `TypeError` for one of another type."""
     if not isinstance(value, kind):
         raise TypeError(f"{method} must return a {kind.__name__}, not {value!r:.200}")
     return value
 
 
 async def answered(work: Awaitable[T], context: grpc.aio.ServicerContext[Any, Any], log: Logger) -> T:
-    """The answer to a call. What the author's code raises is logged here and told to the agent."""
+    """The answer to a call. An exception of the author's code is logged here and told to the agent."""
     try:
         return await work
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Serves a node plugin until the process is told to end: the whole of what an author starts."""
+"""Serves a node plugin until the process is told to end: all that an author starts."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ class SocketTakenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOffer:
-    """What a plugin says of itself. `endpoint` is the absolute path of the socket of its API; empty for that of the registration."""
+    """The registration that a plugin offers. `endpoint` is the absolute path of the socket of its API; empty for that of the registration."""
 
     plugin_type: str
     name: str
@@ -57,7 +57,7 @@ class RegistrationOffer:
 
 
 class _Answers(RegistrationServicer):
-    """Answers the agent, and passes on what the agent says."""
+    """Answers the agent, and passes its news on."""
 
     def __init__(self, offer: RegistrationOffer, on_status: Callable[[str | None], None]) -> None:
         self._offer = offer
@@ -150,7 +150,7 @@ class RegistrationServer:
     async def _begin(self, server: grpc.aio.Server) -> None:
         """Bring the server up.
 
-        The socket is made under a hidden name, which nobody looks at, and moved to its place when the server answers. So who
+        The socket is made under a hidden name, which nobody looks at, and moved to its place when the server answers. So a program that
         finds the socket can call at once, and a socket that a killed predecessor left behind is replaced.
         """
         hidden = self._socket.with_name(f".{os.getpid()}-{id(self):x}")
@@ -165,7 +165,7 @@ class RegistrationServer:
 
     async def _while_in_place(self) -> None:
         try:
-            while (found := _identity(self._socket)) == self._ours:  # noqa: ASYNC110 - whoever removes it tells nobody
+            while (found := _identity(self._socket)) == self._ours:  # noqa: ASYNC110 - a removal is told to nobody
                 await asyncio.sleep(LOOK_S)
         finally:
             if _identity(self._socket) == self._ours:
@@ -192,7 +192,6 @@ async def _started(server: grpc.aio.Server) -> None:
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """The file behind a path; None where there is none."""
     try:
         found = socket.lstat()
     except OSError:
@@ -233,7 +232,7 @@ async def serve_until_told(
     socket: Path | str | None = None,
     state: Path | str | None = None,
 ) -> None:
-    """As `serve`, for who has an event loop already."""
+    """As `serve`, for callers with an event loop."""
     log = logs.logger("plugin")
     name = getattr(plugin, "name", "")
     if not (isinstance(name, str) and name):
@@ -278,7 +277,7 @@ async def _serve(plugin: NodePlugin, path: Path, state: Path | str | None, log: 
 
 
 async def _acquired(lock: FileLock, log: logs.Logger) -> None:
-    """Wait for the predecessor's end: what it has under way is not known here, nor the generations that it still begins."""
+    """Wait for the predecessor's end: its commands under way are not known here, nor the generations that it still begins."""
     if not lock.try_acquire():
         log.warning("another process uses the state directory, waiting for its end", pid=lock.holder())
         await lock.acquire()

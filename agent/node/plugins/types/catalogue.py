@@ -1,10 +1,11 @@
-"""The plugins of our own types, by type and name: what registers and unregisters them, and what calls them."""
+"""The plugins of our own types, by type and name: their handlers, and the clients that call them."""
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
@@ -12,65 +13,42 @@ import grpc.aio
 
 from agent.node.plugins.core.plugin_info import PluginHandler
 from agent.node.plugins.plugin_connection import MAX_ENDPOINT_BYTES, UnixChannel
-from agent.node.plugins.ports import CallFigures, PluginError
+from agent.node.plugins.ports import AnswerCheck, AnswerError, PluginError
 from agent.node.plugins.proto import metricssource_v1_pb2, policy_v1_pb2, resizer_v1_pb2
-from agent.node.plugins.proto import nodeplugin_v1_pb2 as shared
 from agent.node.plugins.proto.metricssource_v1_pb2_grpc import MetricsSourceStub
 from agent.node.plugins.proto.policy_v1_pb2_grpc import PolicyStub
 from agent.node.plugins.proto.resizer_v1_pb2_grpc import ResizerStub
-from agent.node.plugins.types.answers import AnswerCheck, AnswerError
-from agent.node.plugins.types.calls import PluginCalls, PluginLimits, PluginLink, message, status_text
-from agent.node.plugins.types.metrics_source import MetricsSourceClient
-from agent.node.plugins.types.policy import PolicyClient
-from agent.node.plugins.types.resizer import NoSizeLog, ResizerClient, SizeLog
+from agent.node.plugins.types.calls import (
+    MetricsSourceClient,
+    PluginCalls,
+    PluginLimits,
+    PluginLink,
+    PolicyClient,
+    message,
+    status_text,
+)
+from agent.node.plugins.types.resizer import ResizerClient, SizeLog
+from protocol.pages import PluginCallCounts
 
 VERSION: Final = "v1"
 _VERSION: Final = re.compile(r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?")
-S = TypeVar("S")
+C = TypeVar("C", bound=MetricsSourceClient | PolicyClient | ResizerClient)
 
 
-class Described(Protocol):
-    """What every plugin answers when it is asked what it is."""
-
-    @property
-    def identity(self) -> shared.PluginIdentity:
-        """Who the plugin is."""
-
-
-class PluginClient(Protocol[S]):
-    """What calls one plugin."""
-
-    @property
-    def calls(self) -> PluginCalls[S]:
-        """Its calls, with a deadline, a bound and figures."""
-
-
-C = TypeVar("C", bound=PluginClient[Any])
-D = TypeVar("D", bound=Described)
-
-
-class TypeHandler(Generic[C, S, D]):
+@dataclass(eq=False, slots=True)
+class TypeHandler(Generic[C]):
     """The `PluginHandler` of one type.
 
-    `client_of` finds the client of a plugin by its name. `stub` makes what calls a plugin, `describe` asks it who it is, and
-    `accept` checks the rest of that answer; what `accept` returns is done when the plugin comes into use.
+    `client_of` finds the client of a plugin by its name. `stub` makes the stub that calls a plugin, `request` the message of its `Describe`,
+    and `accept` checks the answer beyond the identity; the call that `accept` returns is made when the plugin comes into use.
     """
 
-    def __init__(
-        self,
-        client_of: Callable[[str], C],
-        limits: PluginLimits,
-        *,
-        stub: Callable[[grpc.aio.Channel], S],
-        describe: Callable[[S, float], Awaitable[D]],
-        accept: Callable[[C, D], Callable[[], None]] = lambda _client, _answer: lambda: None,
-    ) -> None:
-        self._client_of = client_of
-        self._limits = limits
-        self._stub = stub
-        self._describe = describe
-        self._accept = accept
-        self._registered: dict[str, C] = {}
+    client_of: Callable[[str], C]
+    limits: PluginLimits
+    stub: Callable[[grpc.aio.Channel], Any]
+    request: Callable[[], Any]
+    accept: Callable[[C, Any], Callable[[], None]] = lambda _client, _answer: lambda: None
+    _registered: dict[str, C] = field(default_factory=dict, init=False)
 
     async def validate_plugin(self, plugin_name: str, endpoint: str, versions: Sequence[str]) -> None:
         """Raises `PluginError` with everything that is wrong."""
@@ -94,15 +72,15 @@ class TypeHandler(Generic[C, S, D]):
         plugin_client_timeout_s: float | None = None,
     ) -> None:
         """Connect, ask the plugin who it is, and make later calls go there. Raises `PluginError`."""
-        limit_s = self._limits.register_deadline_s
+        limit_s = self.limits.register_deadline_s
         timeout_s = limit_s if plugin_client_timeout_s is None else min(plugin_client_timeout_s, limit_s)
-        client = self._client_of(plugin_name)
+        client = self.client_of(plugin_name)
         try:
             opened = UnixChannel(endpoint)
         except OSError as error:
             raise PluginError(f"{endpoint} cannot be opened: {error.strerror}") from None
         try:
-            stub = self._stub(opened.channel)
+            stub = self.stub(opened.channel)
             begin = self._accepted(client, await self._asked(stub, endpoint, timeout_s))
         except BaseException:
             await opened.close()
@@ -123,10 +101,10 @@ class TypeHandler(Generic[C, S, D]):
             client.calls.use(None)
         self._registered.clear()
 
-    async def _asked(self, stub: S, endpoint: str, timeout_s: float) -> D | None:
+    async def _asked(self, stub: Any, endpoint: str, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._describe(stub, timeout_s)
+                return await stub.Describe(self.request(), timeout=timeout_s, wait_for_ready=True)
         except TimeoutError:
             text = f"no answer within {timeout_s:g} s"
         except grpc.aio.AioRpcError as error:
@@ -134,14 +112,14 @@ class TypeHandler(Generic[C, S, D]):
             text = f"no answer within {timeout_s:g} s" if is_late else status_text(error)
         raise PluginError(f"Describe at {endpoint}: {text}")
 
-    def _accepted(self, client: C, answer: D | None) -> Callable[[], None]:
+    def _accepted(self, client: C, answer: Any) -> Callable[[], None]:
         check = AnswerCheck()
         try:
             told = message(answer)
             check.same("identity.name", told.identity.name, client.calls.name)
             check.text("identity.software_version", told.identity.software_version, may_be_empty=True)
             check.end()
-            return self._accept(client, told)
+            return self.accept(client, told)
         except AnswerError as error:
             raise PluginError(f"Describe: an answer that cannot be used: {error}") from None
 
@@ -162,7 +140,7 @@ RESIZER: Final = "Resizer"
 class Catalogue:
     """The `PluginCatalogue` port, and the handlers behind it. Made and used in one event loop; `close` must be called in the end.
 
-    `sizes` is where resizers log what they see and command. A client lives as long as somebody holds it or its plugin is
+    `sizes` is the log of the sizes that resizers see and command. A client lives as long as somebody holds it or its plugin is
     registered, and outlives every registration of its plugin.
     """
 
@@ -170,7 +148,7 @@ class Catalogue:
         self,
         limits: PluginLimits = PluginLimits(),  # noqa: B008 - a frozen value
         *,
-        sizes: SizeLog = NoSizeLog(),  # noqa: B008 - it has no state
+        sizes: SizeLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
@@ -184,26 +162,17 @@ class Catalogue:
             self.metrics_source,
             limits,
             stub=MetricsSourceStub,
-            describe=lambda stub, timeout_s: stub.Describe(
-                metricssource_v1_pb2.DescribeRequest(), timeout=timeout_s, wait_for_ready=True
-            ),
+            request=metricssource_v1_pb2.DescribeRequest,
         )
         self._policies = TypeHandler(
-            self.policy,
-            limits,
-            stub=PolicyStub,
-            describe=lambda stub, timeout_s: stub.Describe(
-                policy_v1_pb2.DescribeRequest(), timeout=timeout_s, wait_for_ready=True
-            ),
+            self.policy, limits, stub=PolicyStub, request=policy_v1_pb2.DescribeRequest
         )
         self._resizers = TypeHandler(
             self.resizer,
             limits,
             stub=ResizerStub,
-            describe=lambda stub, timeout_s: stub.Describe(
-                resizer_v1_pb2.DescribeRequest(), timeout=timeout_s, wait_for_ready=True
-            ),
-            accept=lambda client, answer: client.describe(answer),
+            request=resizer_v1_pb2.DescribeRequest,
+            accept=ResizerClient.describe,
         )
 
     def metrics_source(self, name: str) -> MetricsSourceClient:
@@ -226,14 +195,13 @@ class Catalogue:
         return found
 
     def is_registered(self, plugin_type: str, name: str) -> bool:
-        """Whether a plugin of that type and name is registered now."""
         client = self._client(plugin_type, name)
         return client is not None and client.calls.endpoint is not None
 
-    def figures(self, plugin_type: str, name: str) -> CallFigures:
+    def figures(self, plugin_type: str, name: str) -> PluginCallCounts:
         """The calls to a plugin since it has registered last; zeros for a plugin that nobody knows."""
         client = self._client(plugin_type, name)
-        return CallFigures() if client is None else client.calls.figures()
+        return PluginCallCounts() if client is None else client.calls.figures()
 
     def handlers(self) -> Mapping[str, PluginHandler]:
         return {METRICS_SOURCE: self._metrics_sources, POLICY: self._policies, RESIZER: self._resizers}

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc.aio
 
-from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
-from agent.node.plugins.ports import PluginAwayError, PluginError
+from agent.core.ports import (
+    BackendError,
+    BoundedMemo,
+    Capabilities,
+    FencedOffError,
+    Fencing,
+    ResizeRefusedError,
+    check_moment,
+)
+from agent.node.plugins.ports import AnswerCheck, AnswerError, PluginAwayError, PluginError, plain
 from agent.node.plugins.proto import resizer_v1_pb2 as messages
-from agent.node.plugins.types.answers import AnswerCheck, AnswerError, plain
 from agent.node.plugins.types.calls import PluginCalls, amount_message, amount_of, vm_message
 from protocol.values import Observation, Resources
 
@@ -47,7 +53,7 @@ class ResizerAnewError(BackendError):
 
 
 class SizeLog(Protocol):
-    """Where sizes and targets are logged, as `agent.backends.logged_sizes.LoggedSizes` does for all back ends of objects that others resize."""
+    """The log of sizes and targets, as `agent.backends.change_log.LoggedSizes` does for all back ends of objects that others resize."""
 
     def begin(self) -> int:
         """The number of a look that begins now."""
@@ -59,23 +65,7 @@ class SizeLog(Protocol):
         """No command that was sent can be accepted any more."""
 
     def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
-        """What the look of that number showed."""
-
-
-class NoSizeLog:
-    """Logs nothing: for whoever has no change log."""
-
-    def begin(self) -> int:
-        return 0
-
-    def commanding(self, vm: str, target: Resources) -> None:
-        """Nothing."""
-
-    def settled(self, vm: str) -> None:
-        """Nothing."""
-
-    def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
-        """Nothing."""
+        """The result of the look of that number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +79,8 @@ class _PluginClock:
 
 @dataclass(slots=True)
 class _Standing:
-    """What is known of one VM. `reach` is what the size may become: all that was seen or commanded since the last rest.
-    A command that was sent may be accepted until `open_until_s`; None where none can. `clock_id` tells the life of the plugin that
+    """The knowledge of one VM. `reach` is the size that it may come to: all that was seen or commanded since the last rest.
+    A command that was sent may be accepted until `open_until_s`; None if none can. `clock_id` tells the life of the plugin that
     gave `generation`; empty before the first fence."""
 
     generation: int = 0
@@ -100,8 +90,8 @@ class _Standing:
 
 
 class ResizerClient:
-    """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`; where it gives no usable answer,
-    `ResizerFailedError`; and where another life of the plugin has fenced the VM, `ResizerAnewError`."""
+    """The `VmBackend` port over one plugin. While the plugin is away, calls raise `ResizerAwayError`; without a usable answer
+    `ResizerFailedError`; and if another life of the plugin has fenced the VM, `ResizerAnewError`."""
 
     def __init__(
         self,
@@ -128,7 +118,7 @@ class ResizerClient:
         )
 
     def describe(self, answer: messages.DescribeResponse) -> Callable[[], None]:
-        """Check what a plugin says that it can do. What is returned makes that count, once the plugin is registered. Raises
+        """Check the abilities that a plugin names. The call that is returned makes them count, once the plugin is registered. Raises
         `AnswerError`."""
         check, able = AnswerCheck(), answer.capabilities
         check.number(
@@ -146,7 +136,6 @@ class ResizerClient:
         return begin
 
     async def fence(self, vm: Vm) -> Fencing:
-        """Begin a new generation."""
         deadline_s = self.calls.limits.call_deadline_s + self._described.command_deadline_s
         not_after = self._moment(self._clock() + deadline_s)
         request = messages.FenceRequest(vm=vm_message(vm), not_after=not_after)
@@ -171,7 +160,6 @@ class ResizerClient:
         return Fencing(known.generation)
 
     async def observe(self, vm: Vm) -> Observation:
-        """Size and target of the VM."""
         begun_s, known = self._clock(), self._known.of(vm.name)
         if known.open_until_s is not None and begun_s > known.open_until_s:
             self._settled(vm, known)
@@ -197,8 +185,7 @@ class ResizerClient:
         if not target.is_positive():
             raise BackendError(f"a VM cannot have {target}")
         now_s, deadline_s, known = self._clock(), self.calls.limits.call_deadline_s, self._known.of(vm.name)
-        if now_s > not_after_s:
-            raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
+        check_moment(now_s, not_after_s)
         last_s = min(not_after_s, now_s + deadline_s)
         not_after = self._moment(last_s)
         if known.clock_id not in ("", not_after.clock_id):
@@ -224,7 +211,7 @@ class ResizerClient:
     # ---------------------------------------------------------------- answers
 
     def _outcome(self, answer: messages.ResizeResponse, vm: Vm, asked: str) -> BackendError | None:
-        """What a definite answer comes to; None for a target that is accepted. `asked` is the clock of the life that was meant."""
+        """The meaning of a definite answer; None for a target that is accepted. `asked` is the clock of the life that was meant."""
         check = self._checked(answer, vm)
         kind = answer.WhichOneof("outcome")
         if kind is None:
@@ -247,7 +234,7 @@ class ResizerClient:
     def _checked(
         self, answer: messages.FenceResponse | messages.ObserveResponse | messages.ResizeResponse, vm: Vm
     ) -> AnswerCheck:
-        """The check of an answer, which has begun with what all answers hold. The reading of the clock counts at once."""
+        """The check of an answer, which has begun with the fields of all answers. The reading of the clock counts at once."""
         check = AnswerCheck()
         check.same("vm_uid", answer.vm_uid, vm.pod_uid)
         reading = self._read(check, answer.clock)
@@ -294,8 +281,8 @@ class ResizerClient:
 
 
 def _within_reach(known: _Standing, size: Resources, target: Resources) -> None:
-    """A size never exceeds what was seen before, what was commanded since, and the target. Raises `AnswerError` once where it
-    does; from then on it is believed, because what a VM has counts however it came to that."""
+    """A size never exceeds what was seen before, what was commanded since, and the target. Raises `AnswerError` once if it
+    does; from then on it is believed, because the size of a VM counts however it came to that."""
     before, now = known.reach, size.max(target)
     known.reach = now if size == target or before is None else before.max(now)
     if before is not None and size.exceeds(before.max(target)):

@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.core.bounded_memo import BoundedMemo
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, VmBackend
+from agent.core.ports import BackendError, BoundedMemo, Capabilities, Fencing, VmBackend
 from agent.node.plugins.types.resizer import ResizerAnewError, ResizerAwayError, ResizerFailedError
 from hosting.backoff import Backoff
 from hosting.logs import Logger, logger
@@ -30,8 +29,6 @@ _GIVEN_UP: Final = ResizerFailedError("the caller gave the call up")
 
 
 class Side(enum.StrEnum):
-    """Who resizes a VM."""
-
     PLUGIN = "plugin"
     BUILT_IN = "built-in"
 
@@ -129,7 +126,7 @@ class ResizerOrBuiltIn:
             return fencing
 
     async def observe(self, vm: Vm) -> Observation:
-        """What the plugin shows, or the built-in back end where the plugin is away or fails. A plugin that had failed is tried again
+        """The look of the plugin, or of the built-in back end if the plugin is away or fails. A plugin that had failed is tried again
         from time to time."""
         sides = self._vms.of(vm.name)
         is_due = self._is_registered() and self._clock() >= sides.retry_at_s
@@ -152,11 +149,11 @@ class ResizerOrBuiltIn:
         """Set the target on the side that is wanted now. Changing the side may take longer than the caller waits; then it goes on,
         and a later call finds it done."""
         sides = self._vms.of(vm.name)
-        self._check(sides, fencing)
+        fencing.check(sides.generation)
         if not self._is_ready(sides):
             await self._switched(vm, sides, fencing)
         async with sides.lock:
-            self._check(sides, fencing)
+            fencing.check(sides.generation)
             if not self._is_ready(sides):
                 raise BackendError(f"the VM is about to be resized by the {self._wanted(sides)} side")
             await self._commanded(
@@ -257,7 +254,3 @@ class ResizerOrBuiltIn:
         earliest_s = self._began_s + self._backends[side].capabilities.command_deadline_s
         while (left_s := sides.quiet_at_s.get(side, earliest_s) - self._clock()) > 0:
             await self._sleep(left_s)
-
-    def _check(self, sides: _VmSides, fencing: Fencing) -> None:
-        if sides.generation != fencing.generation:
-            raise FencedOffError(f"generation {fencing.generation} was fenced off by {sides.generation}")

@@ -1,4 +1,4 @@
-"""The values of cgroup files in both versions: their names, their texts, and the comparison of two of them.
+"""The values of cgroup files in both versions: their names, their texts, the comparison of two of them, and the order of several writes.
 
 Quota and burst are told for a period of 100 ms, even if the group has another period; CPU shares are those of cgroup v1, which cgroup v2
 has as weights from 1 to 10000, by the formula of the published container runtimes (opencontainers/cgroups).
@@ -6,7 +6,9 @@ has as weights from 1 to 10000, by the formula of the published container runtim
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from agent.node.qos.core.actions import UNLIMITED, CgroupResource
@@ -176,3 +178,68 @@ def width_of(value: int | str) -> Width:
     if isinstance(value, str):
         return cpus_of(value)
     return math.inf if value == UNLIMITED else value
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChange:
+    """A value that is to change. `parts` are the names of the groups on the way; `before` is None if it is not known, which counts as
+    the narrowest."""
+
+    parts: tuple[str, ...]
+    resource: CgroupResource
+    before: Width | None
+    after: Width
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStep:
+    """One write. `change` is the index of the change; `union` are the CPUs to write before the value itself, None for the value."""
+
+    change: int
+    is_widening: bool
+    union: frozenset[int] | None = None
+
+
+def level(changes: Sequence[LevelChange]) -> tuple[LevelStep, ...]:
+    """All writes in their order, so that no group is ever wider than the group around it allows. A change has one step, or two if a union
+    comes first.
+
+    Values that become wider are written first, from the outer groups to the inner ones; then those that become narrower, from the inner
+    groups to the outer ones. A set of CPUs that is neither wider nor narrower is first the union of old and new. The kernel refuses a burst
+    above the quota of the same group, so a quota is widened before the burst of its group, and narrowed after it.
+    """
+    widen: list[tuple[tuple[int, int, int], LevelStep]] = []
+    narrow: list[tuple[tuple[int, int, int], LevelStep]] = []
+    for index, change in enumerate(changes):
+        depth, is_burst = len(change.parts), change.resource is CgroupResource.CPU_BURST_US
+        inward = (depth, int(is_burst), index)
+        outward = (-depth, int(not is_burst), index)
+        before, after = change.before, change.after
+        if isinstance(before, frozenset) and isinstance(after, frozenset) and not before <= after:
+            if not after <= before:
+                widen.append((inward, LevelStep(index, is_widening=True, union=before | after)))
+            narrow.append((outward, LevelStep(index, is_widening=False)))
+        elif _is_narrower(after, before):
+            narrow.append((outward, LevelStep(index, is_widening=False)))
+        else:
+            widen.append((inward, LevelStep(index, is_widening=True)))
+    steps = (*sorted(widen, key=itemgetter(0)), *sorted(narrow, key=itemgetter(0)))
+    return tuple(step for _, step in steps)
+
+
+def held_back_by(change: LevelChange, failed: Sequence[LevelChange]) -> LevelChange | None:
+    """The change of a group around this one whose widening failed; None if there is none. Then this change must not widen either."""
+    for each in failed:
+        around = len(each.parts) < len(change.parts) and change.parts[: len(each.parts)] == each.parts
+        if around and each.resource is change.resource:
+            return each
+    return None
+
+
+def _is_narrower(after: Width, before: Width | None) -> bool:
+    return (
+        before is not None
+        and not isinstance(after, frozenset)
+        and not isinstance(before, frozenset)
+        and after < before
+    )

@@ -39,8 +39,6 @@ class SharePool(enum.StrEnum):
 
 
 class BurstOperation(enum.StrEnum):
-    """The change of a container's quota."""
-
     UP = "up"
     DOWN = "down"
     REMAIN = "remain"
@@ -48,8 +46,6 @@ class BurstOperation(enum.StrEnum):
 
 
 class BurstReason(enum.StrEnum):
-    """Why a round of CPU burst ended as it did."""
-
     ADJUSTED = "adjusted"
     UNCHANGED = "unchanged"
     NOT_SYNCED = "not-synced"
@@ -68,7 +64,6 @@ class BurstRule:
 
     @property
     def bursts(self) -> bool:
-        """Whether the static part is on."""
         return self.policy in {BurstPolicy.AUTO, BurstPolicy.CPU_BURST_ONLY}
 
     @property

@@ -25,8 +25,6 @@ IGNORED_PERCENT: Final = 1
 
 
 class SuppressReason(enum.StrEnum):
-    """Why a round of CPU suppress ended as it did."""
-
     SUPPRESSED = "suppressed"
     GROWTH_LIMITED = "growth-limited"
     UNCHANGED = "unchanged"
@@ -71,7 +69,6 @@ class BestEffortShare:
     capacity_milli: int
 
     def inputs(self) -> dict[str, float]:
-        """The figures as a decision shows them."""
         return {
             "share_milli": self.share_milli,
             "others_milli": self.others_milli,

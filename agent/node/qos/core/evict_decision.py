@@ -20,13 +20,10 @@ DID: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pick and its outcome."""
-
     pick: EvictionPick
     outcome: EvictOutcome
 
     def text(self) -> str:
-        """For people."""
         more = f" ({self.outcome.message})" if self.outcome.message else ""
         return f"{self.pick.pod.full_name} {self.outcome.result}{more}, for {self.pick.task.name}"
 

@@ -141,8 +141,6 @@ def shares(found: Iterable[Evictable], share: Share) -> dict[str, int]:
 
 
 class _Cause(enum.Enum):
-    """Why a pod counts as going."""
-
     EVICTED = enum.auto()
     RECOMMENDED = enum.auto()
     LEFT = enum.auto()

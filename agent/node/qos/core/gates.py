@@ -53,20 +53,16 @@ class FeatureGates:
 
     def faults(self, values: Mapping[str, object]) -> list[str]:
         """The faults of switches, one line for each, beginning with the feature's name."""
-        found = []
+        found, known = [], ", ".join(sorted(self.specs)) or "none"
         for name, value in values.items():
             if name not in self.specs:
-                found.append(f"{name}: there is no such feature gate (there are: {self._names()})")
+                found.append(f"{name}: there is no such feature gate (there are: {known})")
             elif not isinstance(value, bool):
                 found.append(f"{name}: must be true or false (found {str(value)[:60]!r})")
         return found
 
-    def _names(self) -> str:
-        return ", ".join(sorted(self.specs)) or "none"
-
 
 def is_name(name: object) -> bool:
-    """Whether a feature may have this name (`NAME_RULE`)."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

@@ -56,24 +56,19 @@ class LifecycleTiming:
         return Backoff(self.retry_base_s, cap_s=self.retry_cap_s).delay_s(failures, chance)
 
 
-@dataclass(frozen=True, slots=True)
-class Enable:
+class LifecycleSignal(enum.Enum):
+    """An event without more to tell."""
+
+    ENABLE = enum.auto()
     """The gate is on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Disable:
+    DISABLE = enum.auto()
     """The gate is off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
+    DRAIN = enum.auto()
     """The QoS manager ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetUp:
+    SET_UP = enum.auto()
     """`setup` has ended; `run` begins."""
+    TICK = enum.auto()
+    """Time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +86,10 @@ class ThreadEnded:
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-LifecycleEvent: TypeAlias = Enable | Disable | Drain | SetUp | RunEnded | ThreadEnded | Tick
+LifecycleEvent: TypeAlias = LifecycleSignal | RunEnded | ThreadEnded
 
 
 class LifecycleAction(enum.StrEnum):
-    """An action for the shell."""
-
     BEGIN = "begin"
     """Start a thread."""
     ASK = "ask"
@@ -138,23 +126,22 @@ _NO_TIMING: Final = LifecycleTiming()
 
 
 def step(life: Lifecycle, event: LifecycleEvent, now_s: float, timing: LifecycleTiming = _NO_TIMING) -> _Step:
-    """The lifecycle after an event, and the actions that are due."""
     match event:
-        case Enable():
+        case LifecycleSignal.ENABLE:
             return _enabled(life, now_s)
-        case Disable():
+        case LifecycleSignal.DISABLE:
             return _unwanted(life, StrategyState.OFF, now_s, timing)
-        case Drain():
+        case LifecycleSignal.DRAIN:
             rest = StrategyState.STOPPED if life.is_wanted else life.rest
             return _unwanted(life, rest, now_s, timing)
-        case SetUp():
+        case LifecycleSignal.SET_UP:
             life = replace(life, phase=ThreadPhase.RUN)
             return (life if life.is_asked else _in(life, StrategyState.RUNNING, now_s)), None
         case RunEnded(error):
             return _run_ended(life, error, now_s, timing), None
         case ThreadEnded():
             return _thread_ended(life, event, now_s, timing)
-        case Tick():
+        case LifecycleSignal.TICK:
             return _ticked(life, now_s)
         case _:
             assert_never(event)

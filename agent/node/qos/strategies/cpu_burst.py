@@ -93,8 +93,6 @@ class ContainerLoad:
 
 
 class CPUBurst:
-    """The strategy."""
-
     feature_spec = FeatureSpec()
     args_model = CPUBurstArgs
 
@@ -129,14 +127,12 @@ class CPUBurst:
             stop.wait(self.args.interval)
 
     def stop(self) -> None:
-        """Give each container its own limit back."""
         pods = [pod for pod in self._states.get_all_pods() if self._may_differ(pod)]
         updates = [each for pod in pods for each in self._updates(pod, _OFF, SharePool.UNKNOWN, None)]
         outcomes = self._client.write(updates)
         self._tell(BurstReason.RECOVERED, "each container has its own limit again", outcomes, {})
 
     def round(self) -> None:
-        """Look at all containers, and give each its permitted quota and burst."""
         node = self._states.get_node()
         if node is None or not self._states.has_synced():
             self._client.decided(StrategyDecision(BurstReason.NOT_SYNCED, "node and pods were not read yet"))

@@ -1,8 +1,10 @@
 """Holds best-effort pods back so that the node's CPUs stay below a threshold (feature `CPUSuppress`)."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -36,13 +38,14 @@ from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregati
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.group_directory import parts_of
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
-from agent.node.qos.topology import read_topology
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 CPUS: Final = CgroupResource.CPUSET_CPUS
 GUARANTEED_CLASS: Final = "Guaranteed"
 _MISSES: Final = frozenset({WriteResult.FAILED, WriteResult.UNSUPPORTED, WriteResult.UNAVAILABLE})
 """A group that is gone needs no value any more."""
+_CPU: Final = re.compile(r"cpu(\d+)")
+_NODE: Final = re.compile(r"node(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +73,25 @@ def told(outcomes: Sequence[WriteOutcome], reason: SuppressReason, message: str)
     return HeldBack(reason, message, is_action)
 
 
+@dataclass(frozen=True, slots=True)
 class QuotaOfBestEffort:
-    """Holds best effort back by the CPU quota of its group."""
-
-    def __init__(self, client: NodeClient) -> None:
-        self._client = client
+    client: NodeClient
 
     def hold(self, group: str, share: BestEffortShare, reason: str) -> HeldBack:
-        found = self._client.read(group, QUOTA)
+        found = self.client.read(group, QUOTA)
         current = found if isinstance(found, int) else None
         choice = choose_quota(share, current)
         if choice.quota_us is None:
             return HeldBack(choice.reason, f"the quota stays {current} µs of each 100000", is_action=False)
-        outcomes = self._client.write([CgroupUpdate(group, QUOTA, choice.quota_us, reason)])
+        outcomes = self.client.write([CgroupUpdate(group, QUOTA, choice.quota_us, reason)])
         return told(outcomes, choice.reason, f"quota {choice.quota_us} µs of each 100000, was {current}")
 
     def free(self, group: str) -> HeldBack:
-        outcomes = self._client.write([CgroupUpdate(group, QUOTA, UNLIMITED, "best effort is free again")])
+        outcomes = self.client.write([CgroupUpdate(group, QUOTA, UNLIMITED, "best effort is free again")])
         return told(outcomes, SuppressReason.RECOVERED, "no quota")
 
 
+@dataclass(frozen=True, slots=True)
 class CpusOfBestEffort:
     """Holds best effort back by the CPUs that its groups may run on.
 
@@ -97,12 +99,9 @@ class CpusOfBestEffort:
     containers are written, for the kubelet writes them, too. cgroup v2 narrows inner groups itself.
     """
 
-    def __init__(
-        self, client: NodeClient, states: StatesInformer, topology: Callable[[], Sequence[CpuPlace]]
-    ) -> None:
-        self._client = client
-        self._states = states
-        self._topology = topology
+    client: NodeClient
+    states: StatesInformer
+    topology: Callable[[], Sequence[CpuPlace]]
 
     def hold(self, group: str, share: BestEffortShare, reason: str) -> HeldBack:
         """Give the groups as many CPUs as a share needs."""
@@ -114,10 +113,10 @@ class CpusOfBestEffort:
         groups = self._groups(group, is_static=bool(exclusive))
         current = self._cpus(groups[0]) if groups else allowed
         count, why = choose_count(share, len(allowed), len(current & allowed) or None)
-        known = {place.cpu: place for place in self._topology()}
+        known = {place.cpu: place for place in self.topology()}
         places = [known.get(cpu, CpuPlace(cpu, cpu, 0, 0)) for cpu in sorted(allowed)]
         text = cpu_list(choose_cpus(places, count))
-        outcomes = self._client.write([CgroupUpdate(each, CPUS, text, reason) for each in groups])
+        outcomes = self.client.write([CgroupUpdate(each, CPUS, text, reason) for each in groups])
         return told(outcomes, why, f"CPUs {text}, were {cpu_list(current)}")
 
     def free(self, group: str) -> HeldBack:
@@ -129,23 +128,23 @@ class CpusOfBestEffort:
         groups = self._groups(group, is_static=bool(exclusive))
         text = cpu_list(everything - exclusive) if exclusive else ""
         updates = [CgroupUpdate(each, CPUS, text, "best effort is free again") for each in groups]
-        return told(self._client.write(updates), SuppressReason.RECOVERED, "all CPUs")
+        return told(self.client.write(updates), SuppressReason.RECOVERED, "all CPUs")
 
     def _groups(self, group: str, *, is_static: bool) -> tuple[str, ...]:
-        inside = self._client.cgroups.inside(group, "cpuset")
+        inside = self.client.cgroups.inside(group, "cpuset")
         if is_static:
             depth = group.count("/") + 2
             return tuple(each for each in inside if each.count("/") == depth)
-        return (group,) if self._client.cgroups.is_v2 else (group, *inside)
+        return (group,) if self.client.cgroups.is_v2 else (group, *inside)
 
     def _cpus(self, group: str) -> frozenset[int]:
-        found = self._client.read(group, CPUS)
+        found = self.client.read(group, CPUS)
         return cpus_of(found) if isinstance(found, str) else frozenset()
 
     def _exclusive(self, everything: frozenset[int]) -> frozenset[int]:
         """The CPUs that the kubelet has given to containers alone: whole CPUs, as many as a container of a Guaranteed pod requests."""
         found: set[int] = set()
-        for pod in self._states.get_all_pods():
+        for pod in self.states.get_all_pods():
             whole = {
                 each.id: each.requests.vcpu_milli // 1000
                 for each in pod.containers
@@ -153,11 +152,11 @@ class CpusOfBestEffort:
             }
             if pod.kubernetes_class != GUARANTEED_CLASS or not whole:
                 continue
-            at = self._client.cgroups.find(pod.uid)
+            at = self.client.cgroups.find(pod.uid)
             for name in at.containers() if at else ():
                 wanted = next((count for identity, count in whole.items() if identity in name), 0)
                 cpus = (
-                    self._cpus(f"{self._client.cgroups.name_of(at)}/{name}") if at and wanted else frozenset()
+                    self._cpus(f"{self.client.cgroups.name_of(at)}/{name}") if at and wanted else frozenset()
                 )
                 if len(cpus) == wanted and cpus < everything:
                     found |= cpus
@@ -171,6 +170,28 @@ def _group(value: str) -> str:
 
 def _around(group: str) -> str:
     return group.rpartition("/")[0]
+
+
+def read_topology(cpus: Path = Path("/sys/devices/system/cpu")) -> tuple[CpuPlace, ...]:
+    """The place of every CPU that the kernel knows, by number. A number that it does not tell is 0, and its core is the CPU's own number."""
+    found = []
+    for directory in cpus.glob("cpu[0-9]*"):
+        if (match := _CPU.fullmatch(directory.name)) is not None:
+            cpu = int(match[1])
+            nodes = [int(each[1]) for path in directory.glob("node*") if (each := _NODE.fullmatch(path.name))]
+            core = _number(directory / "topology" / "core_id", cpu)
+            socket = _number(directory / "topology" / "physical_package_id", 0)
+            found.append(CpuPlace(cpu, core, socket, min(nodes, default=0)))
+    return tuple(sorted(found, key=lambda place: place.cpu))
+
+
+def _number(file: Path, default: int) -> int:
+    """The number in a file, of which the kernel says -1 if it does not know."""
+    try:
+        found = int(file.read_text())
+    except (OSError, ValueError):
+        return default
+    return found if found >= 0 else default
 
 
 class CPUSuppressArgs(StrategyArgs):
@@ -229,14 +250,12 @@ class CPUSuppress:
             stop.wait(self.args.interval)
 
     def stop(self) -> None:
-        """Free best effort."""
         for group in self._groups():
             for each in (self._used, self._other):
                 freed = each.free(group)
                 self._tell(freed.reason, f"{group}: {freed.message}", None, is_action=freed.is_action)
 
     def round(self) -> None:
-        """Look at the node, and give best effort its share."""
         groups, node = self._groups(), self._states.get_node()
         if len(groups) != 1:
             listed = ", ".join(groups) or "none"

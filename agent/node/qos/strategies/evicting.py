@@ -1,4 +1,4 @@
-"""A strategy that evicts: its args, and its round in each interval."""
+"""The strategies that evict, `MemoryEvict` and `CPUEvict`: their args, and their round in each interval."""
 
 import random
 import time
@@ -10,7 +10,17 @@ from pydantic import Field
 
 from agent.node.qos.core.actions import StrategyDecision
 from agent.node.qos.core.evict_decision import Asked, decision, reason_of
-from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds
+from agent.node.qos.core.evict_tasks import (
+    CPU_TASKS,
+    MEMORY_TASKS,
+    BestEffortCpu,
+    CpuFigures,
+    EvictRules,
+    EvictThresholds,
+    SatisfactionRules,
+    cpu_tasks,
+    memory_tasks,
+)
 from agent.node.qos.core.evicting import (
     Evictable,
     EvictionEngine,
@@ -18,9 +28,20 @@ from agent.node.qos.core.evicting import (
     EvictionMarks,
     EvictionTask,
 )
-from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind
+from agent.node.qos.core.metrics import (
+    NODE_BE,
+    NODE_CPU_USAGE,
+    NODE_MEMORY_USAGE,
+    POD_CPU_USAGE,
+    POD_MEMORY_USAGE,
+    Aggregate,
+    Aggregation,
+    MetricError,
+    MetricKind,
+    milli,
+)
 from agent.node.qos.core.states import NodeState, PodState
-from agent.node.qos.eviction_marks import marks_of
+from agent.node.qos.pods import marks_of
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
 
 HIGHEST_PRIORITY: Final = 1_000_000_000
@@ -85,7 +106,6 @@ class EvictArgs(StrategyArgs):
         )
 
     def limits(self) -> EvictionLimits:
-        """How often pods are evicted."""
         return EvictionLimits(self.cool_time, self.max_victims, self.lost_after, self.window + self.interval)
 
 
@@ -99,15 +119,11 @@ A = TypeVar("A", bound=EvictArgs)
 class EvictStrategy(ABC, Generic[A]):
     """Reads pods and metrics, and evicts whom the tasks of the strategy name. `clock` is monotonic."""
 
-    def __init__(
-        self,
-        args: A,
-        pod_metric: MetricKind,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
-    ) -> None:
-        self.args = args
-        self._pod_metric = pod_metric
+    args_model: type[A]
+    pod_metric: MetricKind
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, rng: random.Random | None = None) -> None:
+        self.args = self.args_model()
         self._clock, self._rng = clock, rng or random.Random()
 
     # ------------------------------------------------------------ the contract of an extension
@@ -116,7 +132,6 @@ class EvictStrategy(ABC, Generic[A]):
         self.args = args
 
     def setup(self, client: NodeClient, metric_cache: MetricCache, states_informer: StatesInformer) -> None:
-        """Take the tools of the strategy."""
         self.client, self.metrics, self.states = client, metric_cache, states_informer
         self.window_s = self.args.window
         self._engine = EvictionEngine(self.args.limits())
@@ -133,7 +148,6 @@ class EvictStrategy(ABC, Generic[A]):
     # ------------------------------------------------------------ one round
 
     def round(self, stop: StopSignal) -> None:
-        """Look at the node, and evict whom its pressure asks for."""
         node = self.states.get_node()
         if node is None or not self.states.has_synced():
             self.client.decided(StrategyDecision("no-node", "the node and its pods are not read yet"))
@@ -158,7 +172,7 @@ class EvictStrategy(ABC, Generic[A]):
 
     def _evictables(self) -> list[Evictable]:
         vms = {each.pod_uid: each for each in self.states.get_all_vms()}
-        used = self.metrics.query_each(self._pod_metric, self.window_s)
+        used = self.metrics.query_each(self.pod_metric, self.window_s)
         return [
             self.evictable(pod, marks_of(pod, vms.get(pod.uid)), used.get((pod.uid,)))
             for pod in self.states.get_all_pods()
@@ -188,3 +202,98 @@ class EvictStrategy(ABC, Generic[A]):
             return self.metrics.query(kind, self.window_s, aggregation, properties)
         except MetricError:
             return None
+
+
+class MemoryEvictArgs(EvictArgs):
+    """The args of `MemoryEvict`, by the memory of the node."""
+
+    TASKS: ClassVar[tuple[str, ...]] = MEMORY_TASKS
+
+    tasks: Annotated[list[str], Field(min_length=1)] = [MEMORY_TASKS[0], MEMORY_TASKS[2]]  # noqa: RUF012 - pydantic copies it
+    threshold_percent: Annotated[int, Field(ge=1, le=100)] = 70
+    window: Annotated[float, Field(ge=1, le=MAX_WINDOW_S)] = 10.0
+    cool_time: Annotated[float, Field(ge=0, le=86_400)] = 4.0
+
+
+class MemoryEvict(EvictStrategy[MemoryEvictArgs]):
+    """Source of the cool-down: reference/koordinator.md 3.1."""
+
+    args_model = MemoryEvictArgs
+    pod_metric = POD_MEMORY_USAGE
+
+    def tasks(
+        self, node: NodeState, found: Collection[Evictable], releasing: Collection[str]
+    ) -> tuple[EvictionTask, ...]:
+        """By the memory that is in use without reclaimable page cache."""
+        used = self.node_metric(NODE_MEMORY_USAGE)
+        used_bytes = None if used is None else round(used.value)
+        return memory_tasks(self.args.evict_rules(), node, found, used_bytes, releasing)
+
+    def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:
+        return Evictable(pod, marks, memory_used_bytes=None if used is None else round(used.value))
+
+
+class CPUEvictArgs(EvictArgs):
+    """The args of `CPUEvict`, by the CPUs of the node and of best-effort pods."""
+
+    TASKS: ClassVar[tuple[str, ...]] = CPU_TASKS
+
+    tasks: Annotated[list[str], Field(min_length=1)] = [CPU_TASKS[0], CPU_TASKS[2]]  # noqa: RUF012 - pydantic copies it
+    threshold_percent: Annotated[int, Field(ge=1, le=100)] = 90
+    window: Annotated[float, Field(ge=1, le=MAX_WINDOW_S)] = 60.0
+    cool_time: Annotated[float, Field(ge=0, le=86_400)] = 20.0
+    satisfaction_lower_percent: Annotated[int, Field(ge=1, le=60)] = 40
+    """Best-effort pods are evicted if their limit is at most so much of their requests."""
+    satisfaction_upper_percent: Annotated[int, Field(ge=1, le=99)] = 60
+    """Until their limit is so much of their requests."""
+    best_effort_usage_percent: Annotated[int, Field(ge=1, le=100)] = 90
+    """So much of their limit must be used by best-effort pods, else they are not short of CPU."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """As for memory; and satisfaction ends at its beginning, or above."""
+        yield from super().rules(found)
+        lower, upper = (found.get(f"satisfaction_{kind}_percent") for kind in ("lower", "upper"))
+        if lower is not None and upper is not None and upper < lower:
+            text = f"must not be below satisfactionLowerPercent, which is {lower} (found {upper})"
+            yield "satisfactionUpperPercent", text
+
+
+class CPUEvict(EvictStrategy[CPUEvictArgs]):
+    """Source of the cool-down: reference/koordinator.md 3.1; it does not begin with the process."""
+
+    args_model = CPUEvictArgs
+    pod_metric = POD_CPU_USAGE
+
+    def tasks(
+        self, node: NodeState, found: Collection[Evictable], releasing: Collection[str]
+    ) -> tuple[EvictionTask, ...]:
+        """By the CPU that is busy, and by the limit of best-effort pods."""
+        used = self._backed(self.node_metric(NODE_CPU_USAGE))
+        figures = CpuFigures(used, self._best_effort(Aggregation.AVG), self._best_effort(Aggregation.LAST))
+        args = self.args
+        satisfaction = SatisfactionRules(
+            args.satisfaction_lower_percent, args.satisfaction_upper_percent, args.best_effort_usage_percent
+        )
+        return cpu_tasks(args.evict_rules(), satisfaction, node, found, figures, releasing)
+
+    def evictable(self, pod: PodState, marks: EvictionMarks, used: Aggregate | None) -> Evictable:
+        return Evictable(pod, marks, cpu_used_milli=None if used is None else milli(used.value))
+
+    def _best_effort(self, aggregation: Aggregation) -> BestEffortCpu | None:
+        """The metrics of best-effort pods; None if a figure is missing."""
+        usage, limit, request = (
+            self._backed(
+                self.node_metric(NODE_BE, aggregation, {"be_resource": "cpu", "be_allocation": each})
+            )
+            for each in ("usage", "real-limit", "request")
+        )
+        if usage is None or limit is None or request is None:
+            return None
+        return BestEffortCpu(usage, limit, request)
+
+    def _backed(self, found: Aggregate | None) -> int | None:
+        """As milli-CPU; None if samples cover less than a third of the window. Source: reference/koordinator.md 3.3."""
+        if found is None or found.span_s * 3 < self.window_s:
+            return None
+        return milli(found.value)
