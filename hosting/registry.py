@@ -85,8 +85,12 @@ class FactoryRegistry(Generic[F]):
         if not self._is_name(name):
             raise RegistryError(f"{self._sort}: {self._rule}, not {name!r}")
         if name in self._factories:
-            raise RegistryError(f"{self._sort} {name!r} is registered already")
+            raise RegistryError(self._taken(name))
         self._factories[name] = load
+
+    def _taken(self, name: str) -> str:
+        """The fault of a name that is taken; a published registry has other words for it."""
+        return f"{self._sort} {name!r} is registered already"
 
     def _loaded(self, entry: metadata.EntryPoint) -> F:
         """The factory that an entry point names. Raises `RegistryError` if it cannot be imported, or is no factory."""

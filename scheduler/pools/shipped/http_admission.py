@@ -177,7 +177,7 @@ class AdmissionServiceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _WaitingCall:
     """A question as it is sent, with its VMs, pool and search.
 
     The answer must be there at `until_s`; `is_cut_short` where the caller leaves less than the plugin's own time.
@@ -316,7 +316,7 @@ class HttpAdmission(BasePlugin):
         if len(body) > MAX_QUESTION_BYTES:
             message = f"the question to the admission service exceeds {MAX_QUESTION_BYTES} bytes"
             return Admission(error=internal(message))
-        turn = _Turn(body, ctx.requests, pool.name, ctx.question, until_s, until_s < full_s)
+        turn = _WaitingCall(body, ctx.requests, pool.name, ctx.question, until_s, until_s < full_s)
         calls = 0
         while True:
             result = await self._in_turn(turn)
@@ -330,7 +330,7 @@ class HttpAdmission(BasePlugin):
                 return ADMITTED if may_admit else Admission(error=result.error)
             await asyncio.sleep(pause_s)
 
-    def _retry_in_s(self, failed: Failed, calls: int, turn: _Turn) -> float | None:
+    def _retry_in_s(self, failed: Failed, calls: int, turn: _WaitingCall) -> float | None:
         """The pause before another call, which the budget then has paid for; None where there is to be none."""
         if not failed.may_retry or calls > self._args.retries.per_ask:
             return None
@@ -342,7 +342,7 @@ class HttpAdmission(BasePlugin):
         self._budget = spent
         return pause_s
 
-    async def _in_turn(self, turn: _Turn) -> Said | Failed:
+    async def _in_turn(self, turn: _WaitingCall) -> Said | Failed:
         """One call, when it is its turn. The time in this queue is ours: a service that is given less than its own time
         for an answer has not failed when that comes too late."""
         if not self._turns.locked():
@@ -363,7 +363,7 @@ class HttpAdmission(BasePlugin):
         finally:
             self._turns.release()
 
-    async def _call(self, turn: _Turn) -> Said | Failed:
+    async def _call(self, turn: _WaitingCall) -> Said | Failed:
         """One call, where the breaker lets it through; however it ends, the breaker is told."""
         client, now_s = self._client, self._clock()
         if client is None:
