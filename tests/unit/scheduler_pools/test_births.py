@@ -82,7 +82,7 @@ class BirthWorld(PoolWorld):
         return world
 
     async def admit(self, amount: Resources = UNIT, pool: str = "bank") -> Reason | None:
-        """What the pool says to a pod of that amount."""
+        """The pool's answer to a pod of that amount."""
         return await self.placement_admission.admit(POD, pool, amount, now_s() + DEADLINE_S)
 
     def assume(self, units: int = 1, holder: Holder = NEW) -> Reason | None:
@@ -91,7 +91,6 @@ class BirthWorld(PoolWorld):
 
 
 def never(pod: dict[str, Any], pool: Pool) -> Any:
-    """Never answer."""
     return asyncio.sleep(10_000)
 
 
