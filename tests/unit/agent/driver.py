@@ -223,7 +223,6 @@ class Driver:
         return self.finish(events.RequestPermit, event_of(self.request()))
 
     def try_upscale(self, *, cpu: bool = False, memory: bool = False, why: str = "") -> "Driver":
-        """The guest calls `/try-upscale`."""
         more = MoreResources(cpu, memory)
         return self.tell(events.TryUpscaleReceived(self.registrations[-1], more, why))
 

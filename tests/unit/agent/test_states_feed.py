@@ -47,8 +47,6 @@ class Kept:
 
 
 class Noted:
-    """A recorder."""
-
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str]] = []
 

@@ -53,8 +53,6 @@ class Agent:
 
 @dataclass(slots=True)
 class Call:
-    """The call under way."""
-
     ask: Ask
     has_arrived: bool = False
     is_refused: bool = False

@@ -86,7 +86,6 @@ class BirthWorld(PoolWorld):
         return await self.placement_admission.admit(POD, pool, amount, now_s() + DEADLINE_S)
 
     def assume(self, units: int = 1, holder: Holder = NEW) -> Reason | None:
-        """Keep room for the pod."""
         return self.placements.assume(holder, "d/new", "n1", cu(units), until_s=now_s() + 60, pool="bank")
 
 
