@@ -144,7 +144,7 @@ class Driver:
         self.size_changes: list[AskedSizeChange] = []
         self._busy_s = 0.0
         self.memory_gib: float | None = None
-        """What the guest uses of its memory; None where it does not say."""
+        """The guest's use of its memory; None for a guest that does not tell it."""
         self._busy_until_s = self.now_s
         self.state = RunnerState(vm, LIFE)
         self.state = replace(self.state, scheduler=replace(self.state.scheduler, seen_epoch=seen_epoch))
@@ -223,7 +223,6 @@ class Driver:
         return self.finish(events.RequestPermit, event_of(self.request()))
 
     def try_upscale(self, *, cpu: bool = False, memory: bool = False, why: str = "") -> "Driver":
-        """The guest calls `/try-upscale`."""
         more = MoreResources(cpu, memory)
         return self.tell(events.TryUpscaleReceived(self.registrations[-1], more, why))
 
@@ -247,12 +246,10 @@ class Driver:
         return grant(request, sent_s=self.now_s)
 
     def observation(self) -> Observation:
-        """The VM as it is."""
         refusal = self.refusal if self.size != self.target else None
         return Observation(self.size, self.target, self.now_s, refusal)
 
     def sample(self) -> Sample:
-        """The load counters as they are."""
         sample = Sample(self.now_s, self.busy_cpus, self.busy_cpus, self._busy_s)
         if self.memory_gib is None:
             return sample
@@ -320,7 +317,6 @@ class Driver:
         return self.state.held_at(self.now_s)
 
     def is_flying(self, kind: type[object]) -> bool:
-        """Whether an action of `kind` is under way."""
         return any(isinstance(each, kind) for each in self.flying)
 
 

@@ -1,4 +1,5 @@
-"""What the owners of pods are told, who else is at work on a pod, and what becomes of a pod that is denied for long."""
+"""The announcer tells the owners of pods of faults, lasting denials and other controllers at work on a pod, and evicts a
+pod that is denied for long if it may."""
 
 import random
 from typing import Any

@@ -1,4 +1,5 @@
-"""What a command to a NeonVM rests on, what is refused before it is sent, and what becomes of one whose outcome is not known."""
+"""A command to a NeonVM rests on a look at the object, some commands are refused before they are sent, and the next look
+settles the outcome of one that had no answer."""
 
 import math
 from collections.abc import Callable

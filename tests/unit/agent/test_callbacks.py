@@ -1,4 +1,4 @@
-"""What informants call: who is answered, with which numbers, and when a call is refused."""
+"""The agent answers the calls of informants: those of a known registration with numbers that rise, the others with a refusal."""
 
 import json
 from dataclasses import replace

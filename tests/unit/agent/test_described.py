@@ -1,4 +1,4 @@
-"""What the objects of a node say of its VMs."""
+"""The objects of a node describe its VMs."""
 
 import json
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What is told of a runner's events: the kind and plain fields, and never the ID of a registration."""
+"""A runner's events are told as their kind and plain fields, and never with the ID of a registration."""
 
 import json
 from uuid import UUID

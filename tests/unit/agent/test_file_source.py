@@ -1,4 +1,4 @@
-"""What the settings file as a source does beyond what the conformance suite asks of every source."""
+"""The settings file as a source does more than the conformance suite asks of every source."""
 
 import asyncio
 import json

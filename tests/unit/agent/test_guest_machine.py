@@ -23,7 +23,7 @@ BODY = json.dumps(
 
 
 async def asked(reply: Reply, order: MachineOrder | None = None) -> tuple[GuestMachine, Request]:
-    """What the guest tells where its informant answers so, and the request that it got."""
+    """The guest's machine as read from this answer of its informant, and the request that the informant got."""
     got: list[Request] = []
 
     async def answer(request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""What a runner may use: held follows the latest answer, is lowered by asking, and is leased."""
+"""The amount that a runner may use (held) follows the latest answer, is lowered by asking, and is leased."""
 
 from dataclasses import replace
 

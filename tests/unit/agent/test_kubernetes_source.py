@@ -1,4 +1,4 @@
-"""What a source over stores remembers of the VMs that it has told."""
+"""A source over stores remembers each VM that it has told as it was before a typo."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What a back end remembers is bounded, and a VM that is at work is not forgotten."""
+"""The memory of a back end is bounded, and a VM that is at work is not forgotten."""
 
 from agent.core.ports import BoundedMemo
 

@@ -1,4 +1,4 @@
-"""What is remembered of a VM's load survives a restart of the agent, and a file that cannot be used does no harm."""
+"""The memory of a VM's load survives a restart of the agent, and a file that cannot be used does no harm."""
 
 import asyncio
 import functools

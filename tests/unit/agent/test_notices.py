@@ -1,4 +1,4 @@
-"""What is told of a VM's scaling, and when."""
+"""Notices tell of a VM's scaling, each at its time."""
 
 from collections.abc import Mapping
 

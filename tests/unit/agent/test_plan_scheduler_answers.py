@@ -1,4 +1,5 @@
-"""What the runner makes of errors: the same number again, above a named number, another version, or nothing more."""
+"""The runner answers errors of the scheduler with the same number again, a number above a named one, another version, or
+nothing more."""
 
 from collections.abc import Callable
 

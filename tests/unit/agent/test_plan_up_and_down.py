@@ -1,4 +1,4 @@
-"""What is told follows what was seen, and growing or shrinking may turn round in the middle.
+"""The guest and the scheduler hear of a change when it was seen, and growing or shrinking may turn round in the middle.
 
 The order of each is told in tests/scenarios/test_agent_stories.py."""
 

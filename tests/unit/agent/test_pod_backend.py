@@ -1,4 +1,4 @@
-"""What the back end of pods sends and reads: few calls, nothing that may still arrive unseen, and refusals with their words.
+"""The back end of pods makes few calls, leaves nothing that may still arrive unseen, and tells refusals in their words.
 
 That it keeps the port's promises is told by tests/conformance, and what real kubelets answer by tests/kube.
 """

@@ -1,4 +1,4 @@
-"""What annotations of a VM say about its scaling: good values count, bad ones are reported, nothing is raised."""
+"""The annotations of a VM set its scaling: good values count, bad ones are reported, nothing is raised."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the default policy keeps in mind, part by part: peaks, slopes, surges and the goals of the down window."""
+"""The default policy keeps peaks, slopes, surges and the goals of the down window in mind; they are tested part by part."""
 
 from dataclasses import replace
 

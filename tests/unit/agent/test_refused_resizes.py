@@ -1,4 +1,5 @@
-"""What the VM's node does not carry out: the target goes back, the scheduler hears of it, and the size is left for a while."""
+"""A resize that the VM's node does not carry out is taken back: the target goes back, the scheduler hears of it, and the
+size is left for a while."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What is told of sizes that changed: the true cause, and not each step of many."""
+"""The news of sizes that changed names the true cause, and not each step of many."""
 
 import pytest
 

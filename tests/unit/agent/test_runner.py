@@ -52,7 +52,7 @@ def superseded(started_ms: int) -> Answer:
 
 @virtually
 async def test_a_scheduler_that_goes_wrong_is_asked_again_and_nothing_is_overused() -> None:
-    """What each wrong answer means is told of the core (test_plan_scheduler_answers.py)."""
+    """The tests of the core tell the meaning of each wrong answer (test_plan_scheduler_answers.py)."""
     made = World()
     wrong: list[Answer] = [
         lambda request: refusal(request, 500),

@@ -1,4 +1,4 @@
-"""What the runner of a VM is told: the source's description, changed by what the VM's object says."""
+"""The runner of a VM gets the source's description, changed by the annotations of the VM's object."""
 
 from dataclasses import fields, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What simulated VMs do under each fault, beyond what the conformance suite asks of every back end."""
+"""Simulated VMs suffer the faults of their settings, beyond the demands of the conformance suite on every back end."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What strategies see of a node: the agent's stores and runners as values, and Events from their threads."""
+"""Strategies see the agent's stores and runners as values, and report Events from their threads."""
 
 import asyncio
 import threading
@@ -33,8 +33,6 @@ NODE: Manifest = {
 
 
 class Kept:
-    """A store of objects."""
-
     def __init__(self, *objects: Manifest) -> None:
         self.found = {
             (str(each["metadata"].get("namespace", "")), each["metadata"]["name"]): each for each in objects
@@ -49,8 +47,6 @@ class Kept:
 
 
 class Noted:
-    """A recorder."""
-
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str]] = []
 
@@ -117,7 +113,7 @@ async def test_vms_are_as_their_runners_know_them_and_without_a_cluster_the_mach
 
 @virtually
 async def test_pods_that_are_to_be_scaled_are_vms_before_they_have_a_runner() -> None:
-    """What a ScalingPolicy selects has no label of ours, and strategies begin once all is known."""
+    """A pod that a ScalingPolicy selects has no label of ours, and strategies begin once all is known."""
     owner = {"kind": "ReplicaSet", "name": "r", "controller": True}
     there, _, _ = cluster(pod_manifest("a"), pod_manifest("stuck"), pod_manifest("other"))
     scaling = Scaling({}, cast("Any", None), ZERO)

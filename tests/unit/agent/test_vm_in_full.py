@@ -1,4 +1,4 @@
-"""What the agent tells of one VM field by field, for `parley explain` and other programs."""
+"""The agent tells of one VM field by field, for `parley explain` and other programs."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the agent's page tells of a VM."""
+"""The agent's page describes each VM."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where ours differs from the recorded plugin manager, and why: published defects that are repaired.
+"""The repairs of published defects, in which ours differs from the recorded plugin manager, each with its reason.
 
 A step's results are those of `golden_words.told`. A plugin's entry keeps the time of its socket here (the published one drops that when
 it registers), so times are not compared.
@@ -40,7 +40,6 @@ def _steps(path: str, uuid: str, endpoint: str = "") -> str:
 
 
 def registered(path: str, uuid: str) -> str:
-    """A registration that succeeds."""
     return f"{_steps(path, uuid)}, notify True '', end register"
 
 

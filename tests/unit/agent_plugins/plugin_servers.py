@@ -32,7 +32,8 @@ SLOWEST_MS: Final = 5000
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a call does: nothing by default. `error` or `code` with `message` fail, `panic` raises something unexpected."""
+    """The behaviour of a plugin in a call: nothing by default. `error` or `code` with `message` fail, `panic` raises
+    something unexpected."""
 
     error: str | None = None
     code: str = "UNKNOWN"

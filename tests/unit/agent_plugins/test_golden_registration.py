@@ -19,7 +19,7 @@ WHOLE: Final = recorded(("manager",))
 
 
 def expected_of(case: Case) -> list[list[str]]:
-    """What ours does in each step: as recorded, but for what is repaired."""
+    """The results of each step: those of the recording, but for the repairs."""
     expected = [told(step) for step in case["steps"]]
     if case["id"] in REPAIRS:
         for step, ours in REPAIRS[case["id"]].ours.items():

@@ -1,4 +1,4 @@
-"""What plugins may answer: each fault is named with its field, its value and the rule, and all are told at once."""
+"""Each fault of a plugin's answer is named with its field, its value and the rule, and all are told at once."""
 
 import math
 from typing import Any

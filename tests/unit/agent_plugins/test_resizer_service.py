@@ -1,4 +1,4 @@
-"""What keeps a resizer's promises for its author: generations on a disk, moments, and writes that are waited for."""
+"""The service keeps a resizer's promises for its author: generations on a disk, moments, and writes that are waited for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -83,7 +83,7 @@ async def resize(
 
 
 class Context:
-    """What gRPC passes to a method; a call that is aborted raises."""
+    """The context that gRPC passes to a method; a call that is aborted raises."""
 
     async def abort(self, code: Any, details: str) -> None:
         raise RuntimeError(details)

@@ -1,4 +1,4 @@
-"""What the watcher does beyond the recordings: lost events, a folder that is broken in every way, very many sockets."""
+"""The watcher copes with lost events, a folder that is broken in every way, and very many sockets, beyond the recordings."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a strategy works with in tests: a client over an executor, metrics and states that the test sets, pods."""
+"""Strategies in tests work with a client over an executor, metrics and states that the test sets, and pods."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

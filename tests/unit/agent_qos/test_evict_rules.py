@@ -1,4 +1,5 @@
-"""Who is evicted, and how much must be released: the published rules, and where ours differ from latent bugs of the published code."""
+"""The rules of eviction choose the pods and the amount to release: the published rules, and ours where these differ from
+latent bugs of the published code."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the published QoS manager does, and what ours does instead: a table of repairs, each shown.
+"""A table of the repairs that set our QoS manager apart from the published one, each shown.
 
 The left column is what koordlet's `pkg/koordlet/qosmanager` and `pkg/koordlet/statesinformer` do with the same plugins.
 """

@@ -13,15 +13,11 @@ from tests.unit.agent_qos.strategies import Strategy, raising
 
 
 class LimitArgs(StrategyArgs):
-    """A limit, and a window."""
-
     limit: Annotated[int, Field(ge=1)] = 1
     window: float = 10.0
 
 
 class Limited(Strategy):
-    """A plugin with args."""
-
     args_model: Any = LimitArgs
 
     def __init__(self) -> None:
@@ -40,7 +36,6 @@ def registry(**plugins: Strategy) -> ExtensionRegistry:
 
 
 def faults(*given: Any, **others: Any) -> list[str]:
-    """What is wrong with a configuration."""
     try:
         configured(*given, **others)
     except FaultsError as error:

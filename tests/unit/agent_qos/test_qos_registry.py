@@ -15,7 +15,7 @@ ON = FeatureSpec(default=True, stage=FeatureStage.BETA)
 
 
 class Offered(Strategy):
-    """What a distribution offers."""
+    """A plugin as a distribution offers it."""
 
     feature_spec = ON
 

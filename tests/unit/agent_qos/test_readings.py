@@ -1,4 +1,5 @@
-"""What consecutive readings come to, also where counters jump, time stands still, or files say nonsense."""
+"""Consecutive readings give rates and shares, also after jumps of counters, while time stands still, or from files of
+nonsense."""
 
 import pytest
 

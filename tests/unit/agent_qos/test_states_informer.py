@@ -1,4 +1,4 @@
-"""What is published, what of it is a change, and when the states are synced."""
+"""The informer publishes states, tells changes alone, and is synced once each kind was published."""
 
 import asyncio
 from collections.abc import Callable

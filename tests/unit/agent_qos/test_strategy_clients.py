@@ -1,4 +1,4 @@
-"""What a strategy may do: really, as a recommendation, and where the daemon has nothing to do it with."""
+"""A client carries out a strategy's actions, only recommends them, or tells that the daemon has no means for them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +58,7 @@ class Machine:
 
 
 def acted(client: NodeClient) -> list[str]:
-    """What becomes of one action of each kind."""
+    """The results of one action of each kind."""
     outcomes = client.write([LOWER, SAME])
     evicted = client.evict(POD, "too much")
     client.record(POD, "Limited", "has 20 ms less")

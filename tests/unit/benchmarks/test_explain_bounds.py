@@ -1,4 +1,4 @@
-"""What the benchmark of explanations holds against the programs, and how often its reader asks."""
+"""The benchmark of explanations holds the programs to its bounds, and its reader asks at the pace of the live page."""
 
 import asyncio
 import importlib.resources
@@ -49,7 +49,6 @@ class Scheduler:
         self.asked: list[tuple[float, str]] = []
 
     async def read(self, path: str) -> Any:
-        """An answer."""
         self.asked.append((now_s(), path))
         number = int(path.partition("continue=")[2] or 1)
         return {"next": 7, "continue": str(number + 1) if number < PAGES else None}

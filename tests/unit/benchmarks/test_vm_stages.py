@@ -1,4 +1,4 @@
-"""What `benchmarks/vm.py` computes: one clock for host and guest, the stages of a growth, and their figures."""
+"""`benchmarks/vm.py` computes one clock for host and guest, the stages of a growth, and their figures."""
 
 from collections.abc import Mapping
 from dataclasses import replace

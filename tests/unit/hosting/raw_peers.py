@@ -1,4 +1,4 @@
-"""What the tests of servers and clients share: a recorded log, a running server, and peers that speak raw bytes."""
+"""The tests of servers and clients share a recorded log, a running server, and peers that speak raw bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,7 +50,6 @@ class Wire:
     writer: asyncio.StreamWriter
 
     async def send(self, content: bytes) -> None:
-        """Send bytes."""
         self.writer.write(content)
         await self.writer.drain()
 
@@ -133,12 +132,10 @@ class Running:
 
 
 async def hello(_: Request) -> Reply:
-    """A handler that always answers."""
     return Reply(200, b'"hello"')
 
 
 async def echo(request: Request) -> Reply:
-    """A handler that answers with the body."""
     return Reply(200, request.body, "application/octet-stream")
 
 

@@ -28,7 +28,7 @@ HERE = {
 
 
 def told(setting: str | None, listening: str, port: int = 10300) -> str:
-    """What others are told on a machine with the interfaces `HERE`."""
+    """The address that others are told on a machine with the interfaces `HERE`."""
     return advertised(setting, listening, lambda: HERE).endpoint(port)
 
 

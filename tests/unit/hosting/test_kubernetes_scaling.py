@@ -1,4 +1,4 @@
-"""Who is scaled and how, by labels, annotations and ScalingPolicies. What is wrong is told, and never raised."""
+"""Labels, annotations and ScalingPolicies decide which pods are scaled, and how. Their faults are told, and never raised."""
 
 import json
 from dataclasses import replace

@@ -42,7 +42,6 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 async def answer(_: Request) -> Reply:
-    """A handler."""
     return Reply(200, b"{}")
 
 
@@ -81,7 +80,6 @@ def document(*routes: Route) -> dict[str, Any]:
 
 
 def operation(path: str, method: str) -> dict[str, Any]:
-    """One operation of `ROUTES`."""
     found: dict[str, Any] = document(*ROUTES)["paths"][path][method]
     return found
 

@@ -153,7 +153,7 @@ async def test_a_huge_body_leaves_the_server_answering() -> None:
 @pytest.mark.parametrize("rest", [b"", b"x" * 50, b"x" * 70_000], ids=("within", "a little", "much"))
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_a_route_that_cuts_reads_as_far_as_its_limit(is_chunked: bool, rest: bytes) -> None:
-    """What is left may still be on its way, so the connection ends with the answer."""
+    """The rest of the body may still be on its way, so the connection ends with the answer."""
     got: list[Request] = []
 
     async def keep(request: Request) -> Reply:

@@ -14,7 +14,7 @@ from hosting.watched_file import FRESH_S, WatchedFile
 
 
 class Written(Settings):
-    """What the file holds."""
+    """The content of the file."""
 
     count: int
 

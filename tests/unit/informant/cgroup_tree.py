@@ -29,7 +29,7 @@ MIB: Final = 2**20
 ROOT: Final = Path(__file__).parents[3]
 CURRENT, INACTIVE = 600 * MIB, 100 * MIB
 READ: Final = ("memory.current", "memory.stat", "memory.events", "memory.pressure", "cpu.pressure")
-"""What is read beside the controls."""
+"""The files that are read beside the controls."""
 
 
 def pressure_text(some_us: int, full_us: int) -> str:
@@ -75,7 +75,7 @@ READING: Final = CgroupReading(
     frozen=False,
     pressure_s=PRESSURE_S,
 )
-"""What is read of `FILES`."""
+"""The reading that `FILES` give."""
 
 
 class Tree:
@@ -108,7 +108,6 @@ class Tree:
         return {file.name: file.read_bytes() for file in sorted(self.path.iterdir())}
 
     def vanish(self) -> None:
-        """The group is removed."""
         shutil.rmtree(self.path)
 
 
@@ -133,8 +132,6 @@ class FakeCgroup:
     refused: list[tuple[Control, str]] = field(default_factory=list)
 
     def read(self) -> CgroupReading:
-        """What the group says now."""
-
         def has(name: str) -> bool:
             return name not in self.lacking
 
@@ -174,7 +171,6 @@ class FakeCgroup:
         return dict(self.lacking)
 
     def vanish(self) -> None:
-        """The group is removed."""
         self.lacking = dict.fromkeys((*READ, *Control), "is not there")
 
 
@@ -182,7 +178,7 @@ class FakeCgroup:
 
 
 def unified() -> Path | None:
-    """Where this machine has cgroup v2."""
+    """The mount point of cgroup v2 on this machine; None without one."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return next((Path(line.split()[1]) for line in lines if line.split()[2] == "cgroup2"), None)
 
@@ -239,7 +235,7 @@ def echo(process: "subprocess.Popen[bytes]", text: bytes | None, within_s: float
 
 
 def descriptors() -> list[str]:
-    """What this process has open, apart from the look itself."""
+    """The files that this process has open, apart from the look itself."""
     gc.collect()  # what nobody closed is not counted once before and once not
     found = []
     for link in Path("/proc/self/fd").iterdir():
@@ -261,7 +257,7 @@ if os.getuid() == 0:
 
 
 def as_nobody(imports: str, code: str, directory: Path) -> str:
-    """What Python code prints that runs in a directory with no privileges: as this user, or as nobody for root."""
+    """The output of Python code that runs in a directory with no privileges: as this user, or as nobody for root."""
     drop = (
         "import os\nif os.getuid() == 0:\n    os.setgroups([])\n    os.setgid(65534)\n    os.setuid(65534)\n"
     )
@@ -311,7 +307,7 @@ class Subject:
         return [control for control in Control if control in self.has]
 
     def limits(self) -> dict[str, Any]:
-        """What the controls say."""
+        """The values of the controls."""
         reading = self.cgroup.read()
         return {field: getattr(reading, field) for field in FIELDS.values()}
 
@@ -385,7 +381,6 @@ async def heard(source: EventSource) -> None:
 
 
 async def is_quiet(source: EventSource) -> bool:
-    """Nothing is told for a moment."""
     try:
         async with asyncio.timeout(QUIET_S):
             await source.changed()

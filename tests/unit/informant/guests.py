@@ -125,8 +125,6 @@ class Network(HttpClient):
 
 @dataclass
 class RunningInformant:
-    """An informant at work, and the agents that it can reach."""
-
     informant: Informant
     network: Network
     machine: Machine
@@ -140,7 +138,7 @@ class RunningInformant:
         return agent
 
     def asked(self) -> list[str]:
-        """Who was asked what, wishes left out."""
+        """The calls that agents got, without wishes."""
         return [each for each in self.log if not each.endswith("/try-upscale")]
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:

@@ -230,7 +230,7 @@ def limits(memory_bytes: int) -> tuple[int, int]:
 
 @dataclass
 class FakeWishes:
-    """What was wished for, and what has come."""
+    """Wishes that keep each wish, and each arrival that they are told of."""
 
     wished: list[MoreResources] = field(default_factory=list)
     arrivals: list[MoreResources] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the machine over sessions and wishes keeps of agents, calls and needs, and what may happen."""
+"""The machine over sessions and wishes keeps these models of agents, calls and needs, and makes these moves."""
 
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -53,8 +53,6 @@ class Agent:
 
 @dataclass(slots=True)
 class Call:
-    """The call under way."""
-
     ask: Ask
     has_arrived: bool = False
     is_refused: bool = False

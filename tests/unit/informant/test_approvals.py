@@ -1,4 +1,4 @@
-"""What was approved: kept over restarts of the informant and not of the guest, whole or not at all."""
+"""The size that was approved is kept over restarts of the informant and not of the guest, whole or not at all."""
 
 import json
 import os

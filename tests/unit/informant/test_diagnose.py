@@ -61,7 +61,7 @@ def settings(path: Path, **content: Any) -> str:
 
 
 def rows(text: str) -> dict[str, dict[str, str]]:
-    """What `--once` printed: by heading, each name and what is told of it."""
+    """The lines that `--once` printed: by heading, each name and its text."""
     found: dict[str, dict[str, str]] = {}
     heading = ""
     for line in text.splitlines():
@@ -262,7 +262,7 @@ def test_a_taken_port_is_a_plain_message_and_nothing_was_changed(
 
 
 def refused(*arguments: str) -> str:
-    """What is said of a call that is wrong: exit code 2, and nothing else of the program."""
+    """The complaint about a call that is wrong: exit code 2, and no traceback."""
     code, text = ended("--port", "0", *arguments)
     assert code == 2, text
     assert "Traceback" not in text

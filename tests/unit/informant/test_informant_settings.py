@@ -254,7 +254,7 @@ STARVED = CgroupReading(pressure_s={"cpu_waiting": 0.0, "memory_waiting": 0.0})
 
 
 def shortage(settings: InformantSettings) -> Shortage:
-    """What is seen of a guest whose CPUs were busy, and all of whose tasks waited, all the time."""
+    """The shortage of a guest whose CPUs were busy, and all of whose tasks waited, all the time."""
     detector, found = ShortageDetector(settings.thresholds()), Shortage()
     for at_s in range(5):
         stalled = {"cpu_waiting": float(at_s), "memory_waiting": float(at_s)}

@@ -1,4 +1,4 @@
-"""What is planned for sizes and limits: limits follow sizes, downscales wait for the kernel, freezes end."""
+"""The plan of sizes and limits: limits follow sizes, downscales wait for the kernel, freezes end."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ from tests.unit.informant.limit_worlds import (
 HIGH, MAX, FREEZE = Control.MEMORY_HIGH, Control.MEMORY_MAX, Control.FREEZE
 REFUSED: Final = OSError(errno.EIO, os.strerror(errno.EIO))
 FULL: Final = 3 * GIB
-"""What a workload uses that is page cache, but for 100 MiB."""
+"""The memory of a workload, all of it page cache but for 100 MiB."""
 
 
 def caching(working_bytes: int = 0) -> FakeCgroup:

@@ -1,4 +1,4 @@
-"""What is written to a group's files, and in which order: nothing hurts on the way."""
+"""The files of a group are written in an order in which nothing hurts on the way."""
 
 from collections.abc import Iterable
 from dataclasses import replace

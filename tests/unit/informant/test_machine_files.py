@@ -1,4 +1,4 @@
-"""What the guest's kernel shows of CPUs and memory blocks, and how a CPU is switched."""
+"""The guest's kernel shows CPUs and memory blocks as files, and a CPU is switched by one."""
 
 import shutil
 from pathlib import Path

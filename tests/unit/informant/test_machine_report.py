@@ -1,4 +1,4 @@
-"""What the guest tells: /proc as it is and as it might be, the page under both prefixes."""
+"""The guest tells of itself: /proc as it is and as it might be, the page under both prefixes."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the limits of a pod hold back: throttling, memory limits that are reached, kills, and limits that do not follow."""
+"""The limits of a pod hold it back: throttling, memory limits that are reached, kills, and limits that do not follow."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def seen(
     coming: int = 0,
     kills: tuple[int | None, ...] = (),
 ) -> Held:
-    """What the last of these readings shows."""
+    """The verdict on the last of these readings."""
     held = Held(PodLimits())
     for at, (at_s, groups) in enumerate(readings):
         killed = kills[at] if kills else 0

@@ -1,4 +1,4 @@
-"""What can be had of a guest, and what is refused: measures that keep the informant alive, and its sources of events.
+"""The guest grants or refuses measures that keep the informant alive, and its sources of events.
 
 No test locks or hastens the process of the tests itself.
 """
@@ -32,7 +32,7 @@ ONLY_LOCKING = "0000000000004000"
 
 @dataclass
 class System:
-    """What the calls of the system were asked, in place of the system."""
+    """Stands for the calls of the system, and keeps their arguments."""
 
     nice: int = 0
     flags: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """What stands for /proc/self."""
+    """Stands for /proc/self."""
     path = tmp_path / "proc"
     path.mkdir()
     (path / "oom_score_adj").write_text("0\n")

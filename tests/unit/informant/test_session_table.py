@@ -24,7 +24,7 @@ CELLS: dict[tuple[Phase, Event], Phase | None] = {
     (Phase.RESUMING, Event.RESUMED): Phase.ACTIVE,
     (Phase.SUSPENDING, Event.SUSPENDED): Phase.WAITING,
 }
-"""What each event makes of a phase; every other event leaves the phase as it is."""
+"""The next phase by phase and event; every other event leaves the phase as it is."""
 
 
 def session(agent_id: UUID, phase: Phase, failures: int = 0) -> Session:

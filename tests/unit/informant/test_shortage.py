@@ -1,4 +1,5 @@
-"""What is short: each reason by itself, the time over which it is measured, and what the guest does not tell."""
+"""The detector names each reason for a shortage by itself, measures it over its time, and leaves out those that the guest
+does not tell."""
 
 from collections.abc import Mapping
 from dataclasses import replace

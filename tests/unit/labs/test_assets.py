@@ -1,4 +1,4 @@
-"""What guests need: found, or got, or named."""
+"""The assets that guests need are found, or got, or named."""
 
 import os
 import shutil

@@ -21,7 +21,7 @@ from protocol.values import Resources
 
 
 def run(*words: str, code: int = 0) -> str:
-    """What `parley vm …` prints; errors and all."""
+    """The output of `parley vm …`, errors and all."""
     done = CliRunner().invoke(main, ["vm", *words])
     assert done.exit_code == code, done.output
     return done.output

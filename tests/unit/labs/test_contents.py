@@ -1,4 +1,4 @@
-"""What goes into the guest's root."""
+"""The guest's root gets these contents."""
 
 import importlib.metadata
 import sys

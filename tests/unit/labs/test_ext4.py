@@ -30,7 +30,7 @@ def tree(folder: Path, names: list[str], time_s: float) -> Path:
 
 
 def shown(image: Path, command: str) -> str:
-    """What debugfs shows of a file system."""
+    """The output of debugfs on a file system."""
     debugfs = assets.program("debugfs")
     assert debugfs is not None
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What the load generator of a guest decides, in virtual time: arrivals, jobs in flight, steps of memory."""
+"""The load generator of a guest decides on arrivals, jobs in flight and steps of memory, here in virtual time."""
 
 import itertools
 
@@ -91,7 +91,7 @@ def test_every_job_that_arrived_is_counted_once_and_the_bound_holds(
 
 
 def held_over_time(ramp: MemoryRamp, seconds: float, stalls: tuple[float, float] = (0, 0)) -> list[int]:
-    """What is held at each tenth of a second by a process that does at once what it is told, unless it is stalled."""
+    """The bytes held at each tenth of a second by a process that does at once as it is told, unless it is stalled."""
     found = []
     for tenth in range(round(seconds * 10) + 1):
         now_s = tenth / 10

@@ -34,7 +34,7 @@ def arguments(spec: MachineSpec, words: GuestWords | None = None, incoming: Path
 
 
 def values(of: Sequence[str], option: str) -> list[str]:
-    """What follows each occurrence of an option."""
+    """The word after each occurrence of an option."""
     return [after for before, after in itertools.pairwise(of) if before == option]
 
 

@@ -1,4 +1,4 @@
-"""What growing apart is said to bring: the amounts of tied units, and growth beside a resource that was used up."""
+"""The summary of growing apart has the amounts of tied units, and growth beside a resource that was used up."""
 
 from collections.abc import Mapping
 from typing import Any

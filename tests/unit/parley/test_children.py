@@ -25,7 +25,7 @@ sys.exit(3)
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
-    """What a person is told; restarts come at once."""
+    """The lines that a person reads; restarts come at once."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(module, "RESTART", Backoff(base_s=0.01, cap_s=0.02, jitter=0))
     return []

@@ -121,7 +121,7 @@ ODD: dict[str, Any] = {
     "vms": [None, {"vm": 7}, {"vm": "shop/odd\x1b[2J"}],
     "notScaled": [3, {"vm": "shop/e", "reasons": 5}],
 }
-"""What no agent writes, and another program may."""
+"""A document that no agent writes, and another program may."""
 
 
 def test_an_odd_document_is_shown_beside_the_others() -> None:
@@ -177,7 +177,7 @@ def test_top_needs_a_terminal() -> None:
 
 
 class Watched:
-    """What a source tells; each loop of it goes on `rounds` times."""
+    """The news that a source tells; each loop of it goes on `rounds` times."""
 
     def __init__(self, rounds: int) -> None:
         self.news: list[tuple[str, News[AgentVms]]] = []

@@ -46,13 +46,13 @@ def write(
 
 
 def options(**given: Any) -> dict[str, Any]:
-    """What click hands over."""
+    """The options that click hands over."""
     return {"kubeconfig": None, "context": None, "parley_namespace": "parley-system"} | given
 
 
 @pytest.fixture(autouse=True)
 def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing of whoever runs the tests counts."""
+    """Nothing of the user who runs the tests counts."""
     home = tmp_path / "home"
     (home / ".kube").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))

@@ -23,7 +23,7 @@ from tests.unit.parley.listing.test_lists import VMS, node, page, reach, vm
 
 
 def completed(asked: FakeReach, *words: str) -> list[str]:
-    """What may come at the last word."""
+    """The words that may come at the last word."""
     group, way = click.Group("parley"), FakeWay(asked)
     for command in (explain_command(way), *commands(way)):
         group.add_command(command)

@@ -1,4 +1,4 @@
-"""What the live views remember: load and permits by time, and events from differences between documents."""
+"""The live views remember load and permits by time, and events from differences between documents."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What may come next after `kubectl parley`, as kubectl asks for it."""
+"""The plugin names the words that may come next after `kubectl parley`, as kubectl asks for them."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What authors of node plugins import: every name of the stub is there, and nothing is loaded before it is used."""
+"""The module that authors of node plugins import has every name of the stub, and loads nothing before it is used."""
 
 import sys
 

@@ -15,7 +15,7 @@ def lines(path: Path, *numbers: int) -> None:
 
 
 def read(tail: Tail) -> list[int]:
-    """What is new."""
+    """The numbers of the new lines."""
     return [line["n"] for line in tail.lines()]
 
 

@@ -1,4 +1,4 @@
-"""What the live view of the demo remembers, and where its bar comes from."""
+"""The live view of the demo remembers events, and takes its bar from the scheduler or from permits."""
 
 import json
 

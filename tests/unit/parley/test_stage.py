@@ -1,4 +1,4 @@
-"""What the demo says of its stage."""
+"""The demo describes its stage."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the help of each program, and of each of its groups, says of their commands."""
+"""The help of each program, and of each of its groups, has whole summaries of their commands."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the demo and `parley status` tell of VMs in lines, and the summary."""
+"""The demo and `parley status` tell of VMs in lines, and the summary."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the tests of alerts, board and page need: found, or got, or named. Debian's tools are scripts here."""
+"""The assets that the tests of alerts, board and page need are found, or got, or named. Debian's tools are scripts here."""
 
 import os
 import shutil

@@ -72,7 +72,7 @@ class Played:
 
 
 class Seen:
-    """What a person sees and does."""
+    """The screen and the keys, as a person has them."""
 
     def __init__(self, app: TopApp, pilot: Pilot[None]) -> None:
         self.app = app

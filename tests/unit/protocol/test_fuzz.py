@@ -27,7 +27,7 @@ json_values = st.recursive(
 
 
 def _value_or_refusal(read: Callable[[], T]) -> T | None:
-    """What `read` gives, or None for a proper refusal; any other exception fails the test."""
+    """The result of `read`, or None for a proper refusal; any other exception fails the test."""
     refusal = None
     try:
         return read()

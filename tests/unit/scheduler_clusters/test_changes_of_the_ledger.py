@@ -1,4 +1,4 @@
-"""What the ledger tells pods that no node took: room that became free, and reservations that came, changed or went."""
+"""The ledger tells pods that no node took of room that became free, and of reservations that came, changed or went."""
 
 from collections.abc import Callable
 from typing import Any

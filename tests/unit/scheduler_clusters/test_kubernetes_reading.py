@@ -1,4 +1,4 @@
-"""What a pod is to the ledger: a VM, or another pod and how much that holds."""
+"""The ledger takes a pod as a VM, or as another pod that holds some amount."""
 
 from dataclasses import replace
 from typing import Any

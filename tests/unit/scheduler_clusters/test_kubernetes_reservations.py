@@ -62,7 +62,7 @@ def test_a_reservation_is_read_as_its_spec_says() -> None:
 def test_a_reservation_ends_when_its_time_is_over_and_stays_ended(
     ttl: int | None, phase: str, later_s: int, has_ended: bool
 ) -> None:
-    """What was written to its status is known after a restart."""
+    """The phase that was written to its status is known after a restart."""
     manifest = reservation(**({"ttlSeconds": ttl} if ttl is not None else {})) | {"status": {"phase": phase}}
     assert reservation_of(manifest, BEGIN + timedelta(seconds=later_s)).has_ended is has_ended
 
@@ -94,7 +94,6 @@ class World:
         return status["phase"], ready["reason"]
 
     def put(self, **spec: Any) -> None:
-        """Change the spec."""
         manifest = self.server.get(RESERVATIONS, "", "r")
         metadata = {"name": "r"}
         self.server.put(RESERVATIONS, manifest | {"metadata": metadata, "spec": {**manifest["spec"], **spec}})

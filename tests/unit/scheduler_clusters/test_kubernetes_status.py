@@ -100,7 +100,7 @@ async def test_status_is_written_where_it_differs_and_not_too_often() -> None:
 
 
 class Views:
-    """What the pools of a core show."""
+    """The views of the pools of a core."""
 
     def __init__(self) -> None:
         self.has_plugins = False

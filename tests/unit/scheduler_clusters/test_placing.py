@@ -1,4 +1,4 @@
-"""What plugins are shown of a cluster of Kubernetes: pods as values, and snapshots that are brought up to date node by node."""
+"""Plugins see a cluster of Kubernetes as values: pods, and snapshots that are brought up to date node by node."""
 
 from collections.abc import Awaitable, Callable
 

@@ -257,13 +257,12 @@ class World:
         pool: str | None = None,
         reservation: str | None = None,
     ) -> events.Output:
-        """What becomes of a placement that somebody assumes."""
+        """The answer to a placement that somebody assumes."""
         asked = events.PlacementAssumed(1, holder, name, node, amount, until, at, pool, reservation)
         (output,) = self.apply(asked)
         return output
 
     def configure(self, rules: Rules) -> None:
-        """The operator changes the rules."""
         assert self.apply(events.Configured(rules)) == ()
 
     def ticked(self, at: float) -> tuple[events.Output, ...]:
@@ -301,7 +300,7 @@ class World:
         return {floor.cause for floor in self.state(name).floors}
 
     def node_reserved(self, name: str = "n1") -> Resources:
-        """What all rows keep of a node."""
+        """The amount of a node that all rows keep."""
         return self.account(name).reserved
 
     def account(self, name: str = "n1") -> NodeAccount:
@@ -310,7 +309,6 @@ class World:
         return account
 
     def over(self, name: str = "n1") -> set[OverCause]:
-        """Why a node is over-full."""
         return set(self.account(name).over)
 
 
@@ -348,7 +346,6 @@ def world_with_vm(
     is_new: bool = True,
     most: Resources | None = None,
 ) -> World:
-    """A world with one VM, `vm`."""
     world = World(reservable, config=config)
     world.vm("vm", use, is_new=is_new, most=most)
     return world

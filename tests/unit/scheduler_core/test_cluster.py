@@ -1,4 +1,4 @@
-"""What the cluster shows: rows come, follow, fall and go, and what comes back is known again."""
+"""The core follows the cluster: rows come, follow, fall and go, and one that comes back is known again."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -129,7 +129,7 @@ def test_the_hand_over_is_ended_by_the_clock_only() -> None:
 
 
 def test_a_hand_over_gives_no_growth_beyond_the_room() -> None:
-    """What is reserved for the old life may be used by the new one, and nothing more."""
+    """The new life may use the amount that is reserved for the old one, and nothing more."""
     world = superseded_world()
     world.other_pod("filler", cu(4))
     assert world.permit(world.request("vm", cu(8), agent=NEXT_AGENT, started=2000), at=11.0) == cu(6)

@@ -1,4 +1,4 @@
-"""What tells a reader of a node that something there is other than it was, and a queue that room became free."""
+"""Generations tell a reader of a node that something there has changed, and a queue that room became free."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What agents may still hold when a scheduler starts: permits of an earlier process outlive it for a hand-over."""
+"""Agents may still hold permits of an earlier process when a scheduler starts: these outlive it for a hand-over."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -107,7 +107,7 @@ def test_a_row_that_is_settled_later_keeps_nothing_more() -> None:
 
 
 def test_a_life_that_this_process_heard_needs_no_such_floor() -> None:
-    """What the one before it had is known, and has a floor of its own."""
+    """The permit of the earlier life is known, and has a floor of its own."""
     world = settled(started(), proves=True)
     later = world.request("vm", cu(2), claim=cu(2), agent=UUID(int=21), started=105_000, names=None)
     world.permit(later, at=106.0)

@@ -35,7 +35,7 @@ def in_room(
     unit: Resources = UNIT,
     bound: Resources = WIDE,
 ) -> limits.Grant:
-    """What is granted when the other rows leave `room`."""
+    """The grant when the other rows leave `room`."""
     way = limits.growth(current, request, ComputeUnit(unit), bound)
     return limits.grant(way, way.headroom(room))
 

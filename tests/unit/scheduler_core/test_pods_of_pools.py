@@ -12,7 +12,7 @@ SPEC = PodSpec(pod("x"), "uid-x", "n1", UNIT, pool="blue")
 
 
 def units(world: World) -> int:
-    """What the pool `blue` holds."""
+    """The units that the pool `blue` holds."""
     account = world.core.ledger.pool("blue")
     assert account is not None
     return account.units

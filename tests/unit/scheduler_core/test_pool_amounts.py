@@ -38,7 +38,7 @@ def asks(world: World, name: str, want: Resources, ticket: int, *, apart: bool =
 
 
 def gets(world: World, ticket: int, total: int | None, **most: int) -> events.Decided:
-    """What becomes of a request that waits, where the pool may hold `total` units, `cpu` milli-CPU and `memory` bytes."""
+    """The decision on a request that waits, if the pool may hold `total` units, `cpu` milli-CPU and `memory` bytes."""
     limits = tuple(AmountLimit(resource, each, FULL) for resource, each in most.items())
     (answer,) = world.pool_says(ticket, PoolVerdict(total, FULL, amounts=limits))
     assert isinstance(answer, events.Decided), answer

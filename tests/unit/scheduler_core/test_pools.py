@@ -55,7 +55,7 @@ def waits(world: World, name: str, want: Resources, ticket: int) -> events.Admis
 
 
 def gets(world: World, ticket: int, total: int | None, generation: int | None = None) -> events.Decided:
-    """What becomes of a request that waits once its verdict is there."""
+    """The decision on a request that waits, once its verdict is there."""
     (answer,) = world.pool_says(ticket, events.PoolVerdict(total, generation=generation))
     assert isinstance(answer, events.Decided), answer
     return answer
@@ -429,7 +429,7 @@ def by_default(world: World, *defaults: DefaultPool) -> None:
 
 
 def pool_of(world: World, name: str) -> str | None:
-    """Where a VM is counted."""
+    """The pool in which a VM is counted."""
     record = world.record(name)
     assert record.spec.pool == record.row.pool
     return record.spec.pool

@@ -1,4 +1,4 @@
-"""What a watch shows is enough for a caller without the extension, where no permit by it can be below what the VM uses."""
+"""A watch is enough for a caller without the extension if no permit by it can be below the VM's use."""
 
 import pytest
 

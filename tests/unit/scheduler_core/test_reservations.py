@@ -21,7 +21,7 @@ VM = Holder(Kind.VM, "uid-new")
 
 
 def kept(world: World) -> Resources | None:
-    """What the reservation's row keeps; None where it has none."""
+    """The amount that the reservation's row keeps; None without a row."""
     row = world.core.ledger.row(ROW)
     return row.reserved if row is not None else None
 

@@ -1,4 +1,4 @@
-"""What the operator configures holds for every node and VM from then on, and for nothing that is granted already."""
+"""The operator's rules hold for every node and VM from then on, and for nothing that is granted already."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What a scheduler on Kubernetes does before it leads, against a fake API server, on a real socket."""
+"""A scheduler on Kubernetes takes requests and reads its ConfigMap before it leads: against a fake API server, on a real
+socket."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What is read before a core decides anything."""
+"""The daemon reads its configuration before a core decides anything."""
 
 import asyncio
 import json
@@ -34,7 +34,6 @@ class Described:
         self._unread: bytes | None = text
 
     async def refresh(self) -> Configuration | None:
-        """The port."""
         text, self._unread = self._unread, None
         return read_configuration(self.path, text, model_of(migrator_present=False)) if text else None
 

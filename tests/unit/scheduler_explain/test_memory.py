@@ -26,7 +26,7 @@ from tests.unit.scheduler_explain.decisions import denial, permit, pod, refusal,
 
 
 def told(found: DecisionMemory, name: str = "a") -> list[DecisionShown]:
-    """What is remembered of a pod, the oldest first; times are written as numbers."""
+    """The decisions on a pod that are remembered, the oldest first; times are written as numbers."""
     trail = found.trail(pod(name))
     return [records.recall(each, str) for each in trail.ring] if trail is not None else []
 

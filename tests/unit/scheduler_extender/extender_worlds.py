@@ -103,7 +103,6 @@ class ApiServer:
     async def bind(
         self, pod: PodName, uid: str, node: str, annotations: Mapping[str, str]
     ) -> NotBound | None:
-        """The port."""
         self.sent.append((pod.name, node))
         return await self.when_bound(pod, node)
 
@@ -156,7 +155,7 @@ class World:
         self.asked_of: list[str] = []
         """The profiles that were used."""
         self.leader: str | None = None
-        """Who leads instead of us."""
+        """The process that leads instead of us."""
         log, self.lines = recorded()
         self.shared = SharedHooks(ExtenderPorts(self, NoBirths(), now_s, binder=self.api), log)
         self.profiles = {name: self._framework(name, self.shared) for name in ("default-scheduler", "spread")}
@@ -175,7 +174,7 @@ class World:
     # ------------------------------------------------------------ calls
 
     async def call(self, verb: str, body: Any) -> Reply:
-        """What a verb answers to a body: bytes, or what becomes JSON."""
+        """A verb's answer to a body: bytes, or a value that becomes JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         (route,) = [each for each in self.service.routes() if each.path == f"{PREFIX}/{verb}"]
         answer = await route.handler(Request("POST", route.path, content))
@@ -234,7 +233,7 @@ class World:
         self.core.apply(events.PodSeen(PodSpec(info.pod, info.uid, node, info.amount)))
 
     def node_of(self, name: str) -> str | None:
-        """Where the ledger keeps room for a pod."""
+        """The node on which the ledger keeps room for a pod."""
         for account in self.core.ledger.nodes():
             if any(row.holder.uid == f"uid-{name}" for row in account.rows.values()):
                 return account.capacity.name

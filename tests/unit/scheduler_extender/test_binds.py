@@ -160,7 +160,7 @@ async def test_a_pod_is_bound_as_the_cluster_shows_it(prepare: Prepared, error: 
 
 @virtually
 async def test_a_pod_that_was_shown_for_filter_is_not_read_again() -> None:
-    """What has become of it since, the API server says when it is to be bound; the pod is on one node for good then."""
+    """The API server tells of later changes when the pod is to be bound; the pod is on one node for good then."""
     world = World()
     shown, other = world.create("p"), world.create("q")
     for each in (shown, other):

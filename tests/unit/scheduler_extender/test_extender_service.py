@@ -100,7 +100,7 @@ async def test_filter_names_every_node(
 
 @virtually
 async def test_filter_goes_by_the_ledger() -> None:
-    """What runs, and what is on its way, takes room. A pod that is as large as no node will never fit."""
+    """Pods that run, and pods that are on their way, take room. A pod that is as large as no node will never fit."""
     world = World()
     world.place("running", "a", 3.5)
     assert await world.bind(world.create("on its way", 4), "b") == ""

@@ -1,4 +1,5 @@
-"""Who may call the extender: this machine, and whoever shows a certificate of the authority that was named; nobody else, and no web page."""
+"""The extender answers this machine, and callers with a certificate of the authority that was named; nobody else, and no
+web page."""
 
 import json
 from collections.abc import AsyncIterator

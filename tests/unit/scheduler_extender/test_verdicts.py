@@ -1,4 +1,4 @@
-"""What kube-scheduler is told of nodes that are dropped."""
+"""kube-scheduler gets brief reasons for the nodes that are dropped."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Where ours differs from the recordings of version 1.35, and why. Each entry makes of what was recorded what ours does."""
+"""The deviations of ours from the recordings of version 1.35, each with its reason. Each entry turns the recording into
+our behaviour."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Where ours differs from the recordings of the early package: what ours does, in the words of the recording, and why."""
+"""The deviations of ours from the recordings of the early package: our behaviour, in the words of the recording, and the
+reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True)
 class Deviation:
-    """What ours does in one case, as a recording's `expect` would say it, and why."""
+    """Our behaviour in one case, as a recording's `expect` would say it, and the reason."""
 
     why: str
     ours: Mapping[str, Any]

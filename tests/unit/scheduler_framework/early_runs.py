@@ -219,7 +219,7 @@ class Waits:
         self._now_ns = 0
 
     async def results(self, steps: Sequence[Script]) -> list[Any]:
-        """What each step gave. Whoever still waits at the end is cancelled, and leaves nothing behind."""
+        """The result of each step. Pods that still wait at the end are cancelled, and leave nothing behind."""
         found = []
         try:
             for step in steps:

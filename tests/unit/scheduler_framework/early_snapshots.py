@@ -18,7 +18,7 @@ Outcome = dict[str, Any]
 
 
 class Nodes:
-    """What is known of nodes; `refresh` shows it to a framework, as the beginning of a cycle does."""
+    """The nodes as they are known; `refresh` shows them to a framework, as the beginning of a cycle does."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeInfo] = {}
@@ -46,7 +46,7 @@ def shown(snapshot: NodeSnapshot) -> list[str]:
 
 
 def clear(snapshot: Any) -> None:
-    """What a caller that changes the map would do."""
+    """A caller tries to change the map, in vain."""
     try:
         snapshot.clear()
     except AttributeError:

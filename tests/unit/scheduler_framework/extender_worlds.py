@@ -56,7 +56,7 @@ DEFAULTS: Mapping[str, Any] = {
     "next_pod": None,
     "endpoints": (),
 }
-"""What each method answers where a test does not say otherwise."""
+"""The answer of each method, unless a test says otherwise."""
 NATIVE: Mapping[str, ExtensionPoint] = {
     "pre_enqueue": ExtensionPoint.PRE_ENQUEUE,
     "pre_filter": ExtensionPoint.PRE_FILTER,

@@ -19,7 +19,7 @@ NO_ROOM = Reason(ReasonCode.NODE_HEADROOM, "the other holders leave 0 CPU of the
 
 @dataclass(frozen=True)
 class Assumed:
-    """What the ledger was asked to keep."""
+    """An amount that the ledger was asked to keep."""
 
     name: str
     node: str
@@ -100,7 +100,7 @@ class NominatorAsTold:
 
 @dataclass
 class HandleAsTold:
-    """What plugins ask of their handle."""
+    """A handle with the ports that plugins ask for."""
 
     placements: LedgerAsTold = field(default_factory=LedgerAsTold)
     placement_admission: PoolsAsTold = field(default_factory=PoolsAsTold)

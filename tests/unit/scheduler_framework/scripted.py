@@ -49,7 +49,7 @@ def told(status: Status | None) -> Script | None:
 
 @dataclass
 class Seen:
-    """What plugins were asked: the calls in their order, what they read, and with which arguments they were called."""
+    """The record of plugins: the calls in their order, the reads, and the arguments of the calls."""
 
     calls: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What plugins keep in a cycle, and the lock over it: who waits for whom, misuse, cancellation."""
+"""The state that plugins keep in a cycle, and the lock over it: who waits for whom, misuse, cancellation."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

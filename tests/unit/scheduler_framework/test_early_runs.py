@@ -1,4 +1,4 @@
-"""What no recorded case tells of the seed's own calls: plugins of a later time, newer codes, races, cancellation."""
+"""The seed's own calls, beyond the recorded cases: plugins of a later time, newer codes, races, cancellation."""
 
 import asyncio
 from collections.abc import Callable

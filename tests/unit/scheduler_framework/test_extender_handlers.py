@@ -1,4 +1,5 @@
-"""What the frameworks of a scheduler share: handlers of failures and of forgotten pods, whose turn it is, the scheduler itself."""
+"""The frameworks of a scheduler share handlers of failures and of forgotten pods, the choice of the next pod, and the
+scheduler itself."""
 
 from collections.abc import Callable
 from typing import Any

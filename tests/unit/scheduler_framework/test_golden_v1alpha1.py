@@ -38,7 +38,7 @@ FREE_TEXTS: Final = {"panic", "panic_one_of"}
 
 
 def differences(kind: str, seen: dict[str, Any], expected: Script) -> dict[str, tuple[object, object]]:
-    """What was seen and what was expected, where they differ in what must be equal (`golden/framework.md`)."""
+    """The values seen and expected, for keys that must be equal and are not (`golden/framework.md`)."""
     found = {}
     for key, wanted in expected.items():
         value = seen.get(key.removesuffix("_one_of"))

@@ -1,4 +1,4 @@
-"""Where a VM can go that is to leave its node: the plugins that place pods say so."""
+"""The plugins that place pods name the nodes to which a VM can go that is to leave its own."""
 
 import asyncio
 from collections.abc import Sequence

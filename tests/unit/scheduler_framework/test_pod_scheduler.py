@@ -56,7 +56,7 @@ class SchedulerWorld(ExtenderWorld):
         self.nodes = NodeSnapshot({name: NodeInfo(name) for name in nodes}, 1)
         self.unreadable = ""
         self.told: list[str] = []
-        """What was reported of pods."""
+        """The reports on pods."""
         frameworks = Frameworks({"test": self.extender}, self.shared)
         self.scheduler = PodScheduler(frameworks, self, self, clock=now_s, rng=random.Random(1))
 

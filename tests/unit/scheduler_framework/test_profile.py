@@ -44,7 +44,7 @@ def enabled(*names: str | tuple[str, int], disabled: tuple[str, ...] = ()) -> Pl
 
 
 WORKING: Final = enabled("sort", "bind")
-"""What every profile needs."""
+"""The plugins that every profile needs."""
 
 
 def profile(

@@ -75,7 +75,6 @@ class World:
         return lambda _, __: each.made([])
 
     def node(self, name: str) -> NodeInfo:
-        """A node as a snapshot shows it."""
         account = self.core.core.ledger.node(name)
         assert account is not None
         rows = {row.holder: RowInfo(row.holder, row.name, row.reserved) for row in account.rows.values()}
@@ -85,7 +84,7 @@ class World:
         return [self.node(account.capacity.name) for account in self.core.core.ledger.nodes()]
 
     async def filtered(self, each: PodInfo, context: CycleState | None = None) -> dict[str, tuple[str, str]]:
-        """What the filters say of each node that they reject: the code, and the first words."""
+        """The rejections of the filters by node: the code, and the first words."""
         context = context if context is not None else CycleState()
         nodes = self.nodes()
         self.extender.set_snapshot(NodeSnapshot({node.name: node for node in nodes}))
@@ -112,7 +111,7 @@ def _brief(status: Status) -> tuple[str, str]:
 
 
 async def test_the_room_of_a_reservation_is_for_pods_that_match_it() -> None:
-    """What they take of it is no longer kept for others, and the node is never over-full."""
+    """The room that they take of it is no longer kept for others, and the node is never over-full."""
     world = World()
     world.core.other_pod("other", cu(2))
     world.core.reserve(cu(2), owners=DB)

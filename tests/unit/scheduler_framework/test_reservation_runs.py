@@ -228,7 +228,7 @@ def test_which_pods_may_use_a_reservation(
 def test_the_room_of_a_reservation_is_given_back_on_trial(
     reserved: Resources, allocated: Resources, free: Resources
 ) -> None:
-    """What pods can still take, and never more than its row keeps."""
+    """The room is the part that pods can still take, and never more than its row keeps."""
     reservation = Reservation("u", "r", "a", cu(4), allocated)
     row = RowInfo(Holder(Kind.RESERVATION, "u"), "r", reserved)
     full = node("a", cu(8), [row])

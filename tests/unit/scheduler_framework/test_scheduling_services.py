@@ -1,4 +1,4 @@
-"""What the scheduling plugins show over HTTP, and the switches of the debug output."""
+"""The scheduling plugins show pages over HTTP, and the debug output has switches."""
 
 import json
 from typing import Any
@@ -22,8 +22,6 @@ RESERVATION = Reservation("uid-r", "r", "a", cu(2))
 
 
 class Client:
-    """Asks the routes of a world."""
-
     def __init__(self, world: ExtenderWorld) -> None:
         self.routes = world.shared.routes(lambda: {"a": NODE})
 

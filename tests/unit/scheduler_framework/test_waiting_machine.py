@@ -22,14 +22,14 @@ WAITS_S = st.dictionaries(
     st.sampled_from("abc"), st.sampled_from([-1.0, 0.0, 1.0, 2.0, 5.0, 2000.0]), min_size=1
 )
 PLUGINS = st.none() | st.sampled_from("abcz")
-"""Who allows: everybody, a plugin, or a stranger."""
+"""The one that allows: everybody, a plugin, or a stranger."""
 NUMBERS = st.integers(0, 20)
 """Which of the pods so far."""
 
 
 @dataclass(eq=False)
 class Waiter:
-    """What the model knows of a pod. `outcomes` are those that are possible: several where times are over together."""
+    """The model of a pod. `outcomes` are those that are possible: several if times are over together."""
 
     uid: str
     entry: WaitingEntry

@@ -1,4 +1,4 @@
-"""What the routes of the live page answer, and what its policy lets a browser do."""
+"""The routes of the live page answer its files, and its policy restricts the browser."""
 
 import gzip
 import importlib.resources

@@ -45,7 +45,6 @@ class FakePools:
     def call_admission(
         self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Callable[[PoolVerdict], object]
     ) -> None:
-        """The port."""
         self.asked.append(needed)
         if self.at_once is not None:
             answer(self.at_once)
@@ -70,12 +69,10 @@ class FakePools:
         """The port."""
 
     def cancel(self, ticket: int) -> None:
-        """The port."""
         if ticket in self.tasks:
             self.tasks[ticket].cancel()
 
     async def close(self) -> None:
-        """The port."""
         tasks = list(self.tasks.values())
         for task in tasks:
             task.cancel()
@@ -121,7 +118,6 @@ class FakeCluster:
         self.before = fail
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """The port."""
         self.reads += 1
         if self.before is not None:
             await self.before()
@@ -129,7 +125,6 @@ class FakeCluster:
         return changes
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
-        """The port."""
         del pods
         return await self.refresh()
 
@@ -151,7 +146,6 @@ class Guard:
         self.seen: list[int] = []
 
     def check(self, seen_epoch: int) -> None:
-        """The port."""
         self.seen.append(seen_epoch)
         if not self.leads:
             raise NotLeadingError(LEADER)
@@ -185,11 +179,9 @@ class ServiceWorld:
 
     @property
     def answers(self) -> Counter[tuple[str, str]]:
-        """How requests were answered."""
         return self.service.stats.answers
 
     def record(self, name: str = "a") -> VmRecord:
-        """What the core knows of a VM."""
         found = self.core.vms.find(PodName(name, "d"))
         assert found is not None
         return found

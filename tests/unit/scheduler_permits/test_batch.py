@@ -49,7 +49,7 @@ async def refused(world: ServiceWorld, body: bytes) -> dict[str, Any]:
 
 
 def cpus(answers: Given) -> list[int | str]:
-    """What was permitted, or the code of the error."""
+    """The CPUs of each permit, or the code of the error."""
     return [
         int(body["raw"]["permit"]["cpu"]) if status == 200 else str(body["code"]) for status, body in answers
     ]
@@ -406,7 +406,6 @@ class Recorder:
     def request(
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
-        """The port."""
         del arrived
         self.bodies.append(body)
         self.outputs.append(outputs)

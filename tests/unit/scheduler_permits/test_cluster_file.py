@@ -53,7 +53,7 @@ class Cluster:
         os.utime(self.path, ns=(self._writes, self._writes))
 
     async def refresh(self, text: str | None = None) -> list[Any]:
-        """What changed, when all of it was read now."""
+        """The changes, when all of it was read now."""
         if text is not None:
             self.write(text)
         *changes, read = await self.file.refresh()

@@ -415,7 +415,7 @@ UNREACHABLE: dict[str, tuple[Break, str]] = {
 async def test_a_file_that_cannot_be_read_is_unreachable_and_may_come_back(
     written: Written, is_bad: bool, broken: Break, told: str
 ) -> None:
-    """What it was before stays in force: its rules, or its faults."""
+    """The earlier content stays in force: its rules, or its faults."""
     text = "more: 1" if is_bad else WHOLE
     for _ in range(2):
         with pytest.raises(SettingsError) if is_bad else contextlib.nullcontext():

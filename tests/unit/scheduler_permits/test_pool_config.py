@@ -1,4 +1,4 @@
-"""What the configuration says of plugins, and the cluster file of pools and labels."""
+"""The configuration describes plugins, and the cluster file pools and labels."""
 
 from pathlib import Path
 

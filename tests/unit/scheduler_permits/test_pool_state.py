@@ -191,7 +191,7 @@ async def test_a_kill_in_the_middle_of_writing_leaves_the_old_file(state: PoolSt
 
 
 async def test_two_writes_at_once_do_not_spoil_the_file(state: PoolStateFile) -> None:
-    """Whoever waits for a write may go away; the next write must not get into its file."""
+    """A caller that waits for a write may go away; the next write must not get into its file."""
     real, reached, go_on = os.fsync, threading.Event(), threading.Event()
 
     def slow(descriptor: int) -> None:

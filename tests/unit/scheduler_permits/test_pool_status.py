@@ -1,4 +1,4 @@
-"""What `/v1/pools` says of pools that are frozen, claim something, or hold more than they may."""
+"""`/v1/pools` shows pools that are frozen, claim something, or hold more than they may."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What people and tools see: `/v1/nodes/{node}`, `/v1/audit`, and every family of the metrics page."""
+"""People and tools see `/v1/nodes/{node}`, `/v1/audit`, and every family of the metrics page."""
 
 import asyncio
 import itertools

@@ -37,7 +37,7 @@ SAID = {
 async def test_growth_waits_for_the_pool_and_gets_what_it_allows(
     verdict: PoolVerdict, cpus: int, reasons: list[str], is_awaited: bool
 ) -> None:
-    """Where the caller has gone, what was decided is found again by its number."""
+    """The decision is found again by its number if the caller has gone."""
     world = ServiceWorld("a")
     task = await world.begin(ask("a", 4))
     assert not task.done()

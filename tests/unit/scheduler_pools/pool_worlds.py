@@ -24,7 +24,7 @@ from tests.support.virtual_time import now_s, turns
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, permit, seen
 
 Says: TypeAlias = Callable[[Context, Pool], Any]
-"""What a plugin says to a probe: an admission, an error to raise is raised by it, or something to await."""
+"""A plugin's word on a probe: an admission, an error to raise is raised by it, or something to await."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Doorman(BasePlugin):
 
     @property
     def replicas(self) -> list[int]:
-        """What it was asked about."""
+        """The number of replicas in each question."""
         return [question.replicas for question in self.heard]
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> Any:
@@ -110,7 +110,6 @@ def raises(error: BaseException) -> Says:
 
 
 def hangs(ctx: Context, pool: Pool) -> Any:
-    """Never answer."""
     return asyncio.sleep(10_000)
 
 
@@ -135,7 +134,7 @@ class MemoryStore:
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """What is kept now."""
+        """The pools that are kept now."""
         return {entry.pool.name: entry.pool for entry in self.saved[-1]} if self.saved else {}
 
     async def save(self, entries: tuple[PoolRecord, ...]) -> None:

@@ -1,5 +1,5 @@
-"""What changes while a pool is asked: who asks, its members, its description, the chain. Every verdict counts for what it
-was said of, and nobody waits for what is of no use any more."""
+"""A pool may change while it is asked: the VMs that ask, its members, its description, the chain. Every verdict counts
+for the state it was given on, and nobody waits for a verdict that is of no use any more."""
 
 import asyncio
 

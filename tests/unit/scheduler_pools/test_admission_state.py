@@ -1,4 +1,4 @@
-"""What is remembered of a pool: how long it holds, and which VMs it keeps out."""
+"""The state of a pool that is remembered: how long it holds, and which VMs it keeps out."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,5 +1,5 @@
-"""What is asked for growth that waits together, what every outcome of a search leaves behind, and what those who asked are
-told."""
+"""Growth that waits together is asked for together; every outcome of a search leaves its state behind, and all who asked
+are told."""
 
 from typing import Any
 

@@ -82,16 +82,14 @@ class BirthWorld(PoolWorld):
         return world
 
     async def admit(self, amount: Resources = UNIT, pool: str = "bank") -> Reason | None:
-        """What the pool says to a pod of that amount."""
+        """The pool's answer to a pod of that amount."""
         return await self.placement_admission.admit(POD, pool, amount, now_s() + DEADLINE_S)
 
     def assume(self, units: int = 1, holder: Holder = NEW) -> Reason | None:
-        """Keep room for the pod."""
         return self.placements.assume(holder, "d/new", "n1", cu(units), until_s=now_s() + 60, pool="bank")
 
 
 def never(pod: dict[str, Any], pool: Pool) -> Any:
-    """Never answer."""
     return asyncio.sleep(10_000)
 
 

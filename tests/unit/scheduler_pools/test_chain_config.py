@@ -47,7 +47,7 @@ def refuses(error: Exception) -> Factory:
 
 
 def registry(**factories: Factory) -> PluginRegistry:
-    """What a chain may be built from."""
+    """The plugins of which a chain may be built."""
     found = PluginRegistry()
     for name, factory in factories.items():
         found.register(name, factory)
@@ -192,7 +192,7 @@ class Lively(Doorman):
 
 
 class Process:
-    """A pool service whose registry have `a`, `b` and a `sick` one."""
+    """A pool service whose registry has `a`, `b` and a `sick` one."""
 
     def __init__(self) -> None:
         self.life: list[str] = []

@@ -1,4 +1,4 @@
-"""What a refusal says, and which kind it is read as, whatever an author puts into it."""
+"""A refusal has its text, and is read as one kind, whatever an author puts into it."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What `http-admission` asks, and what each answer means. No I/O."""
+"""The questions of `http-admission`, and the meaning of each answer. No I/O."""
 
 import json
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ NOW_S = 1_700_000_000.0
 def read(
     status: int, body: object = None, requests: tuple[VmRequest, ...] = ASKING, **headers: str
 ) -> Said | Failed:
-    """What an answer with such a body means; bytes travel as they are."""
+    """The meaning of an answer with such a body; bytes travel as they are."""
     content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return understood(Answered(status, content, named), requests, NOW_S)
@@ -320,7 +320,6 @@ def test_without_an_answer_the_cause_is_for_logs(
 
 
 def http_date(seconds: float) -> str:
-    """A date as headers hold it."""
     return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
 
 

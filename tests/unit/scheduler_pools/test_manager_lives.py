@@ -167,7 +167,7 @@ class Slow(Talker):
 
 @pytest.fixture(autouse=True)
 async def nothing_is_complained_of() -> AsyncIterator[None]:
-    """What the loop would log, such as exceptions that nobody looked at, fails the test."""
+    """A complaint that the loop would log, such as an exception that nobody looked at, fails the test."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     yield

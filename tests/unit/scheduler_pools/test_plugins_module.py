@@ -1,4 +1,4 @@
-"""What authors of pool plugins import: every name of the seed."""
+"""The module that authors of pool plugins import has every name of the seed."""
 
 import enum
 import inspect

@@ -1,4 +1,4 @@
-"""What plugins hear of the end of a search: each question has one, whatever became of it."""
+"""Plugins hear of the end of a search: each question has one, whatever became of it."""
 
 from dataclasses import dataclass, field
 
@@ -11,8 +11,6 @@ from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises
 
 @dataclass(eq=False)
 class Listener(Doorman):
-    """A doorman that wants to know."""
-
     most: int = 10**6
     delay_s: float = 0.0
     ends: list[ProbeEnd] = field(default_factory=list)

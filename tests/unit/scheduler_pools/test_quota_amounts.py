@@ -183,7 +183,7 @@ class Quotas(PoolWorld):
         return self.record(name).row.state.current
 
     async def wants(self, name: str, want: Resources, *, tied: bool = False) -> tuple[Resources, list[str]]:
-        """What a VM gets, and the codes of its reasons with their resources."""
+        """The size that a VM gets, and the codes of its reasons with their resources."""
         raw = {
             "resources": want.written(),
             "lastPermit": self.has(name).min(want).written(),

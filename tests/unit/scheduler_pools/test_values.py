@@ -1,4 +1,4 @@
-"""What chains say together, and that nobody can change what a hook is handed."""
+"""The members of a chain say one thing together, and nobody can change the values that a hook is handed."""
 
 import itertools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the soak of real guests decides: which load when, what is drift or overuse, what is a leak, which log lines are faults."""
+"""The soak of real guests decides which load comes when, and what counts as drift, overuse, a leak, or a fault in the log."""
 
 import itertools
 import json

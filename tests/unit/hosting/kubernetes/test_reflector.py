@@ -36,7 +36,7 @@ class Watched:
         return " ".join(sorted(name for _, name in self.reflector.objects()))
 
     def asked(self) -> list[str]:
-        """What was asked so far: lists and watches. Forgotten afterwards."""
+        """The lists and watches so far; they are forgotten afterwards."""
         found = ["watch" if watches(call) else "list" for call in self.server.calls]
         self.server.calls.clear()
         return found

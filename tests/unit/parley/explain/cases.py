@@ -1,4 +1,4 @@
-"""What both programs tell in each case that has a golden answer (`golden/NAME.txt`).
+"""Both programs tell of the VM in each case that has a golden answer (`golden/NAME.txt`).
 
 `python -m tests.unit.parley.explain.cases` writes the answers anew; look at the difference before it is kept.
 """
@@ -45,7 +45,7 @@ def amount(cpus: float, gib: float | None = None) -> AmountShown:
 
 
 def document(has: float = 2, wants: float = 2, **other: Any) -> dict[str, Any]:
-    """What the agent tells of a VM that has and wants so many CPUs and GiB."""
+    """The agent's document on a VM that has and wants so many CPUs and GiB."""
     why = f"{wants * 0.75:.2f} CPUs busy, 75% is the target"
     return {
         "vm": VM,
@@ -98,7 +98,7 @@ def scheduler_part(**other: Any) -> dict[str, Any]:
 
 
 def explanation(**other: Any) -> Explanation:
-    """What the scheduler tells of the VM: settled, with a permit for 2 CPUs, on a node and in a pool."""
+    """The scheduler's word on the VM: settled, with a permit for 2 CPUs, on a node and in a pool."""
     told: dict[str, Any] = {
         "vm": VM,
         "uid": "uid-web",
