@@ -26,7 +26,7 @@ class ExpiredError(Exception):
 
 
 class Type(Enum):
-    """What an event of a watch is about. All but bookmarks carry the object, a deletion as it was last."""
+    """The subject of an event of a watch. All but bookmarks carry the object, a deletion as it was last."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -123,7 +123,7 @@ class ApiServer:
         return listed
 
     async def watch(self, version: int) -> AsyncGenerator[Event, None]:
-        """What comes after `version`, in order, some of it twice. Raises `ApiError`, `ExpiredError`."""
+        """The events after `version`, in order, some of them twice. Raises `ApiError`, `ExpiredError`."""
         await self._arrive()
         cuts, marked_s = self._cuts, now_s()
         while True:

@@ -1,4 +1,4 @@
-"""What every `Cluster` adapter keeps: the clauses of the suite, each from a sentence of the port (versions, `begun_s`).
+"""The clauses that every `Cluster` adapter keeps, each from a sentence of the port (versions, `begun_s`).
 
 A clause knows the port and a `ClusterPlant` only. Each tells a story; the auditor (`cluster_truth.py`) compares every word that
 is told meanwhile with what is true. `CLAUSES` holds all, by name.

@@ -12,7 +12,7 @@ from tests.conformance.cluster_api_server import ApiError, ApiServer, Event, Exp
 from tests.conformance.cluster_truth import NODE, Thing
 
 KINDS: Final = {NODES: ("node",), PODS: ("pod", "vm")}
-"""What objects of a type are in the simulated world; there are none of any other type."""
+"""The kinds of objects of each type in the simulated world; there are none of any other type."""
 
 
 class SimulatedApi:

@@ -37,7 +37,7 @@ class Wrapped:
         return self.inner.look(pod)
 
     def changed(self, batch: Batch) -> Batch:
-        """What is told instead."""
+        """The batch that is told instead."""
         return batch
 
 
@@ -367,7 +367,7 @@ class ClusterMutant:
     plant: str = "watched"
 
     def planted(self) -> dict[str, Any]:
-        """What a plant needs to know of it."""
+        """The arguments by which a plant takes the adapter."""
         return {"wrap" if issubclass(self.kind, Wrapped) else "kind": self.kind}
 
 

@@ -1,4 +1,4 @@
-"""What is true of a simulated cluster, and since when; and an auditor that compares with it whatever an adapter tells."""
+"""The truth about a simulated cluster, and since when it holds; and an auditor that compares with it whatever an adapter tells."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -40,7 +40,7 @@ class Thing:
 
     @property
     def amount(self) -> Resources:
-        """What a node can allocate, a pod requests and a VM has."""
+        """The amount that a node can allocate, a pod requests and a VM has."""
         return Resources(1000 + self.mark, GIB)
 
     @property
@@ -95,7 +95,6 @@ class World:
         return thing
 
     def remove(self, kind: Kind, name: str) -> None:
-        """An object goes."""
         self._set((kind, name), None)
 
     def replace(self, kind: Kind, name: str) -> Thing:
@@ -159,7 +158,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told last of an object: which of its states."""
+    """The state of an object that was told last."""
 
     uid: str
     index: int

@@ -31,7 +31,7 @@ BACKOFF: Final = Backoff(base_s=0.1, cap_s=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an object at `version`: its state, None where it was not there. No change that was accepted before
+    """The knowledge of an object at `version`: its state, None if it was not there. No change that was accepted before
     `begun_s` is missing. `is_new` says that a consistent list did not hold it."""
 
     version: int
@@ -53,7 +53,7 @@ class WatchedCluster:
         self._known: dict[Key, Known] = {}
         self._told: dict[Key, Known] = {}
         self._changed: set[Key] = set()
-        """What may have to be told; never more than there are objects."""
+        """The objects that may have to be told; never more than there are."""
         self._position = 0
         """The version up to which everything has been shown."""
         self._marks: list[tuple[int, float]] = []
@@ -74,7 +74,7 @@ class WatchedCluster:
     # ------------------------------------------------------------ the port
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """What changed, where the watch is known to run."""
+        """The changes, if the watch is known to run."""
         try:
             async with asyncio.timeout(LOOK_DEADLINE_S):
                 await self._began.wait()
@@ -99,7 +99,7 @@ class WatchedCluster:
         return self._tell(keys)
 
     def look(self, pod: PodName) -> events.Look:
-        """What was told last."""
+        """The VM as it was told last."""
         told = self._told.get(("vm", pod.name))
         if told is None or told.thing is None or told.thing.has_ended:
             return events.Look(found=False)
@@ -196,7 +196,7 @@ class WatchedCluster:
     # ------------------------------------------------------------ what is told
 
     def _tell(self, asked: Collection[Key]) -> tuple[events.Input, ...]:
-        """What differs from what was told, and those that were asked about. Nobody may come between this and the caller."""
+        """The differences from what was told, and the objects that were asked about. Nobody may come between this and the caller."""
         gone: list[events.Input] = []
         seen: list[events.Input] = []
         for key in sorted(self._changed | set(asked)):

@@ -1,4 +1,4 @@
-"""What every `VmBackend` keeps: the clauses of the suite, each from a sentence of the design (held, back ends, observer).
+"""The clauses that every `VmBackend` keeps, each from a sentence of the design (held, back ends, observer).
 
 A clause knows the port and a `BackendPlant` only, and what a plant says of itself: whether others change targets there, and
 whether sizes arrive. It raises where the sentence is not kept. `CLAUSES` holds all, by name.
@@ -31,7 +31,7 @@ CLAUSES: Final[dict[str, Clause]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of a plant: `keeps_targets`, nobody else changes them; `arrives`, sizes reach their targets;
+    """The known traits of a plant: `keeps_targets`, nobody else changes them; `arrives`, sizes reach their targets;
     `is_slow`, not at once."""
 
     keeps_targets: bool = True
@@ -155,7 +155,7 @@ class BackendPlant:
 
 
 def use(seen: Observation) -> Resources:
-    """What counts as in use after a look."""
+    """The amount that counts as in use after a look."""
     return seen.size.max(seen.target)
 
 
@@ -425,7 +425,7 @@ async def when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_m
 
 @clause
 async def after_the_command_deadline_a_command_can_no_longer_be_accepted(plant: BackendPlant) -> None:
-    """Where the deadline is 0 it dies with its sender."""
+    """A command dies with its sender if the deadline is 0."""
     backend, fencing = await plant.life()
     deadline_s = backend.capabilities.command_deadline_s
     for number in range(3 * CUTS):

@@ -35,7 +35,7 @@ RESIZING: Final = {"type": pods.IN_PROGRESS, "status": "True"}
 
 @dataclass(frozen=True, slots=True)
 class PodProfile:
-    """What API server and node do. Seconds: `there` and `back` of each call, until the node reads a spec (`reads`), from then
+    """The behaviour of API server and node. Seconds: `there` and `back` of each call, until the node reads a spec (`reads`), from then
     until what was read is in force (`acts`), and from each of them until the pod's status tells it (`tells`). Chances: a call is cut before or after its effect, a write arrives `travels` seconds
     after its sender gave up. `chatters`: the node writes its status that often for no reason."""
 

@@ -69,7 +69,7 @@ def machine(profile: QemuProfile, seed: int) -> FakeQemu:
 
 
 def coming(qemu: FakeQemu) -> Resources:
-    """What the guest may use by what is on its way to it."""
+    """The resources that the guest has or will have by what is on its way to it."""
     sent = qemu.client.on_its_way() if qemu.client is not None else []
     memory = qemu.plugged_bytes
     for command, arguments in sent:
@@ -82,7 +82,7 @@ def coming(qemu: FakeQemu) -> Resources:
 
 
 def truth(qemu: FakeQemu, files: GuestFiles, vm: Vm = VM) -> Observation:
-    """What the guest has, and what stands for it; the target covers what is on its way."""
+    """The guest's size, and the target that stands for it; the target covers what is on its way."""
     size = Resources(qemu.guest.online * 1000, qemu.plugged_bytes)
     standing = files.read(vm)
     target = size if standing is None or standing.target is None else standing.target

@@ -96,7 +96,7 @@ async def a_policy_plugin_has_failed() -> AsyncIterator[Stage]:
 
 @situation("satisfied", "metrics: implausible", r"343\d{3} busy CPUs, of 8 CPUs at most")
 async def a_counter_jumps() -> AsyncIterator[Stage]:
-    """What tells the metrics of web, a VM of at most 8 CPUs, counted as many CPU seconds at once as nobody could use."""
+    """The exporter of web, a VM of at most 8 CPUs, counted as many CPU seconds at once as nobody could use."""
     async with staged(SchedulerSide()) as stage:
         await stage.settled()
         before = stage.agent.runner.state.metrics.read_s
@@ -303,7 +303,7 @@ async def the_lease_has_run_out() -> AsyncIterator[Stage]:
 
 @situation("not-leader", "does not lead")
 async def the_scheduler_does_not_lead() -> AsyncIterator[Stage]:
-    """Who answers the agent is no leader, and knows none."""
+    """The scheduler that answers the agent is no leader, and knows none."""
     async with staged(SchedulerSide()) as stage:
         await stage.settled()
 

@@ -137,7 +137,6 @@ class SchedulerSide:
     # ---------------------------------------------------------------- neighbours
 
     def record(self, name: str) -> VmRecord:
-        """What the core knows of a VM."""
         found = self.core.vms.find(PodName(name, NAMESPACE))
         assert found is not None, name
         return found

@@ -29,7 +29,7 @@ class Situation:
     play: Callable[[], AbstractAsyncContextManager[Stage]]
 
     def missing(self, lines: Sequence[str]) -> list[str]:
-        """What the first two lines do not say, and should."""
+        """The expressions that are missing in the first two lines."""
         text = "\n".join(lines[:2])
         return [each for each in self.says if re.search(each, text, re.IGNORECASE) is None]
 

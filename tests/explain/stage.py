@@ -34,11 +34,9 @@ class Stage:
         self.runner: asyncio.Task[None]
 
     async def wait(self, seconds: float) -> None:
-        """Let time pass."""
         await asyncio.sleep(seconds)
 
     async def until(self, is_so: Callable[[], bool], within_s: float = 400.0, step_s: float = 0.1) -> None:
-        """Let time pass until it is so."""
         end_s = now_s() + within_s
         while not is_so():
             assert now_s() < end_s, f"not so after {within_s:g} s: {self.agent.document()}"
@@ -71,7 +69,7 @@ class Stage:
             await self.wait(5.0)
 
     async def _pass(self) -> None:
-        """What goes on by itself: the clock of the scheduler, its reads of the cluster, the calls of the informant."""
+        """The clock of the scheduler, its reads of the cluster and the calls of the informant go on by themselves."""
         seconds = 0
         while True:
             await asyncio.sleep(1.0)
@@ -83,13 +81,13 @@ class Stage:
                 self.agent.beat()
 
     async def lines(self) -> tuple[str, ...]:
-        """What `parley explain shop/web` says now."""
+        """The answer of `parley explain shop/web` now."""
         found = await gather(StageReach(self), "shop/web")
         return answer(found.evidence).lines
 
 
 def told(reply: Reply) -> Answered:
-    """What an answer of the agent is to the command."""
+    """An answer of the agent as the command has it."""
     return read(f"the agent at {AGENT}", reply.status, reply.body, token_hint="")
 
 
@@ -100,7 +98,6 @@ class StageReach:
         self._stage = stage
 
     async def scheduler(self, path: str) -> Answered:
-        """The answer of the scheduler."""
         if self._stage.told_scheduler is not None:
             return self._stage.told_scheduler
         reply = await self._stage.scheduler.page(path)
@@ -111,7 +108,6 @@ class StageReach:
         return (AGENT,)
 
     async def agent(self, agent: str, path: str) -> Answered:
-        """The answer of the agent."""
         assert (agent, path) == (AGENT, "/v1/vms/shop/web")
         if self._stage.told_agent is not None:
             return self._stage.told_agent

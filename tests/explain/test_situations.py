@@ -15,7 +15,7 @@ CODES = {each.code for each in SITUATIONS.values()}
 
 
 def meaning_of(code: str) -> str:
-    """What the first line says of a code."""
+    """The words of the first line for a code."""
     known = {each.value: advice for each, advice in CAUSE_ADVICE.items()}
     return (known.get(code) or advice_of(code)).meaning
 
@@ -56,7 +56,7 @@ def test_every_play_is_in_the_table() -> None:
 
 
 def test_words_that_any_answer_has_are_no_proof() -> None:
-    """What a row wants to read is not in the answer for a VM that lacks nothing."""
+    """The words that a row wants to read are not in the answer for a VM that lacks nothing."""
     content = SITUATIONS["it_has_what_it_wants"]
     told: list[str] = []
 

@@ -145,7 +145,7 @@ def taught(control_plane: ControlPlane) -> ControlPlane:
 
 
 def _applied(plane: ControlPlane, kind: str, name: str, spec: Manifest) -> str:
-    """What the API server says to an object; empty where it is taken."""
+    """The API server's complaint about an object; empty if it is taken."""
     made = {"apiVersion": "parley.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
     try:
         plane.kubectl(

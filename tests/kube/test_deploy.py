@@ -1,4 +1,4 @@
-"""What `deploy/` holds is taken by the API server, and gives each program what it needs and no more.
+"""The API server takes every object of `deploy/`, which gives each program what it needs and no more.
 
 The programs' rights are tried by acting as them: with tokens of their service accounts that are bound to their pods, as the kubelet's are.
 """
@@ -27,7 +27,6 @@ from tests.support.kube.objects import pod
 
 @pytest.fixture(scope="module")
 def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A cluster for this module."""
     with started_deployment(programs, tmp_path_factory.mktemp("deployed")) as found:
         yield found
 

@@ -1,4 +1,4 @@
-"""What `deploy/components/extender` adds: the right to bind, warnings for pods that kube-scheduler would place without asking, and the
+"""The component `deploy/components/extender` adds the right to bind, warnings for pods that kube-scheduler would place without asking, and the
 configuration of kube-scheduler."""
 
 import json
@@ -23,7 +23,6 @@ EXTENDER: Final = DEPLOY / "components/extender"
 
 @pytest.fixture(scope="module")
 def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A cluster for this module."""
     with started_deployment(programs, tmp_path_factory.mktemp("deployed")) as found:
         yield found
 
@@ -42,7 +41,7 @@ STATUSES: Final[list[tuple[str, Manifest, Manifest, str]]] = [
     ("waiting", {"labels": {"app": "web"}}, ROOM, "may not change its labels"),
     ("on-{here}", {}, ROOM, "pods that have no node only"),
 ]
-"""What a scheduler with the right to bind writes to a pod's status, and why that is refused."""
+"""The writes to a pod's status by a scheduler with the right to bind, and why they are refused."""
 
 
 def test_an_overlay_may_have_the_extender(deployed: Deployed, tmp_path: Path) -> None:
@@ -96,7 +95,7 @@ WARNED: Final = {
 
 @pytest.fixture(scope="module")
 def warned(deployed: Deployed, programs: Programs) -> Callable[[dict[str, str], dict[str, str]], str]:
-    """What is said to whoever creates a Deployment whose pods have these labels and limits, in a cluster with the admission policies of the extender, and two ScalingPolicies."""
+    """The warnings for somebody who creates a Deployment whose pods have these labels and limits, in a cluster with the admission policies of the extender, and two ScalingPolicies."""
 
     def say(labels: dict[str, str], limits: dict[str, str]) -> str:
         command = (

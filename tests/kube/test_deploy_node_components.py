@@ -1,4 +1,4 @@
-"""What `deploy/components/node-plugins` and `qos` add: folders of the node for the agent, which the API server takes, and settings that name them."""
+"""`deploy/components/node-plugins` and `qos` add folders of the node for the agent, which the API server takes, and settings that name them."""
 
 import json
 import os
@@ -23,7 +23,6 @@ qos: {featureGates: {CPUSuppress: true, MemoryEvict: true}, cgroupRoot: /host/cg
 
 @pytest.fixture(scope="module")
 def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A cluster for this module."""
     with started_deployment(programs, tmp_path_factory.mktemp("deployed")) as found:
         yield found
 
@@ -46,7 +45,7 @@ def overlay(directory: Path) -> Path:
 def test_an_overlay_may_have_plugins_and_strategies(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the settings name is mounted, and nothing else of the host can be written."""
+    """The folders that the settings name are mounted, and nothing else of the host can be written."""
     built = deployed.plane.kubectl("kustomize", str(overlay(tmp_path)))
     how = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
     taken = deployed.plane.kubectl("apply", *how, "--filename=-", stdin=built)

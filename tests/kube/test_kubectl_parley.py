@@ -196,7 +196,7 @@ def test_help_speaks_as_kubectl_is_called(typed: Kubectl) -> None:
 
 
 def test_a_viewer_reads_and_cannot_ask_for_growth(secret: None, cluster: NodeOfPrograms) -> None:
-    """What the proxy lets through: GET and nothing else; and of an agent nothing without the token."""
+    """The proxy lets GET through and nothing else; and of an agent nothing without the token."""
     plane = cluster.plane
     token = plane.token(SYSTEM, VIEWER)
 

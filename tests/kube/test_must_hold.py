@@ -1,4 +1,4 @@
-"""What must hold on a real API server under load whatever happens to it, or to the way there.
+"""Laws that hold on a real API server under load, whatever happens to it, or to the way there.
 
 No node's room is given twice, by the agents' change logs and by the API server; each pod is resized again; none of our programs is
 started again.

@@ -1,4 +1,4 @@
-"""What the owner of a pod sees on a real API server: Events, a condition, and a budget that keeps a pod from being evicted."""
+"""The owner's view of a pod on a real API server: Events, a condition, and a budget that keeps a pod from being evicted."""
 
 import json
 from collections.abc import Iterator

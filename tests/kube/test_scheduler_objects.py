@@ -1,4 +1,4 @@
-"""What the scheduler reads from objects of its own, and writes to them: its ConfigMap, Pools, ScalingPolicies, the leader's label."""
+"""The scheduler's own objects, which it reads or writes: its ConfigMap, Pools, ScalingPolicies, the leader's label."""
 
 import json
 from pathlib import Path

@@ -40,7 +40,7 @@ class Node:
 
     @property
     def system(self) -> Resources:
-        """What the configuration keeps from VMs, so that as much as there is remains reservable."""
+        """The amount that the configuration keeps from VMs, so that `reservable` is what remains."""
         return self.allocatable - self.reservable
 
 
@@ -129,7 +129,6 @@ class Vm:
         )
 
     def set_pool(self, pool: str | None) -> None:
-        """The VM is labelled with another pool, or with none."""
         self.pool = pool
         self.set_bounds(self.bounds)
 
@@ -145,7 +144,6 @@ class Vm:
             self.observer.size(self.account, amount)
 
     def set_target(self, amount: Resources) -> None:
-        """The VM moves to another size now."""
         if amount != self.target:
             self.target = amount
             self.version += 1
@@ -200,6 +198,6 @@ class Vm:
             self.end(command, lands=False)
 
     def snapshot(self, now_s: float) -> Snapshot:
-        """What a read that begins now will show."""
+        """The result of a read that begins now."""
         self.cached = Snapshot(self.uid, Observation(self.size, self.target, now_s), self.edits, self.version)
         return self.cached

@@ -13,7 +13,7 @@ _MOST_PENDING = 24
 
 
 class Watch:
-    """What was read and not told yet, and which VMs this process knows to be new.
+    """The reads that were not told yet, and the VMs that this process knows to be new.
 
     `first` are the VMs of the list that the process began with, which may come from a cache and lag; `listed` are those
     of the consistent list that it made when it began to serve; `seen` are those that it was ever told of.
@@ -52,7 +52,7 @@ class Watch:
         return snapshot
 
     def tell(self, snapshot: Snapshot) -> None:
-        """What a read showed is told to the scheduler, which knows from then on what was done behind its back."""
+        """The scheduler is told what a read showed, and knows from then on what was done behind its back."""
         world = self._world
         vm = world.by_uid.get(snapshot.uid)
         if vm is None or vm.is_gone or vm.is_vanished:

@@ -76,7 +76,7 @@ class LookWanted:
 
 
 class AdmissionCall(NamedTuple):
-    """What a pool is to be asked: whether the VM may have `wanted`."""
+    """A question to a pool: whether the VM may have `wanted`."""
 
     ticket: int
     uid: str
@@ -97,7 +97,7 @@ _LOOK_WANTED = LookWanted()
 
 
 class Glance(NamedTuple):
-    """What the ledger says of one VM: its row, its use as last read, whether it is settled, and its node's sum.
+    """The ledger's view of one VM: its row, its use as last read, whether it is settled, and its node's sum.
 
     `heard_until_s` is until when an agent with the extension counts as heard, `is_late` that the VM came, or came back,
     while the process served already.
@@ -168,14 +168,13 @@ class CorePort:
         self.is_stopped = False
         self.laws: PoolLaws | None = None
         self._assumed: dict[Holder, tuple[Resources, float]] = {}
-        """What is kept for pods that are not seen yet, and until when it is at least."""
+        """The amounts that are kept for pods that are not seen yet, and until when each is kept at least."""
         self.told: list[tuple[int, Answer]] = []
         """Answers to requests that waited, by their ticket; the world takes them."""
 
     # ------------------------------------------------------------ inputs
 
     def node_seen(self, name: str, allocatable: Resources, unit: Resources) -> None:
-        """The cluster shows a node."""
         self._allocatable[name] = allocatable
         self._core.apply(events.NodeSeen(NodeSpec(name, allocatable, unit)))
         self._check()
@@ -199,7 +198,6 @@ class CorePort:
         self._check()
 
     def vm_seen(self, vm: VmSpec, reading: Observation | None, now_s: float, *, is_new: bool) -> None:
-        """The cluster shows a VM."""
         self._now_s = now_s
         self._take(self._core.apply(events.VmSeen(vm, reading, now_s, is_new)))
         self._shown(vm.uid)
@@ -263,17 +261,15 @@ class CorePort:
         self.check_placements()
 
     def reservation_seen(self, reservation: ReservationSpec) -> None:
-        """The cluster shows a reservation."""
         self._core.apply(events.ReservationSeen(reservation))
         self.check_placements()
 
     def reservation_gone(self, uid: str) -> None:
-        """The cluster shows no such reservation any more."""
         self._core.apply(events.ReservationGone(uid))
         self.check_placements()
 
     def _shown(self, uid: str) -> None:
-        """What was assumed for a pod, under whichever kind, has ended."""
+        """The assumption for a pod, under whichever kind, has ended."""
         if self._assumed:
             for holder in (vm_holder(uid), pod_holder(uid)):
                 self._assumed.pop(holder, None)
@@ -281,7 +277,7 @@ class CorePort:
                 self.laws.unplaced(uid)
 
     def check_placements(self, *, is_over: bool = False) -> None:
-        """What is assumed is kept whole, nothing else is, and nothing for ever."""
+        """Every assumed amount is kept whole, nothing else is, and nothing for ever."""
         kept = {
             row.holder: row.reserved
             for row in self._core.ledger.rows()
@@ -396,7 +392,7 @@ class CorePort:
     # ------------------------------------------------------------ what may be read
 
     def glance(self, vm: VmSpec, holder: Holder) -> Glance | None:
-        """What the ledger says of a VM, None where the scheduler does not know it."""
+        """The ledger's view of a VM; None if the scheduler does not know it."""
         row, record = self._core.ledger.row(holder), self._core.vms.find(vm.pod)
         account = self._core.ledger.node(vm.node)
         if row is None or record is None or account is None:
@@ -418,7 +414,7 @@ class CorePort:
         return self._core.vms.by_uid(uid) is not None
 
     def reserved(self, holder: Holder) -> Resources:
-        """What the ledger keeps for one pod; a VM's room may have been kept while it was none."""
+        """The amount that the ledger keeps for one pod; a VM's room may have been kept while it was none."""
         row = self._core.ledger.row(holder)
         if row is None and self._assumed:
             row = self._core.ledger.row(pod_holder(holder.uid))
@@ -429,19 +425,19 @@ class CorePort:
         return account.reserved if account is not None else ZERO
 
     def reservable(self, name: str) -> Resources:
-        """What may be reserved of a node, as the core was told of it."""
+        """The amount that may be reserved of a node, as the core was told of it."""
         return self._allocatable[name] - self._system[name]
 
     def free(self, name: str) -> Resources:
         return self.reservable(name) - self.node_reserved(name)
 
     def room(self, vm: VmSpec) -> Resources:
-        """What the other rows leave of a VM's node, as the core was told of it."""
+        """The amount that the other rows leave of a VM's node, as the core was told of it."""
         others = self.node_reserved(vm.node) - self.reserved(vm.holder)
         return self._allocatable[vm.node] - self._system[vm.node] - others
 
     def node_buffer(self, name: str) -> Resources:
-        """What the rows of a node keep above their current permits."""
+        """The amount that the rows of a node keep above their current permits."""
         account = self._core.ledger.node(name)
         return account.buffer if account is not None else ZERO
 
@@ -452,12 +448,12 @@ class CorePort:
 
     @classmethod
     def firm(cls, kept: Kept) -> Resources:
-        """What a row keeps for good: its permit and every floor but what only waits for a pool's verdict."""
+        """The amount that a row keeps for good: its permit and every floor but those that only wait for a pool's verdict."""
         return cls.floors(kept).max(kept.current)
 
     @staticmethod
     def floors(kept: Kept) -> Resources:
-        """What the floors of a row keep, without what only waits for a pool's verdict."""
+        """The amount that the floors of a row keep, without those that only wait for a pool's verdict."""
         amount = ZERO
         for floor in kept.floors:
             if floor.cause is not Cause.PENDING:
@@ -481,12 +477,12 @@ class CorePort:
         )
 
     def pool_units(self, name: str) -> int:
-        """What the ledger says that a pool holds, in its own units."""
+        """The ledger's count of what a pool holds, in the pool's own units."""
         account = self._core.ledger.pool(name)
         return account.units if account is not None else 0
 
     def row_units(self, uid: str, pool: str) -> int:
-        """What the ledger counts for a VM in a pool; nothing where it belongs to another one by now."""
+        """The ledger's count for a VM in a pool; nothing if the VM belongs to another one by now."""
         row = self._core.ledger.row(vm_holder(uid))
         return row.units if row is not None and row.pool == pool else 0
 

@@ -58,13 +58,12 @@ class EvictNode:
     node_history: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_S))
     seen: deque[tuple[Evictable, ...]] = field(default_factory=lambda: deque(maxlen=2))
     killed: dict[str, int] = field(default_factory=dict)
-    """What pods used that somebody else has deleted."""
+    """The use of pods that somebody else has deleted."""
     is_calm: bool = False
     made: int = 0
     engine: EvictionEngine = field(default_factory=lambda: EvictionEngine(LIMITS))
 
     def arrive(self) -> None:
-        """A pod comes."""
         self.made += 1
         draw = self.chance
         state = PodState(
@@ -117,7 +116,6 @@ class EvictNode:
     # ------------------------------------------------------------ the API server
 
     def evict(self, uid: str) -> EvictResult:
-        """What becomes of an eviction."""
         pod = self.pods.get(uid)
         if pod is None:
             return EvictResult.GONE
@@ -147,8 +145,8 @@ class EvictNode:
     # ------------------------------------------------------------ laws
 
     def check(self, pick: EvictionPick) -> None:
-        """Whoever is picked may go, and is needed: what is on its way out does not suffice. What the informer does not show yet of
-        others' deletions is no fault."""
+        """A picked pod may go, and is needed: the pods on their way out do not suffice. Deletions by others that the informer does not
+        show yet are no fault."""
         pod = self.pods.get(pick.pod.uid)
         if pod is None:
             return  # the informer lags: it is gone, and the API server says so

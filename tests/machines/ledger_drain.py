@@ -118,7 +118,7 @@ def _end_faults(world: World) -> None:
 
 
 def _check_nobody_waits(world: World) -> None:
-    """Whoever waits for a verdict that does not come is answered by the clock."""
+    """The clock answers every request whose verdict does not come."""
     world.pass_time(ROUND_S)
     if world.asking or world.port.is_pending():
         raise LawBrokenError("a request waits for ever for a verdict that does not come")

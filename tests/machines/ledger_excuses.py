@@ -1,4 +1,4 @@
-"""What the observer must excuse: causes of the past that live on in what agents hold, claim or believe."""
+"""The causes that the observer must excuse: they lie in the past, and live on in what agents hold, claim or believe."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ class Excuses:
         self._world = world
 
     def believed(self, vm: Vm) -> None:
-        """What causes of the past left with agents is more than a new process can know of.
+        """Causes of the past left agents with more than a new process can know of.
 
         They hold what an edit or a change of bounds left above the VM's maximum; and they claim what was in use before
         an edit that they did not see yet.
@@ -31,7 +31,7 @@ class Excuses:
         self.learnt(vm)
 
     def beliefs(self, vm: Vm) -> None:
-        """What agents take to be in use because of a documented cause is one itself.
+        """An amount that agents take to be in use because of a documented cause is a cause itself.
 
         A published agent never learns what the other kind has made of its VM: it goes on from what it set last.
         """
@@ -54,7 +54,7 @@ class Excuses:
             self.beliefs(vm)
 
     def late_answer(self, vm: Vm, answer: Answer) -> None:
-        """What an earlier process permitted before the maximum fell is held above that."""
+        """An earlier process gave a permit before the maximum fell: it is held above that maximum."""
         if not isinstance(answer, Permitted) or answer.instance == self._world.port.instance:
             return
         if answer.permit.exceeds(vm.bounds.max.max(vm.size.max(vm.target))):
@@ -62,7 +62,7 @@ class Excuses:
             self._world.observer.excuse(vm.account)
 
     def claim_arrives(self, vm: Vm, packet: Packet) -> None:
-        """What the ledger comes to keep by this claim is excused as far as an edit has made it, undone or not."""
+        """The amount that the ledger comes to keep by this claim is excused as far as an edit has made it, undone or not."""
         vm.account.claimed = vm.account.edited.min(packet.extension.last_permit or ZERO)
 
     def claim_is_told(self, vm: Vm, packet: Packet) -> None:
@@ -108,7 +108,7 @@ class Excuses:
         self.beliefs(vm)
 
     def cut(self, vm: Vm) -> None:
-        """What is held above the VM's maximum is a cause."""
+        """An amount that is held above the VM's maximum is a cause."""
         if vm.account.exceeds(vm.bounds.max.max(vm.size.max(vm.target))):
             vm.account.is_cut = True
             self._world.observer.excuse(vm.account)

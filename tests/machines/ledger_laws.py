@@ -1,4 +1,4 @@
-"""What must hold after every input of the scheduler's core, beside the observer's law."""
+"""Laws that hold after every input of the scheduler's core, beside the observer's law."""
 
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def check_row(world: "World", vm: Vm) -> None:
 
 
 def _check_told(world: "World", vm: Vm, agent: PublishedAgent, kept: Resources) -> None:
-    """What an agent without the extension was told lately by this process is kept, also where another kind serves the VM."""
+    """A row keeps what this process told an agent without the extension lately, even if another kind serves the VM."""
     is_heard = agent.told_by == world.port.instance and world.now_s < agent.told_s + world.handover_s
     if is_heard and agent.holds().exceeds(kept):
         row = world.port.describe(vm.holder)
@@ -101,7 +101,7 @@ def check_published(request: AgentRequest, answer: Permitted, shown: Resources) 
 
 
 def check_watched(agent: PublishedAgent, answer: object) -> None:
-    """What a watch has shown may be old, but a permit by it is never below what the VM has been given, which would end the agent.
+    """A watch may have shown what is old by now, but a permit by it is never below what the VM has been given, which would end the agent.
 
     What is edited beside agents, a watch that is behind cannot show.
     """

@@ -135,7 +135,7 @@ that need many words in a row show in the other worlds."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a world begins with: units per node, the nodes that serve published agents, and VMs per node.
+    """The beginning of a world: units per node, the nodes that serve published agents, and VMs per node.
 
     Some have the shortest hand-over that the scheduler takes for safe.
     """

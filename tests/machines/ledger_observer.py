@@ -39,7 +39,7 @@ class NodeAccount:
 
 @dataclass(slots=True, eq=False)
 class VmAccount:
-    """What may be in use of one VM, and the causes that excuse more than the ledger keeps for it.
+    """The amounts that may be in use of one VM, and the causes that excuse more than the ledger keeps for it.
 
     `edited` is the size or target that an external edit set and the scheduler was not told, `claimed` how much of that a
     claim names which is just being told, `believed` what an agent that was misled by a cause still takes to be in use, and
@@ -100,7 +100,6 @@ class Observer:
     # ------------------------------------------------------------ lines
 
     def held(self, vm: VmAccount, agent: int, amount: Resources) -> None:
-        """An agent holds `amount` now."""
         if amount is ZERO:
             vm.held.pop(agent, None)
         else:
@@ -108,12 +107,10 @@ class Observer:
         self._fold(vm, "held", amount)
 
     def size(self, vm: VmAccount, amount: Resources) -> None:
-        """A VM has `amount` now."""
         vm.size = amount
         self._fold(vm, "size", amount)
 
     def target(self, vm: VmAccount, amount: Resources) -> None:
-        """A VM moves to `amount` now."""
         vm.target = amount
         self._fold(vm, "target", amount)
 

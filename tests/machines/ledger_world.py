@@ -89,7 +89,7 @@ class World:
         return self._counts
 
     def read(self, vm: Vm) -> Snapshot:
-        """What a read of a VM that begins now will show. No two begin at the same moment."""
+        """The result of a read of a VM that begins now. No two begin at the same moment."""
         self._reads += 1
         return vm.snapshot(self.now_s + self._reads * READ_GAP_S)
 
@@ -327,7 +327,7 @@ class World:
         self.observed(agent)
 
     def observed(self, agent: ExtendedAgent) -> None:
-        """What an agent's look showed is in; it learns the VM's bounds, too."""
+        """The result of an agent's look is in; the agent learns the VM's bounds, too."""
         if agent.must_look and agent.sent is None and not agent.finds_its_fence():
             agent.step_back(agent.started_ms, self.now_s)  # a later life has fenced the VM
         agent.observe()
@@ -524,7 +524,6 @@ class World:
         self.observer.gone(vm.account)
 
     def tell_death(self, vm: Vm) -> None:
-        """The scheduler is told that a VM is gone."""
         self.port.vm_gone(vm.spec)
         self.tell_waiting()
         self.ledger_changed(vm.node)

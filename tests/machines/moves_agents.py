@@ -1,4 +1,4 @@
-"""What agents, VMs and the network do, chosen by small numbers. Each move takes a world and numbers, any of them valid."""
+"""Moves of agents, VMs and the network, chosen by small numbers. Each move takes a world and numbers, any of them valid."""
 
 from protocol.values import Resources
 from tests.machines.agent_models import ExtendedAgent, Packet
@@ -210,7 +210,6 @@ def _may_have(world: World, vm: Vm, *, published: bool) -> bool:
 
 
 def agent_dies(world: World, vm: int, life: int) -> None:
-    """A runner is killed."""
     agents = pick_vm(world, vm).agents
     if agents:
         world.dies(agents[-1 - life % len(agents)])
@@ -370,5 +369,4 @@ def published_comes_back(world: World, vm: int, how: int) -> None:
 
 
 def published_dies(world: World, vm: int) -> None:
-    """It is killed."""
     world.published_dies(pick_vm(world, vm))

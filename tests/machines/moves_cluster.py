@@ -1,4 +1,4 @@
-"""What happens to the clock, the scheduler and the cluster, chosen by small numbers."""
+"""Moves of the clock, the scheduler and the cluster, chosen by small numbers."""
 
 import itertools
 
@@ -62,7 +62,7 @@ def read_begins(world: World, vm: int) -> None:
 
 
 def reading_is_told(world: World, which: int) -> None:
-    """What a read showed is told, in any order."""
+    """The scheduler is told what a read showed, in any order."""
     if world.watch.pending:
         world.watch.tell(world.watch.pending.pop(which % len(world.watch.pending)))
 

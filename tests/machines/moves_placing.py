@@ -1,4 +1,4 @@
-"""What happens to pods that are placed, chosen by small numbers."""
+"""Moves of pods that are placed, chosen by small numbers."""
 
 from tests.machines.ledger_world import BORN, World
 from tests.machines.moves_cluster import ASIDE_S, POOLS_OF_BIRTHS, go_to

@@ -1,4 +1,4 @@
-"""What happens to pools and to those who wait for them, chosen by small numbers."""
+"""Moves of pools and of the VMs that wait for them, chosen by small numbers."""
 
 from tests.machines.cluster_models import cu
 from tests.machines.core_port import POOL

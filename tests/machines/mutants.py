@@ -94,7 +94,7 @@ def reply_remembered_too_long() -> Patch:
 
 
 def supersession_by_arrival() -> Patch:
-    """Whoever comes last owns the VM, whenever its life started."""
+    """The caller that comes last owns the VM, whenever its life started."""
     judge = sequence.AgentGate.check
 
     def judge_by_arrival(gate: sequence.AgentGate, life: sequence.Life, number: int, body: object) -> Any:
@@ -176,7 +176,7 @@ def bystander_gets_what_is_pending() -> Iterator[None]:
 
 
 def decrease_believed_at_once() -> Patch:
-    """What a published agent was told ends with any read, also one from before it was told less."""
+    """Any read ends what is kept for a published agent, even a read from before the agent was told less."""
 
     def after_read(terms: Any, state: RowState, use: Resources, begun_s: float) -> RowState:
         kept = tuple(
@@ -350,7 +350,7 @@ def label_leaves_units_behind() -> Patch:
 
 
 def pending_counts_in_the_pool() -> Patch:
-    """What is only waited for counts as held, so that those who wait refuse each other."""
+    """An amount that is only waited for counts as held, so that those who wait refuse each other."""
     return _patch(RowState, "firm", property(lambda state: state.reserved))
 
 
@@ -423,7 +423,6 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What the bug is called."""
         return self.patch.__name__.replace("_", " ")
 
 

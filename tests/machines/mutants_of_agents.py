@@ -69,7 +69,6 @@ class AgentMutant:
 
     @property
     def name(self) -> str:
-        """What the bug is called."""
         return self.patch.__name__.replace("_", " ")
 
 

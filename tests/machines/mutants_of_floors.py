@@ -33,7 +33,7 @@ def told_floor_ends_before_the_deadline() -> Patch:
 
 
 def smaller_told_floor_replaces_a_larger() -> Patch:
-    """What a published agent is told takes the place of everything that it was told before."""
+    """The newest permit of a published agent takes the place of everything that it was told before."""
 
     def with_told(state: RowState, amount: Resources, about: str) -> RowState:
         return state.without(Cause.TOLD).with_floor(Floor(Cause.TOLD, amount, about=about))

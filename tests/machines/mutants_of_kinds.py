@@ -22,7 +22,7 @@ _THE_OTHER: Final = {"cpu": "memory", "memory": "cpu", None: None}
 
 
 def limit_of_the_other_resource() -> Patch:
-    """What limits one resource is taken for a limit of the other one."""
+    """A limit of one resource is taken for a limit of the other one."""
     granted_apart = limits._granted_apart
 
     def granted_crosswise(way: Growth, found: Sequence[Limit], *rest: Any) -> Grant:
@@ -71,7 +71,7 @@ def tied_vm_treated_as_apart() -> Patch:
 
 
 def apart_vm_treated_as_tied() -> Patch:
-    """What the node has left of one resource cuts the other, also where they are apart."""
+    """The node's room for one resource cuts the other, even if the two are apart."""
     headroom = Growth.headroom
 
     def headroom_of_both(way: Growth, room: Resources) -> list[Limit]:
@@ -81,7 +81,7 @@ def apart_vm_treated_as_tied() -> Patch:
 
 
 def pool_limits_one_resource() -> Patch:
-    """What a pool allows limits the first resource that is beyond it, and not the other."""
+    """A pool's limit cuts the first resource that is beyond it, and not the other."""
     within = Growth.within
 
     def within_for_one(way: Growth, most: Resources, why: Any) -> list[Limit]:
@@ -113,7 +113,7 @@ def refused_pool_refuses_what_it_counts() -> Patch:
 
 
 def published_caller_treated_as_apart() -> Patch:
-    """Who does not say tied is taken for apart, and callers without the extension cannot say it."""
+    """A caller that does not say tied is taken for apart, and callers without the extension cannot say it."""
     compute_unit = CoreState.compute_unit
 
     def apart_unless_told(core: CoreState, record: Any, asked: Any = None) -> ComputeUnit | None:

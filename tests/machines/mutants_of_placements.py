@@ -15,7 +15,7 @@ EARLY_S: Final = 5.0
 
 
 def assumed_counts_in_no_pool() -> Patch:
-    """What is assumed counts on its node alone, like what waits for a pool's verdict."""
+    """An assumed amount counts on its node alone, like one that waits for a pool's verdict."""
 
     def firm(state: RowState) -> Any:
         amount = state.current
@@ -76,7 +76,7 @@ def reservation_given_twice() -> Patch:
 
 
 def reservation_grows_without_a_look() -> Patch:
-    """What a user gives back, or a larger description wants, is kept whether the node has it or not."""
+    """A reservation keeps what a user gives back, or a larger description wants, whether the node has it or not."""
     return mock.patch.object(placement, "_has_room", return_value=True)
 
 

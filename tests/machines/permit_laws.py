@@ -205,7 +205,7 @@ class PermitLaws:
 
     @staticmethod
     def _within(asked: Asked, pool: "Pool", total: int) -> Resources:
-        """What a pool of so many units leaves to the VM; nothing where it holds more already."""
+        """The amount that a pool of so many units leaves to the VM; nothing if others leave less than it holds already."""
         left = total - asked.others
         return pool.unit * left if left >= asked.own else ZERO
 
@@ -218,7 +218,7 @@ class PermitLaws:
             self._reached[Reached.OVERRULED] += 1
 
     def _count_growth(self, asked: Asked, right: Resources, step: Resources, room: Resources) -> None:
-        """What of it was at stake."""
+        """Count what was at stake in a growth."""
         reached, current, wanted = self._reached, asked.current, asked.wanted
         cpu_grows = wanted.vcpu_milli > current.vcpu_milli
         if cpu_grows != (wanted.memory_bytes > current.memory_bytes):
@@ -232,7 +232,7 @@ class PermitLaws:
                 reached[found] += 1
 
     def _of_both(self, asked: Asked, right: Resources, step: Resources, room: Resources) -> Reached | None:
-        """What a request of more of both reached that got less."""
+        """The situation of a request of more of both that got less."""
         current, wanted = asked.current, asked.wanted
         has_cpu, has_memory = (
             right.vcpu_milli == wanted.vcpu_milli,

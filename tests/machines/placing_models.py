@@ -1,4 +1,4 @@
-"""Whoever binds pods: room is kept first, then the pod is bound, soon, late or never, and the scheduler is told later.
+"""The binders of pods: room is kept first, then the pod is bound, soon, late or never, and the scheduler is told later.
 
 A pod that is bound before its time is over needs no excuse: all that it uses was kept for it. One that lands later, or after
 what was kept was given back, or in another scheduler process, has bypassed the ledger. Reads of the cluster begin at one moment
@@ -190,7 +190,7 @@ class Binder:
             self.reads.append(Read(world.now_s, there, list(world.pods)))
 
     def read_is_told(self, read: Read) -> None:
-        """What the read showed is told, and then that this was all."""
+        """The scheduler is told what the read showed, and then that this was all."""
         world = self._world
         self.reads.remove(read)
         for vm in read.vms:

@@ -20,7 +20,7 @@ from agent.node.plugins.registrar import Registrar
 
 Patch = AbstractContextManager[object]
 Private = Any
-"""What only a mutant may reach into."""
+"""The private parts of the manager, which only a mutant may reach into."""
 
 
 def names_not_serialised() -> Patch:
@@ -69,7 +69,7 @@ def unheard_news_not_undone() -> Patch:
 
 
 def older_socket_supersedes() -> Patch:
-    """Whoever registers last counts, however old the socket."""
+    """The socket that registers last counts, however old it is."""
     return mock.patch.object(SocketTable, "is_outdated", return_value=False)
 
 

@@ -29,7 +29,7 @@ CALM_S: Final = 600.0
 
 
 class LawBrokenError(AssertionError):
-    """What must never happen."""
+    """A law does not hold. The text says which."""
 
 
 def law(holds: object, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What must hold of pools after every input of the scheduler's core, computed from what the core was told and its rows.
+"""Laws of pools that hold after every input of the scheduler's core, computed from what the core was told and its rows.
 
 A VM's part of its pool is the most units of the pool that its permit or any floor but `pending` takes. The laws:
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Cause:
-    """What an input documents: up to where the subject's permit and its floors may rise without any verdict."""
+    """The rise that an input documents: up to where the subject's permit and its floors may come without any verdict."""
 
     name: str
     permit: Resources = ZERO
@@ -92,10 +92,10 @@ class PoolLaws:
         self._members: dict[PodName, Member] = {}
         self._pooled: list[Member] = []
         self._placed: dict[str, tuple[str, Resources]] = {}
-        """What pods that are not seen yet count in their pool, by UID."""
+        """The amounts that pods which are not seen yet count in their pool, by UID."""
         self.totals: dict[str, int] = dict.fromkeys(pools, 0)
         self.waits: dict[int, tuple[AdmissionCall, AgentRequest, int]] = {}
-        """Who waits for a verdict: what for, with which request, and in which life of the pool it began."""
+        """The requests that wait for a verdict: for what, with which request, and in which life of the pool each began."""
 
     # ------------------------------------------------------------ inputs
 
@@ -281,14 +281,14 @@ class PoolLaws:
 
     @staticmethod
     def _check_own(pool: "Pool", who: str, total: int) -> None:
-        """What grows at all, within its unit or not, is in a pool that is there and within its own limits."""
+        """A VM that grows at all, within its unit or not, is in a pool that is there and within its own limits."""
         if not pool.is_there or pool.is_deleting:
             raise LawBrokenError(f"{who} pool {pool.name} is absent or being deleted")
         if pool.max_units is not None and total > pool.max_units:
             raise LawBrokenError(f"{who} pool {pool.name} holds {total} of at most {pool.max_units} units")
 
     def _check_grant(self, pool: "Pool", who: str, member: Member, total: int, cause: Cause) -> None:
-        """What takes more of the pool has a verdict for just that, and is not too much for one VM."""
+        """A VM that takes more of the pool has a verdict for just that, and is within the pool's limit for one VM."""
         verdict, call = cause.verdict, cause.call
         if verdict is None or call is None:
             raise LawBrokenError(f"{who} nobody asked pool {pool.name}")

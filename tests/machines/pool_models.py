@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 ALL, SOME, NONE, FAILED = range(4)
-"""What a chain may do with a question: admit all that it has room for, one unit at most, nothing, or fail."""
+"""The answers that a chain may give to a question: admit all that it has room for, one unit at most, nothing, or fail."""
 _MOST_PAST: Final = 8
 
 
@@ -68,13 +68,13 @@ class Pool:
 
     @property
     def terms(self) -> PoolSpec:
-        """What the scheduler is told of it."""
+        """The pool as the scheduler is told of it."""
         return PoolSpec(
             self.name, self.unit, self.generation, self.max_units, self.max_units_per_vm, self.is_deleting
         )
 
     def says(self, base: int, candidate: int, how: int) -> ChainVerdict:
-        """What the chain says to a total of `candidate` where `base` units are held: never more than its limit."""
+        """The chain's verdict on a total of `candidate` while `base` units are held: never more than its limit."""
         total: int | None = candidate
         if how == NONE or self.is_deleting or not self.is_there:
             total = 0

@@ -22,8 +22,6 @@ GIB = 2**30
 
 
 class Phase(enum.Enum):
-    """What the agent is doing."""
-
     IDLE = enum.auto()
     RESIZING = enum.auto()
     ASKING = enum.auto()

@@ -110,7 +110,7 @@ class World(Driver):
         self.target = target
 
     def true_use(self) -> Resources:
-        """What the VM may have now, late commands included."""
+        """The most that the VM may have now, late commands included."""
         use = self.size.max(self.target)
         for _, target in self.late:
             use = use.max(target)

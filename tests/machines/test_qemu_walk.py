@@ -76,7 +76,7 @@ class QemuWalk:
         self.backend.describe(GUEST_VM, GuestAccess(Path("/run/qmp.sock"), self.qemu.guest))
 
     async def look(self) -> Observation | None:
-        """What the agent sees, fenced first where it is not."""
+        """The agent looks at the VM, which it fences first if it has not yet."""
         assert self.backend is not None
         try:
             if self.fencing is None:

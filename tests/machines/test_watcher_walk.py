@@ -38,7 +38,7 @@ class WalkedFolder:
             self._rng.choice(kinds)()
 
     def visible(self) -> dict[str, int]:
-        """What should be desired."""
+        """The paths that should be desired, with their files."""
         return {
             path: file
             for path, file in self.files.items()

@@ -1,4 +1,4 @@
-"""What the tests of rules, board and runbook look at. Without Debian's Prometheus those that need it are skipped."""
+"""Fixtures of the tests of rules, board and runbook. Without Debian's Prometheus those that need it are skipped."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def demo() -> Iterator[dict[str, list[str]]]:
 
 
 def _addresses(directory: Path) -> dict[str, list[str]] | None:
-    """Where the demo's programs listen: the agent says so in its log, the others are in the agent's settings."""
+    """The addresses of the demo's programs: the agent tells its own in its log, the others are in the agent's settings."""
     settings = json.loads((directory / "agent.yaml").read_text())
     lines = (directory / "logs/agent.log").read_text().splitlines()
     serving = [line for each in lines if (line := json.loads(each))["event"] == "serving"]

@@ -12,7 +12,7 @@ import yaml
 
 MONITORING: Final = Path(__file__).parents[2] / "deploy/monitoring"
 VARIABLES: Final = {"$__rate_interval": "1m", "$node": ".*"}
-"""What Grafana puts in the place of the variables of the board."""
+"""Grafana puts these values in the place of the variables of the board."""
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _METRIC: Final = r"(?:up|ALERTS|parley_\w+|\w+:parley_\w+:\w+)"

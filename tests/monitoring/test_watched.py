@@ -51,11 +51,11 @@ TROUBLE: Final = {
     "ParleyVmDenied",
     "ParleyGuestShort",
 }
-"""What the troubled house is in trouble by: these alerts wait for their time, at least."""
+"""The troubles of the house: each of these alerts waits for its time, or fires."""
 DEPENDS: Final = {"ParleyGrowthSlow", "ParleyPermitsSlow", "ParleyNobodyAsks"}
-"""What a busy machine, or a Prometheus that has only just begun to look, may make them wait for as well."""
+"""Alerts that may wait as well, on a busy machine or under a Prometheus that has only just begun to look."""
 BUILT_IN: Final = {"up": ["job", "instance"], "ALERTS": ["alertname", "alertstate", "severity"]}
-"""What Prometheus makes itself."""
+"""Prometheus makes these series itself, with these labels."""
 
 BOARD: Final = {query.owner: query for query in board_queries()}
 RULES: Final = {query.owner: query for query in rule_queries()}

@@ -26,7 +26,7 @@ POOLS: Final = {"db-0": "ci", "db-1": "nobodys", "db-2": "stray"}
 
 @dataclass(frozen=True, slots=True)
 class TroubledHouse:
-    """Where its programs listen, and the files that they read."""
+    """The ports of its programs, and the directory of the files that they read."""
 
     scheduler: int
     agent: int

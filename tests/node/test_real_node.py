@@ -1,4 +1,4 @@
-"""What the other tests here stand on: of a real node nothing is left behind."""
+"""Nothing is left behind of a real node: the other tests here rely on that."""
 
 import signal
 from pathlib import Path

@@ -36,8 +36,6 @@ _NUMBER: Final = r"-?[\d.]+"
 
 
 class PageDriver:
-    """One page of a browser."""
-
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
 
@@ -51,7 +49,6 @@ class PageDriver:
         self._driver.get(address)
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Give the window another size."""
         width, height = size
         self._command(
             "Emulation.setDeviceMetricsOverride",
@@ -62,7 +59,7 @@ class PageDriver:
         )
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script returns that runs within the page, as a debugger's would: the page's policy does not hold for it."""
+        """Run a script within the page as a debugger would, and return its value: the page's policy does not hold for it."""
         return self._driver.execute_script(script, *arguments)
 
     def text(self, query: str) -> str:
@@ -88,7 +85,6 @@ class PageDriver:
         return found
 
     def count(self, query: str) -> int:
-        """How many such elements there are."""
         return int(self.run("return document.querySelectorAll(arguments[0]).length", query))
 
     def rows(self, panel: str) -> list[str]:
@@ -179,7 +175,7 @@ class PageDriver:
         self.run("clearInterval(window.ticking)")
 
     def complaints(self) -> list[str]:
-        """What the console said, since the last look."""
+        """The console's messages since the last look."""
         return [entry["message"] for entry in self._log("browser")]
 
     def requests(self) -> list[str]:

@@ -26,7 +26,7 @@ MOST_BYTES: Final = 200_000
 
 
 def address_of(demo: Program) -> str:
-    """Where the demo's live page is, as soon as the demo has said so."""
+    """The address of the demo's live page, as soon as the demo has said it."""
 
     def said() -> str | None:
         assert demo.process.poll() is None, demo.text()

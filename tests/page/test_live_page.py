@@ -186,7 +186,7 @@ BOXES: Final = """
 const box = (query) => { const found = document.querySelector(query).getBoundingClientRect(); return [found.left, found.top, found.right, found.bottom]; };
 return arguments[0].map(box);
 """
-"""Where elements are: left, top, right and bottom."""
+"""The edges of elements: left, top, right and bottom."""
 CUT: Final = """
 return [...document.querySelectorAll("#vms .row b.words")].filter((each) => each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight).length;
 """
@@ -287,7 +287,7 @@ def test_sizes_and_the_buffer_are_drawn_where_the_cluster_shows_them(
 
 
 def test_a_click_explains_the_vm(browser: PageDriver, served: Served) -> None:
-    """What it wants and has, which limit binds with its numbers, who holds the room, and its last decisions."""
+    """The page tells what the VM wants and has, which limit binds with its numbers, who holds the room, and its last decisions."""
     first, second = served.agents()
     first.ask(3)
     second.ask(4)

@@ -36,7 +36,7 @@ Mode = Literal["unconfirmed", "suspended", "running", "exited"]
 
 @dataclass(slots=True)
 class AgentKnobs:
-    """What can be ordered; the defaults are the published values (a time of 0 does not wait)."""
+    """Settings of the peer; the defaults are the published values (a time of 0 does not wait)."""
 
     plugin_version: int = 2
     informant_versions: tuple[int, int] = (1, 2)
@@ -59,7 +59,7 @@ class AgentKnobs:
 
 
 class Owner(Protocol):
-    """What a server needs of its runner."""
+    """The runner as its server needs it."""
 
     knobs: AgentKnobs
     journal: Journal

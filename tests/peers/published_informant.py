@@ -42,7 +42,7 @@ METHODS = {"/register": "POST", "/unregister": "DELETE", "/downscale": "PUT", "/
 
 @dataclass(slots=True)
 class InformantKnobs:
-    """What can be ordered; the defaults are the published values."""
+    """Settings of the peer; the defaults are the published values."""
 
     versions: tuple[int, int] = V1_1
     metrics_port: int | None = None  # of an exporter elsewhere; None: an own one is started

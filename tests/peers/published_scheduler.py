@@ -35,7 +35,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class ClusterVM:
-    """What the cluster knows of a VM, and a restarted plugin reads again."""
+    """A VM as the cluster knows it, and a restarted plugin reads it again."""
 
     low: Resources
     high: Resources

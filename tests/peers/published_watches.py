@@ -1,4 +1,4 @@
-"""What published agents learn from their watches of pods: which scheduler there is, and that a VM arrives (3.1, 3.8).
+"""The watches of pods by published agents: they tell which scheduler there is, and that a VM arrives (3.1, 3.8).
 
 Both have an edge that ends a runner for good: an event that does not come brings nobody back whose first request has failed, and the
 pod to which a VM migrates is ready, so that its runner asks, before the VM is in it.

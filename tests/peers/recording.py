@@ -1,4 +1,4 @@
-"""What every peer is made of: a server and a caller that record each exchange, faults to order, and a program."""
+"""The parts of every peer: a server and a caller that record each exchange, faults to order, and a program."""
 
 import asyncio
 import time

@@ -50,7 +50,7 @@ class Resources(NamedTuple):
         return self.cpu > other.cpu or self.mem > other.mem
 
     def raw(self, slot: str) -> Message:
-        """What `/downscale` and `/upscale` carry: CPUs and bytes as quantities."""
+        """The content of `/downscale` and `/upscale`: CPUs and bytes as quantities."""
         return {
             "cpu": decimal_quantity(self.cpu),
             "memory": binary_quantity(self.mem * whole_quantity(slot)),
@@ -61,7 +61,7 @@ class Resources(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What the informant asked for with `/try-upscale`."""
+    """The resources that the informant asked for with `/try-upscale`."""
 
     cpu: bool = False
     memory: bool = False

@@ -1,4 +1,4 @@
-"""What the peers' own tests share: short waits, a bare client, a bare agent."""
+"""Helpers of the peers' own tests: short waits, a bare client, a bare agent."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

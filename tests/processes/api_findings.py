@@ -1,4 +1,4 @@
-"""What schemathesis may find, and why it is right; loaded by schemathesis itself (api_calls.toml).
+"""The answers that schemathesis may object to, and why they are right; loaded by schemathesis itself (api_calls.toml).
 
 It reads of the document alone. What JSON Schema and OpenAPI cannot say is here, as narrow as it can be: everything else that it finds is a fault.
 """

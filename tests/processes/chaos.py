@@ -21,7 +21,7 @@ SCHEDULER_FAULTS: Final = ("slow", "dead", "killed", "garbage", "old", "cut", "l
 
 
 def tell(line: str) -> None:
-    """What is needed to do it again; shown where the test fails."""
+    """Print a line that helps to do it again; it is shown if the test fails."""
     sys.stdout.write(line + "\n")
 
 
@@ -130,7 +130,7 @@ class FaultyScheduler(FaultyPeer):
         return isinstance(outcome, Answered) and outcome.status == 200
 
     async def answer(self, request: Request) -> Reply | HangUp:
-        """What the real one says, unless told otherwise."""
+        """The answer of the real scheduler, unless told otherwise."""
         match self.mode:
             case "cut":
                 return HangUp()

@@ -49,7 +49,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is typed, what the page says that it prints, and on which line."""
+    """A typed command, the output that the page shows for it, and its line."""
 
     typed: str
     shown: str
@@ -79,7 +79,7 @@ def files(page: str) -> dict[str, str]:
 
 
 def commands(page: str) -> list[Command]:
-    """What is typed in the sessions of a page."""
+    """The commands that are typed in the sessions of a page."""
     found: list[Command] = []
     for block in blocks(page):
         if block.language != "console" or block.exempt is not None:
@@ -155,7 +155,7 @@ class Reader:
         return text
 
     def _as_told(self, text: str) -> str:
-        """What was printed here as the page would show it."""
+        """A text that was printed here, as the page would show it."""
         for there, here in self._replaced.items():
             text = re.sub(rf"(?<![\w.]){re.escape(here)}(?!\w)", there, text)
         return text

@@ -153,7 +153,7 @@ def entry(
 
 @dataclass
 class ClusterFile:
-    """What our scheduler reads: one node, and VMs with the sizes that they really have (or without)."""
+    """The cluster as our scheduler reads it: one node, and VMs with the sizes that they really have (or without)."""
 
     path: Path
     room: Resources
@@ -192,7 +192,7 @@ class ClusterFile:
         return made
 
     def use(self, name: str, size: Resources) -> None:
-        """What a VM really has."""
+        """The VM really has this size from now on."""
         self.vms[name] |= {"size": quantities(size), "target": quantities(size)}
         self.uses[name] = size
         total = Resources(
@@ -223,7 +223,7 @@ class OurScheduler(Ours):
         super().__init__("scheduler", directory, "--cluster", str(self.cluster.path), *more, waits=waits)
 
     async def rows(self) -> dict[str, dict[str, Any]]:
-        """What it keeps for each VM."""
+        """The scheduler's rows by the names of their VMs."""
         return {row["name"].partition("/")[2]: row for row in (await self.get(f"/v1/nodes/{NODE}"))["rows"]}
 
     async def reserved(self, vm: str) -> Resources:
@@ -273,12 +273,11 @@ def pod(name: str) -> tuple[str, str]:
 
 
 def known(size: Resources = UNIT, low: Resources = UNIT, high: Resources = MOST) -> ClusterVM:
-    """What a published scheduler knows of a VM."""
+    """A VM as a published scheduler knows it."""
     return ClusterVM(low, high, size)
 
 
 def bodies(exchanges: Iterable[Exchange]) -> list[dict[str, Any]]:
-    """The messages that were received."""
     return [json.loads(exchange.body) for exchange in exchanges]
 
 

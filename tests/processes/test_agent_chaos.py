@@ -74,13 +74,11 @@ class Watch:
 
 
 def wanted(guest: FaultyGuest) -> Status:
-    """What a VM wants, as it is shown; memory that is apart stays at the minimum."""
+    """The amount that a VM wants, as it is shown; memory that is apart stays at the minimum."""
     return {"cpu": str(guest.wants), "memory": f"{guest.wants if guest.is_tied else 1}Gi"}
 
 
 class ChaosCluster:
-    """All of it, running."""
-
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self.rng = rng
         self.state = directory / "state"
@@ -120,7 +118,7 @@ class ChaosCluster:
         return outcome.body
 
     async def vms(self) -> list[Status]:
-        """What the agent says of its VMs; the watch looks at it too."""
+        """The VMs as the agent tells of them; the watch looks at them too."""
         found: list[Status] = json.loads(await self.get("/v1/vms"))["vms"]
         self.watch.look(found)
         if self.watch.faults:
@@ -169,7 +167,7 @@ class ChaosCluster:
         await shown(f"{count} ticks of every runner", passed)
 
     async def owned(self) -> dict[str, int]:
-        """What the agent has: the least of several counts, each right after its peers have cut its connections."""
+        """The agent's tasks, sockets and files: the least of several counts, each right after its peers have cut its connections."""
         process = psutil.Process(self.agent.process.pid)
         found: list[dict[str, int]] = []
         for _ in range(15):
@@ -252,7 +250,6 @@ def _entry(guest: FaultyGuest) -> Status:
 
 @asynccontextmanager
 async def running(directory: Path, rng: random.Random) -> AsyncIterator[ChaosCluster]:
-    """A cluster for the length of a `with` block."""
     async with AsyncExitStack() as stack:
         cluster = await ChaosCluster(directory, rng).start(stack)
         checking = asyncio.create_task(cluster.checking())

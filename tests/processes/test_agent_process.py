@@ -77,7 +77,7 @@ def test_a_broken_file_of_a_vm_is_a_plain_message(tmp_path: Path) -> None:
 
 
 def test_what_is_known_of_the_load_is_saved_at_the_end_and_read_at_the_start(tmp_path: Path) -> None:
-    """What comes of it is told of the files and the core; here that the daemon saves, reads, and says what it cannot read."""
+    """The daemon saves, reads, and says what it cannot read; the tests of the files and of the core tell what comes of it."""
     agent_file(tmp_path / "agent.yaml", free_port(), {"a": free_port()})
     port = free_port()
     for name in ("first", "second"):
@@ -92,7 +92,7 @@ def test_what_is_known_of_the_load_is_saved_at_the_end_and_read_at_the_start(tmp
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6: a kernel and a Python with it")
 def test_over_ipv6_and_a_wildcard_the_informant_calls_back_what_is_advertised(tmp_path: Path) -> None:
-    """What the agent registers with its informant is where it can be called, and it reads metrics where it is told to: here
+    """The agent registers the address at which its informant can call it, and reads metrics where it is told to: here
     another program answers at the port that would be forwarded.
     """
     scheduler, informant, agent, forwarded = free_port(), free_port(), free_port(), free_port()

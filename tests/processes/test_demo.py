@@ -123,7 +123,7 @@ def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(
 
 
 def _assert_no_vm_moved_while_the_agent_was_dead(directory: Path) -> None:
-    """What a new agent found is what the old one left: the sizes after each `daemon` line are the ones before it."""
+    """A new agent found what the old one left: the sizes after each `daemon` line are the ones before it."""
     lines = list(Tail(directory / "state/changes.jsonl").lines())
     starts = [index for index, line in enumerate(lines) if line["kind"] == "daemon"]
     assert len(starts) == 2

@@ -33,7 +33,7 @@ class House:
         return [sys.executable, "-m", "parley", *arguments, *addresses]
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What comes of it."""
+        """Run `parley`; it shows no traceback."""
         done = subprocess.run(
             self.command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )

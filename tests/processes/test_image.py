@@ -1,4 +1,4 @@
-"""What the image holds: the steps of the Dockerfile, run on what the image is built from.
+"""The contents of the image: the steps of the Dockerfile, run on what the image is built from.
 
 No base image can be had here, so the layers themselves are not built: `deploy/image/build.sh` makes the same environment.
 """

@@ -130,7 +130,7 @@ async def beside_published(
 
 
 def wishes(theirs: PublishedAgent) -> list[dict[str, bool]]:
-    """What an agent was told of what cannot wait."""
+    """The wishes that an agent was told: resources that cannot wait."""
     told = bodies(theirs.journal.received("POST /try-upscale"))
     return [{"cpu": each["cpu"], "memory": each["memory"]} for each in told]
 

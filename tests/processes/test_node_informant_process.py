@@ -39,7 +39,7 @@ async def on_node(directory: Path, root: Path, uid: str) -> AsyncIterator[Publis
 
 
 def told(theirs: PublishedAgent) -> list[dict[str, bool]]:
-    """What an agent was told of what cannot wait."""
+    """The wishes that an agent was told: resources that cannot wait."""
     wishes = bodies(theirs.journal.received("POST /try-upscale"))
     return [{"cpu": each["cpu"], "memory": each["memory"]} for each in wishes]
 

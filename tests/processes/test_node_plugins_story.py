@@ -40,7 +40,7 @@ class House:
         self.plugins: dict[str, Program] = {}
 
     def tell(self, kind: str, say: int, *, lie: bool = False) -> None:
-        """What the plugin of that type says from now on."""
+        """The plugin of that type says this from now on."""
         path = self.directory / f"{kind}.json"
         write_json(path.with_suffix(".new"), {"say": say, "lie": lie}).replace(path)
 

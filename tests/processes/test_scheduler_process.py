@@ -149,7 +149,7 @@ runpy.run_module("scheduler", run_name="__main__")
 
 
 def test_a_full_disk_stops_the_journal_and_nothing_else(tmp_path: Path) -> None:
-    """What is lost is counted, the log stays readable, the end is in order, and what was written can be replayed."""
+    """Entries that are lost are counted, the log stays readable, the end is in order, and what was written can be replayed."""
     port, journal = free_port(), tmp_path / "journal"
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
     arguments = ("--cluster", str(cluster), "--port", str(port), "--journal", str(journal))

@@ -45,7 +45,7 @@ class Machines:
         )
 
     def start(self, name: str, port: str, stack: contextlib.ExitStack) -> Program:
-        """What a unit starts, for as long as `stack` is open."""
+        """Run the program that a unit starts, for as long as `stack` is open."""
         _, *arguments = (self.here(argument) for argument in command(UNITS / f"{name}.service"))
         log = self.place / f"{name}.log"
         started = running(MODULES[name], *arguments, "--port", str(self.ports[port]), output=log)

@@ -16,7 +16,7 @@ NAMES = "abcdefgh"
 
 @dataclass
 class Use:
-    """What leaves use and claim, whether or not they may."""
+    """The use and the claims of leaves, whether or not the rule allows them."""
 
     tree: Tree
     used: dict[int, int]
@@ -29,7 +29,7 @@ class Use:
         return made
 
     def of(self, place: int) -> int:
-        """What a tenant and all below it use."""
+        """The use of a tenant and of all below it."""
         return sum(units for leaf, units in self.used.items() if place in self.tree.nodes[leaf].path)
 
     def kept(self, place: int) -> int:
@@ -39,7 +39,7 @@ class Use:
         return max(node.guaranteed_units, self.used.get(place, 0), below)
 
     def wanted(self, place: int) -> int:
-        """What a tenant uses and claims, as far as limits let it be had, and never less than its guarantee."""
+        """The use and claims of a tenant, as far as limits let it be had, and never less than its guarantee."""
         node = self.tree.nodes[place]
         below = sum(self.wanted(child) for child in node.children)
         after = max(below, self.used.get(place, 0) + self.claimed.get(place, 0))
@@ -86,13 +86,13 @@ class Use:
         return True
 
     def most(self, place: int, wanted: int) -> int:
-        """What a leaf gets that asks for `wanted`: it keeps what it has."""
+        """The units that a leaf gets that asks for `wanted`: it keeps what it has."""
         has = self.used[place]
         return max(units for units in range(wanted + 1) if units <= has or self.allows(place, units))
 
 
 def reached_by(tree: Tree, node: TenantNode) -> int | None:
-    """What a tenant could use at most, whatever others do; None is no limit."""
+    """The most that a tenant could use, whatever others do; None is no limit."""
     below = [reached_by(tree, tree.nodes[child]) for child in node.children]
     bounds = [] if node.limit_units is None else [node.limit_units]
     known = [units for units in below if units is not None]
@@ -133,7 +133,7 @@ def leaves(tree: Tree) -> list[int]:
 
 @st.composite
 def uses(draw: st.DrawFn) -> tuple[Use, int]:
-    """What the leaves of a tree use and claim, and one of them."""
+    """The use and claims of the leaves of a tree, and one of the leaves."""
     tree = draw(trees())
     used = {place: draw(st.integers(0, 12)) for place in leaves(tree)}
     claimed = {place: draw(st.integers(0, 9)) for place in leaves(tree)}

@@ -1,4 +1,4 @@
-"""What holds of quotas by amounts as time passes: asks, shrinks and cool-downs in any order, through the queue and the plugin."""
+"""Laws of quotas by amounts as time passes: asks, shrinks and cool-downs in any order, through the queue and the plugin."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -29,7 +29,7 @@ QUIET = Timing(tick_s=30.0, hold_s=60.0)
 
 
 class Cap(enum.Enum):
-    """What keeps the VM from growing further."""
+    """The limit that keeps the VM from growing further."""
 
     MAXIMUM = "the VM's own maximum"
     PERMIT = "the scheduler: the node, the pool or a quota is full"
@@ -50,8 +50,6 @@ class Case:
 
 
 class CappedDriver(Driver):
-    """A runner whose growth is capped."""
-
     def __init__(self, case: Case) -> None:
         bounds = Bounds(UNIT, case.most if case.cap is Cap.MAXIMUM else UNIT * 40)
         super().__init__(case.start, vm=replace(VM, unit=case.unit, bounds=bounds), timing=QUIET)

@@ -1,4 +1,4 @@
-"""What holds of the split by dominant share, whatever is wanted of however many amounts."""
+"""Laws of the split by dominant share, whatever is wanted of however many amounts."""
 
 from fractions import Fraction
 
@@ -68,7 +68,7 @@ def test_everybody_has_his_part_of_what_he_is_heaviest_on(drawn: tuple[list[int]
 def test_who_gets_all_gets_all_of_less_too(
     drawn: tuple[list[int], list[Demand]], data: st.DataObject
 ) -> None:
-    """What is admitted at one size is admitted at each smaller one: a search relies on that."""
+    """A demand that is admitted at one size is admitted at each smaller one: a search relies on that."""
     totals, demands = drawn
     shares = exact_split(totals, demands)
     for place, each in enumerate(demands):

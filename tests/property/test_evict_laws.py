@@ -1,4 +1,4 @@
-"""What holds for every round of evictions, whatever the pods, their marks and the pressure."""
+"""Laws of every round of evictions, whatever the pods, their marks and the pressure."""
 
 from collections.abc import Sequence
 
@@ -67,7 +67,7 @@ nodes = st.builds(
 def picked(
     engine: EvictionEngine, pods: Sequence[PodState], results: Sequence[EvictResult], now_s: float
 ) -> list[tuple[PodState, int, EvictResult]]:
-    """Who is picked at one time, with what was lacking before."""
+    """The pods that are picked at one time, each with what was lacking before."""
     found: list[tuple[PodState, int, EvictResult]] = []
     while (pick := engine.pick(now_s)) is not None:
         assert pick.pod in pods

@@ -1,4 +1,4 @@
-"""What holds of fair shares as time passes: asks, shrinks and cool-downs in any order, through the queue and the plugin.
+"""Laws of fair shares as time passes: asks, shrinks and cool-downs in any order, through the queue and the plugin.
 
 The model keeps what it saw itself: what everybody has, who was refused how much, and until when that may be come back for.
 """
@@ -75,7 +75,7 @@ class Market:
         return self.world.held(name)
 
     def use(self) -> Use:
-        """What everybody has and, as far as the model knows, claims."""
+        """The units that everybody has and, as far as the model knows, claims."""
         places = self.tree.places
         claimed = {
             places[name]: wanted - self.has(name)
@@ -102,7 +102,6 @@ class Market:
 
 
 async def passes(seconds: float) -> None:
-    """Let the time pass."""
     await until(now_s() + seconds)
 
 

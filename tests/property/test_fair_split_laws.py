@@ -1,4 +1,4 @@
-"""What holds of the split, of the allowances and of admissions, whatever the tenants and whatever they use."""
+"""Laws of the split, of the allowances and of admissions, whatever the tenants and whatever they use."""
 
 from fractions import Fraction
 from itertools import product
@@ -233,7 +233,7 @@ def test_admissions_in_any_order_keep_limits_and_guarantees(
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=6), st.integers(0, 30))
 def test_who_is_not_crowded_out_gets_all_of_his_share(rows: list[tuple[int, int]], spare: int) -> None:
-    """Where nobody is above his guarantee and share, there is for everybody what is his, whoever took his before.
+    """Everybody finds room for what is his, whoever took it before, if nobody is above his guarantee and share.
 
     A unit less where his share was rounded up: with fewer who take part, the remainders may favour another.
     """
@@ -257,7 +257,7 @@ def test_who_is_not_crowded_out_gets_all_of_his_share(rows: list[tuple[int, int]
 def test_nothing_is_idle_beside_refused_demand_once_all_have_asked(
     tree: Tree, steps: list[tuple[int, int]], wants: list[int]
 ) -> None:
-    """Whoever is refused claims. When all want what they want and nobody gets more, nothing that could be given is left."""
+    """A tenant that is refused claims. When all want what they want and nobody gets more, nothing that could be given is left."""
     places = leaves(tree)
     made, used = Accounts({"units": tree}), dict.fromkeys(places, 0)
     claimed = dict(used)

@@ -1,4 +1,4 @@
-"""What is known of objects, against a server that is known in full: lists that come late, a watch that lags, restores."""
+"""The knowledge of objects, against a server that is known in full: lists that come late, a watch that lags, restores."""
 
 import copy
 import itertools

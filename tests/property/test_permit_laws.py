@@ -1,4 +1,4 @@
-"""What holds of the permit formula whatever the amounts, units, bounds and other rows are, tied and apart."""
+"""Laws of the permit formula, whatever the amounts, units, bounds and other rows are, tied and apart."""
 
 import pytest
 from hypothesis import given

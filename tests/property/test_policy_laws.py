@@ -1,4 +1,4 @@
-"""What holds of the policies, whatever the load, the size and the way there."""
+"""Laws of the policies, whatever the load, the size and the way there."""
 
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction

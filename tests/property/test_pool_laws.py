@@ -1,4 +1,4 @@
-"""What a pool's verdict leaves to a VM is the most that fits, whoever else is in the pool: compared with plain counting."""
+"""A pool's verdict leaves to a VM the most that fits, whoever else is in the pool: compared with plain counting."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def world_of(members: list[Resources], pool_unit: Resources, unit: Resources) ->
 
 
 def held(world: World) -> int:
-    """What the ledger says that the pool holds."""
+    """The ledger's count of what the pool holds."""
     account = world.core.ledger.pool("blue")
     assert account is not None
     return account.units
@@ -77,7 +77,7 @@ def _pair(amount: Resources) -> tuple[int, int]:
 def _left(
     members: list[Resources], pool_unit: Resources, most: int | None, *, keeps_own: bool = False
 ) -> int | None:
-    """What a pool of `most` units leaves to the first VM. Where it holds more, nothing; or what the VM takes anyway."""
+    """The units that a pool of `most` units leaves to the first VM. If it holds more, nothing; or what the VM takes anyway."""
     if most is None:
         return None
     own, *others = (part(size, pool_unit) for size in members)

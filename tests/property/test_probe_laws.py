@@ -1,4 +1,4 @@
-"""What holds of the search for what a chain admits, over all small ranges, all short scripts and random chains."""
+"""Laws of the search for what a chain admits, over all small ranges, all short scripts and random chains."""
 
 import asyncio
 import itertools
@@ -113,7 +113,7 @@ def test_a_stated_cap_costs_one_call_more_and_no_search() -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """What was asked, and the answer; None is an interrupt."""
+    """A question and its answer; None is an interrupt."""
 
     asked: int
     answer: Admission | None

@@ -213,7 +213,7 @@ def test_the_law_catches_a_change_that_does_not_wait() -> None:
 
 @pytest.mark.parametrize("again", ["fence", "resize"])
 def test_a_plugin_that_was_started_anew_commands_when_its_predecessor_cannot_any_more(again: str) -> None:
-    """What the predecessor has under way is not known to the plugin, whose fence does not wait for that."""
+    """The plugin does not know what its predecessor has under way, and its fence does not wait for that."""
     lost = [("resize", 30.0), ("hangs", 0.0), ("resize", 0.3), ("recovers", 0.0), ("restarts", 0.0)]
     steps = [*lost, (again, 30.0), ("resize", 30.0), ("resize", 30.0)]
     walks = [walk(steps, seed, ResizerOrBuiltIn) for seed in range(20)]

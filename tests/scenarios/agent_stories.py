@@ -86,7 +86,7 @@ class AgentStory(Telling):
                 return "asks its policies"
 
     def then(self, *did: str) -> None:
-        """What the agent did since the last time, in this order."""
+        """The agent did this since the last time, in this order."""
         new = self.driver.log[self._told :]
         self._told += len(new)
         shown = [each for each in new if self._shows_quiet or not isinstance(each, QUIET)]
@@ -170,7 +170,7 @@ class AgentStory(Telling):
         self.driver.by_hand = {events.ReadMetrics, events.Register}
 
     def informant_refuses_connections(self) -> None:
-        """What was tried meanwhile comes back as a failure."""
+        """Calls that were tried meanwhile come back as failures."""
         self._tell("connections to the guest are refused")
         for action in list(self.driver.flying):
             if isinstance(action, events.ReadMetrics):
@@ -207,7 +207,6 @@ class AgentStory(Telling):
         self.driver.finish(events.ReadMetrics, events.MetricsFailed("status 500", False, 0.0))
 
     def bounds_become(self, least: float, most: float) -> None:
-        """The VM is described otherwise."""
         self._tell(f"the VM's bounds become {least:g} to {most:g} units")
         self.driver.tell(events.VmChanged(replace(VM, bounds=Bounds(cu(least), cu(most)))))
 

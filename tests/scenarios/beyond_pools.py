@@ -87,7 +87,7 @@ def story_25_own_limits_not_looked_at_again(story: Story) -> None:
 
 
 def story_26_floor_needs_no_verdict(story: Story) -> None:
-    """What an edit put into use counts, and makes no permit: the pool refuses that."""
+    """A use that an edit brought about counts, and makes no permit: the pool refuses that."""
     _begin(story)
     _edited(story)
     story.agent_asks("a1", cu(4))

@@ -28,7 +28,7 @@ def story_42_told_floor_ends_before_the_deadline(story: Story) -> None:
 
 
 def story_43_smaller_told_floor_replaces_a_larger(story: Story) -> None:
-    """What a second published agent was told takes the place of what the first was, whose resize may still land."""
+    """The permit of a second published agent takes the place of that of the first, whose resize may still land."""
     begin(story, serves_published=True)
     for agent, wanted in (("p1", cu(5)), ("p2", cu(3))):
         story.published_starts(agent, "a")
@@ -43,7 +43,7 @@ def story_43_smaller_told_floor_replaces_a_larger(story: Story) -> None:
 
 
 def story_44_told_floor_ends_after_a_short_silence(story: Story) -> None:
-    """What a bystander was told is given away when it was silent for some seconds, though it may go up to that at any time.
+    """The permit of a bystander is given away when it was silent for some seconds, though it may go up to that at any time.
 
     Two kinds of agent on one VM are a documented cause, which excuses the sum: the law is what a published agent was told.
     """

@@ -28,7 +28,7 @@ def story_01_grant_before_the_reserve(story: Story) -> None:
 
 
 def story_02_lost_release(story: Story) -> None:
-    """What an agent gave back is never released, so that its neighbour is refused for ever.
+    """An amount that an agent gave back is never released, so that its neighbour is refused for ever.
 
     Nothing is overcommitted by that: the law is that the neighbour reaches its goal.
     """
@@ -80,7 +80,7 @@ def story_04_supersession_by_arrival(story: Story) -> None:
 
 
 def story_05_buffer_subtracted_twice(story: Story) -> None:
-    """What a row keeps above its permit leaves the node's sum twice when it ends, so that the node looks emptier."""
+    """The amount that a row keeps above its permit leaves the node's sum twice when it ends, so that the node looks emptier."""
     begin(story)
     story.agent_starts("a1", "a")
     story.scheduler_restarts()

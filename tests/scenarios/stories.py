@@ -94,7 +94,7 @@ class Story(Telling):
             self.world.watch.tell(self.world.read(self._vms[vm]))
 
     def vm_has(self, vm: str, size: Resources) -> None:
-        """What must have come of it: a VM's size."""
+        """The VM must have this size by now."""
         self._expect(f"VM {vm} must have", self._vms[vm].size, size)
 
     # ------------------------------------------------------------ agents with the extension
@@ -234,7 +234,7 @@ class Story(Telling):
             self._then(f" and sees {_seen(actor.size, actor.target)}")
 
     def agent_holds(self, agent: str, amount: Resources) -> None:
-        """What must have come of it: what an agent holds."""
+        """The agent must hold this amount by now."""
         self._expect(f"agent {agent} must hold", self._agents[agent].held, amount)
 
     def agent_grows(self, agent: str, to: Resources) -> None:
@@ -282,7 +282,7 @@ class Story(Telling):
                 self._commands[agent] = actor.vm, actor.command
 
     def published_holds(self, agent: str, amount: Resources) -> None:
-        """What must have come of it: up to where such an agent may go."""
+        """The published agent must hold this amount by now: it may go up to that."""
         self._expect(f"published agent {agent} must hold", self._published[agent].holds(), amount)
 
     # ------------------------------------------------------------ the clock, the cluster, the scheduler

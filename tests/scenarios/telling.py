@@ -41,7 +41,7 @@ class Telling:
         return StoryBrokenError("\n".join((what, *self.steps)))
 
     def _expect(self, text: str, found: object, wanted: object) -> None:
-        """What must have come of it."""
+        """The story breaks if `found` is not what is `wanted`."""
         self._tell(f"{text} {wanted}")
         if found != wanted:
             raise self._broken(f"expected {wanted}, found {found}")

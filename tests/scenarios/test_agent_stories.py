@@ -64,7 +64,7 @@ def test_denied() -> None:
 
 
 def test_partial() -> None:
-    """What is permitted is used at once, and the rest asked for again."""
+    """The permitted part is used at once, and the rest asked for again."""
     story = at_rest()
     story.node_has_room_for(4)
     story.load_becomes(6)
@@ -342,7 +342,7 @@ def test_missing_metrics() -> None:
 
 
 def test_use_outside_the_bounds() -> None:
-    """What somebody else made of the VM is named first, then brought back within the bounds."""
+    """A size that somebody else made is named first, then brought back within the bounds."""
     story = at_rest()
     story.somebody_resizes(10)
     story.passes(5)

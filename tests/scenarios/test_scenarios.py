@@ -38,7 +38,7 @@ LAWS: Final = {
     46: "a: 5 CPU / 5Gi may be in use, but its row keeps 1 CPU / 1Gi",
     47: "a: 5 CPU / 5Gi may be in use, but its row keeps 1 CPU / 1Gi",
 }
-"""What breaks where it is not the sum of what may be in use."""
+"""The laws that break, for the stories in which it is not the sum of what may be in use."""
 
 STRICT: Final = frozenset({24, 44, 46, 47})
 """The stories that break the law of what a permit is, or what a row keeps, which is not checked in the others."""

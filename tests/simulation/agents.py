@@ -138,7 +138,6 @@ class Life:
     # ------------------------------------------------------------ the loop
 
     def hear(self, event: events.Event) -> None:
-        """Something happened to it."""
         if self.is_over:
             return
         if self.is_stopped:
@@ -231,7 +230,7 @@ class Life:
         self._clock.after(self._plugin_dice.random() * 0.9 * PLUGIN_DEADLINE_S, lambda: done(answer))
 
     def _once(self, failed: events.Event, wait_s: float) -> Outcome:
-        """Where the outcome of an action goes; `failed` is the outcome where none comes in time."""
+        """The receiver of an action's outcome; `failed` is the outcome if none comes in time."""
         call = Call[events.Event](self.hear)
         deadline = self._clock.after(wait_s, lambda: call.answer(failed))
 
@@ -325,7 +324,6 @@ class Life:
     # ------------------------------------------------------------ looking
 
     def condition(self) -> Condition:
-        """How it is doing."""
         return condition(self.state, self.planned, self._clock.now_s, TIMING)
 
     @property

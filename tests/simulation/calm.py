@@ -37,7 +37,7 @@ def end_faults(world: World) -> None:
 
 
 def _goals(world: World, node: Node) -> list[Units]:
-    """What the VMs of a node shall want: tied, the same of both resources; those that are apart swap their memory."""
+    """The wishes of the VMs of a node: tied, the same of both resources; those that are apart swap their memory."""
     apart = [place for place, vm in enumerate(node.vms) if world.unit(vm).is_apart]
     memory = list(GOALS)
     for place, other in zip(apart, (*apart[1:], *apart[:1]), strict=True):
@@ -46,7 +46,7 @@ def _goals(world: World, node: Node) -> list[Units]:
 
 
 def check(world: World) -> None:
-    """What must be so `BOUND_S` later. Raises `LawBrokenError`."""
+    """The laws that must hold `BOUND_S` later. Raises `LawBrokenError`."""
     process = world.scheduler.process
     wrong = [] if process is not None else ["scheduler: none serves"]
     if process is not None:

@@ -49,7 +49,7 @@ class Pod:
 
 
 class Watch:
-    """What one scheduler process sees. Events come in the order in which things happened, up to `lag_s` late."""
+    """The cluster as one scheduler process sees it. Events come in the order in which things happened, up to `lag_s` late."""
 
     def __init__(self, world: "World", process: "Process") -> None:
         self._world = world

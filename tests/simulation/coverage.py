@@ -1,4 +1,4 @@
-"""What must hold at every step beside the observer's sums, which alone let many faults through.
+"""Laws that hold at every step beside the observer's sums, which alone let many faults through.
 
 Every row of the ledger covers what its VM may use: the larger of what any living, leased agent holds, the size, the
 target, and the commands on their way. Every grant fits what the others' rows keep of the node, added up anew from these rows.
@@ -59,7 +59,6 @@ class Coverage:
             self._check(process, vm)
 
     def check_all(self) -> None:
-        """All rows."""
         process = self._world.scheduler.process
         if process is None or not process.is_serving:
             return
@@ -116,7 +115,7 @@ class Coverage:
             self._fits(process, record.row, decided.before, decided.permit, "is permitted")
 
     def _check_reasons(self, decided: events.Decided) -> None:
-        """Where resources are apart, each resource that is cut has a reason of its own, or one for both."""
+        """Each resource that is cut has a reason of its own, or one for both, if resources are apart."""
         named = {reason.resource for reason in decided.reasons}
         for (name, wanted), (_, permit) in zip(
             decided.requested.named(), decided.permit.named(), strict=True
@@ -133,7 +132,7 @@ class Coverage:
         return record.row
 
     def _fits(self, process: "Process", row: Row, before: Resources, after: Resources, what: str) -> None:
-        """What a row has grown to is what the others leave of the node."""
+        """A row grows only into what the others leave of the node."""
         account = process.core.ledger.node(row.node)
         assert account is not None
         others = ZERO

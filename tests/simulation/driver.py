@@ -114,7 +114,7 @@ def shrink(
 
 
 def _kind(failure: str) -> str:
-    """What broke, without names and amounts."""
+    """The fault without names and amounts."""
     return "".join(each for each in failure[:60] if not each.isdigit())
 
 

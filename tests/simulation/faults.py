@@ -231,7 +231,7 @@ def node_shrinks(world: World, vm: Vm, much: float, long: float) -> None:
 
 
 def watch_lags(world: World, vm: Vm, much: float, long: float) -> None:
-    """What happens in the cluster is told late."""
+    """The scheduler is told late of what happens in the cluster."""
     del vm
     if world.scheduler.process is not None:
         watch = world.scheduler.process.watch

@@ -67,7 +67,7 @@ class Peer(Protocol):
 
 @dataclass(slots=True)
 class Load:
-    """What the guest would use if it had it: CPUs, and bytes of memory."""
+    """The resources that the guest would use if it had them: CPUs, and bytes of memory."""
 
     cpus: float
     memory_bytes: int
@@ -84,12 +84,10 @@ class Guest:
         self._until_s = clock.now_s
 
     def set_load(self, load: Load) -> None:
-        """The workload changes."""
         self._account()
         self.load = load
 
     def read(self) -> Reading:
-        """The machine now."""
         self._account()
         size = self._vm.size
         used = min(self.load.memory_bytes, size.memory_bytes)

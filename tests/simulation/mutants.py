@@ -55,7 +55,7 @@ def claim_ignored() -> Iterator[None]:
 
 
 def hand_over_floor_dropped() -> Patch:
-    """What a superseded life had is given away at once."""
+    """The permit of a superseded life is given away at once."""
     return _patch(parley_callers, "_hand_over", lambda *_: None)
 
 
@@ -79,7 +79,7 @@ def placement_ends_by_the_clock() -> Iterator[None]:
 
 
 def pending_floor_leaks() -> Patch:
-    """What was kept while a pool was asked is not given back."""
+    """The amount that was kept while a pool was asked is not given back."""
     without = RowState.without
 
     def without_but(state: RowState, cause: Cause, about: str | None = None) -> RowState:
@@ -89,7 +89,7 @@ def pending_floor_leaks() -> Patch:
 
 
 def permit_below_use() -> Patch:
-    """What a caller without the extension uses is taken for little, and it is told so: that ends it for good."""
+    """The use of a caller without the extension is taken for little, and the caller is told so: that ends it for good."""
     return _patch(neon_callers, "_use", lambda *_: (UNIT, True))
 
 
@@ -176,7 +176,7 @@ def goals_never_fall() -> Patch:
 
 
 def wish_without_an_end() -> Patch:
-    """What could not wait once is wanted for ever."""
+    """A wish that could not wait stands for ever."""
     wished = on_informant.try_upscale_received
 
     def wished_for_ever(
@@ -224,7 +224,6 @@ class SimulationMutant:
 
     @property
     def name(self) -> str:
-        """What the bug is called."""
         return self.patch.__name__.replace("_", " ")
 
 

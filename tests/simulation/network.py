@@ -16,7 +16,7 @@ QUICK_S = (0.001, 0.02)
 
 @dataclass(slots=True)
 class Weather:
-    """What goes wrong with messages until `until_s`: chances of loss, and of a delay of up to `late_s`."""
+    """The faults that befall messages until `until_s`: chances of loss, and of a delay of up to `late_s`."""
 
     until_s: float = 0.0
     lost_request: float = 0.0
@@ -52,7 +52,6 @@ class Network:
     cut_until_s: dict[str, float] = field(default_factory=dict)
 
     def is_cut(self, vm: str) -> bool:
-        """Whether the agents of a VM are cut off now."""
         return self.clock.now_s < self.cut_until_s.get(vm, 0.0)
 
     def request(self, vm: str, arrive: Callable[[], object]) -> None:
@@ -63,7 +62,6 @@ class Network:
         self.clock.after(self._delay_s(weather.late_request, weather.late_s), arrive)
 
     def reply(self, vm: str, call: Call[T], reply: T) -> None:
-        """A reply is sent back."""
         weather = self._weather()
         if self.is_cut(vm) or self._happens(weather.lost_reply):
             return

@@ -60,7 +60,7 @@ class PublishedRunner:
         self._vm.observer.held(self._vm.account, self._ident, approved)
 
     def _tick(self) -> None:
-        """What it wants: down at once, within its last permit; then ask."""
+        """The runner moves towards what it wants: down at once, within its last permit; then it asks."""
         wanted = self._world.goal(self._vm)
         if self._approved is None:
             self._ask(self._usage)

@@ -130,7 +130,7 @@ class Process:
         self._take(outputs)
 
     def reserved(self, holder: Holder) -> Resources | None:
-        """What the ledger keeps for a holder; None where it has no row."""
+        """The amount that the ledger keeps for a holder; None if it has no row."""
         row = self.core.ledger.row(holder)
         return row.reserved if row is not None else None
 
@@ -218,7 +218,7 @@ class Process:
     # ------------------------------------------------------------ looking
 
     def is_idle(self) -> str:
-        """What is still kept for somebody who waits; nothing where all is well."""
+        """Something that is still kept for somebody who waits, in words; empty if all is well."""
         if self.core.state.admission_calls:
             return f"questions to pools are open: {sorted(self.core.state.admission_calls)}"
         if any(until_s is not None for until_s in self.core.state.placements.values()):
@@ -261,7 +261,6 @@ class Scheduler:
             process.when_it_runs(lambda: process.receive(vm, request, reply))
 
     def pool_changed(self) -> None:
-        """The pool was described otherwise."""
         process, spec = self.process, self._world.pool.spec
         if process is not None:
             process.when_it_runs(lambda: process.apply(events.PoolSeen(spec)))

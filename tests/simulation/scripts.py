@@ -92,7 +92,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
 
 
 def script(seed: int, length_s: float, vms: int) -> list[Happening]:
-    """What will happen in a run of `length_s`: a steady change of loads, new descriptions of the pool, and a storm now and then."""
+    """The happenings of a run of `length_s`: a steady change of loads, new descriptions of the pool, and a storm now and then."""
     dice = random.Random(f"{seed} script")
     found: list[Happening] = []
 

@@ -64,7 +64,7 @@ def _quiet_world() -> tuple[World, Vm]:
 
 
 def _resized(world: World, vm: Vm, wanted: Resize, generation: int) -> str:
-    """What became of a resize: the error, or nothing."""
+    """The error of a resize; empty if it succeeded."""
     told = list[Failure | None]()
     vm.resize(wanted, generation, told.append)
     world.clock.run_until(world.clock.now_s + 1.0)

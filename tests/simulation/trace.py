@@ -1,4 +1,4 @@
-"""What happened, for a person: the last lines, each with its moment and the VM or node that it is about."""
+"""A trace of a run, for a person: the last lines, each with its moment and the VM or node that it is about."""
 
 from collections import deque
 from collections.abc import Collection

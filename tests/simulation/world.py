@@ -58,7 +58,7 @@ class Pool:
 
     @property
     def spec(self) -> PoolSpec:
-        """What a scheduler is told of it."""
+        """The pool as a scheduler is told of it."""
         return PoolSpec(POOL, UNIT, self.generation)
 
     def word(self, now_s: float) -> tuple[float, events.PoolVerdict] | None:
@@ -80,7 +80,6 @@ class Hiding:
         return self._world.clock.now_s < self._until_s.get(vm.name, 0.0)
 
     def hide(self, vm: Vm, span_s: float) -> None:
-        """The cluster ceases to show a VM."""
         world = self._world
         if self.is_hidden(vm):
             return
@@ -203,7 +202,7 @@ class World:
         return next((vm for vm in self.vms if vm.pod == pod), None)
 
     def goal(self, vm: Vm) -> Resources:
-        """What the VM's load needs."""
+        """The size that the VM's load needs."""
         load = self.informants[vm.name].guest.load
         memory = (load.memory_bytes + MEMORY_MARGIN_BYTES) / MEMORY_TARGET / UNIT.memory_bytes
         cpu_units, memory_units = math.ceil(load.cpus / CPU_TARGET), math.ceil(memory)

@@ -60,7 +60,7 @@ _TODAY: Final[Mapping[EarlyPoint, ExtensionPoint]] = MappingProxyType(
         EarlyPoint.BIND: ExtensionPoint.BIND,
     }
 )
-"""What the points are called today."""
+"""The points as they are called today."""
 _METHODS: Final[Mapping[EarlyPoint, tuple[str, ...]]] = MappingProxyType(
     {early_point: METHODS[point] for early_point, point in _TODAY.items()}
     | {
@@ -70,7 +70,7 @@ _METHODS: Final[Mapping[EarlyPoint, tuple[str, ...]]] = MappingProxyType(
         EarlyPoint.NORMALIZE_SCORE: ("normalize_score",),
     }
 )
-"""What a plugin implements to be enabled at a point: one of these methods."""
+"""The methods by which a plugin is enabled at a point: it implements one of them."""
 
 Chosen: TypeAlias = Mapping[EarlyPoint, Sequence[str]]
 """The plugins of each point by name, in their order. A plugin that is named twice is called twice."""
@@ -116,7 +116,7 @@ class EarlyFramework(SchedulingFramework):
 
 
 def unshared(clock: Callable[[], float]) -> SharedHooks:
-    """What a framework shares with nobody: there is no ledger and no pool."""
+    """The hooks of a framework that shares nothing: there is no ledger and no pool."""
     ports = ExtenderPorts(cast("Placements", None), cast("PlacementAdmission", None), clock)
     return SharedHooks(ports, logs.logger("test"))
 
@@ -184,7 +184,7 @@ def _check(chosen: Chosen, plugins: Mapping[str, Plugin]) -> None:
 
 
 def _profile(chosen: Chosen, plugins: Mapping[str, Plugin], args: Mapping[str, Any]) -> ResolvedProfile:
-    """What was chosen, as a profile of today. It has no name."""
+    """The choice as a profile of today. It has no name."""
     points: dict[ExtensionPoint, tuple[str, ...]] = dict.fromkeys(ExtensionPoint, ())
     points |= {point: tuple(chosen[early_point]) for early_point, point in _TODAY.items()}
     return ResolvedProfile(

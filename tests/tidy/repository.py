@@ -1,4 +1,4 @@
-"""What the tidy tests know of the repository: where it is, what belongs to it, and how to run a program on it."""
+"""The repository as the tidy tests know it: where it is, what belongs to it, and how to run a program on it."""
 
 import os
 import subprocess
@@ -17,7 +17,6 @@ _GENERATED_ENDS: Final = ("_cache", ".egg-info", ".hypothesis")
 
 
 def pyproject() -> dict[str, Any]:
-    """The project's configuration."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -34,7 +33,7 @@ def run(
 
 
 def output(done: subprocess.CompletedProcess[str]) -> str:
-    """What a program said, for the message of an assertion."""
+    """The output of a program, for the message of an assertion."""
     return f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 

@@ -1,4 +1,4 @@
-"""What `deploy/` says agrees with the programs: their settings files are read, and the image is the release's.
+"""The files of `deploy/` agree with the programs: their settings files are read, and the image is the release's.
 
 That the API server takes the manifests is told by tests/kube/test_deploy.py.
 """

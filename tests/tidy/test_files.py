@@ -1,4 +1,4 @@
-"""What every file of the repository keeps to: size, no loose ends, nothing that ties it to one machine."""
+"""Rules for every file of the repository: size, no loose ends, nothing that ties it to one machine."""
 
 import ast
 import functools
@@ -82,7 +82,6 @@ def test_no_package_has_loose_ends() -> None:
 
 
 def class_names(source: str) -> list[str]:
-    """The names of a module's classes."""
     return [node.name for node in parsed(source).body if isinstance(node, ast.ClassDef)]
 
 

@@ -53,7 +53,7 @@ def test_the_sets_are_markers_and_documented() -> None:
 
 
 def test_the_quick_set_starts_no_program_of_ours() -> None:
-    """What starts one takes seconds, and longer where the machine is busy."""
+    """A test that starts a program takes seconds, and longer if the machine is busy."""
     starts = re.compile(r"from tests\.support\.processes import .*\b(?:Program|running)\b")
     quick = (name for name in python_files("tests") if name.split("/")[1] in SETS["quick"])
     assert [name for name in quick if starts.search((ROOT / name).read_text())] == []

@@ -131,7 +131,7 @@ def test_a_killed_runner_leaves_nothing(image: VmImage) -> None:
 
 
 def test_whatever_a_runner_has_left_is_ended_and_named() -> None:
-    """What dies with its runner anyhow needs no guardian; a program that a test starts does."""
+    """A process that dies with its runner anyhow needs no guardian; a program that a test starts does."""
     with (
         pytest.raises(AssertionError, match="processes were left behind") as caught,
         guarded_directory() as directory,

@@ -60,7 +60,7 @@ async def ask(address: str, case: Case, body: bytes, prefix: str = "") -> str:
 
 
 def _told(body: bytes) -> str:
-    """What a good answer says beside its status."""
+    """The words of a good answer beside its status."""
     answer = json.loads(body)
     if "permit" in answer:
         return f", {answer['permit']['vCPUs']}/{answer['permit']['mem']}"

@@ -1,4 +1,4 @@
-"""What the published Go package does, vector by vector: ../shared/golden/neon-api-v0.1.13.jsonl beside the repository.
+"""The behaviour of the published Go package, vector by vector: ../shared/golden/neon-api-v0.1.13.jsonl beside the repository.
 
 Exceptions stand in named tables keyed by the exact input; each is granted by the README beside the vectors.
 """

@@ -10,7 +10,7 @@ VALUED = {"-X", "-d", "-H", "--retry", "--retry-delay"}
 
 
 def main(arguments: list[str]) -> int:
-    """What curl would print, and its exit code."""
+    """Print what curl would print, and return its exit code."""
     switches: set[str] = set()
     values: dict[str, str] = {}
     headers: dict[str, str] = {}

@@ -16,8 +16,6 @@ GROUP = "kubepods/besteffort"
 
 
 class Odd:
-    """What they have in common."""
-
     client: NodeClient
 
     def init_flags(self, args: Any) -> None:

@@ -1,4 +1,4 @@
-"""What happens inside the guest: a memory hog that follows orders, busy loops, the files of the workload's group, what the kernel says."""
+"""The inside of the guest: a memory hog that follows orders, busy loops, the files of the workload's group, the kernel's log."""
 
 import base64
 
@@ -33,7 +33,7 @@ class Inside:
         self.shell = shell
 
     async def text(self, command: str, deadline_s: float = 30.0) -> str:
-        """What a command prints; it must succeed."""
+        """The output of a command, which must succeed."""
         return (await self.shell.run(command, deadline_s=deadline_s)).output.strip()
 
     async def until(self, condition: str, deadline_s: float = PATIENCE_S) -> None:
@@ -122,6 +122,6 @@ class Inside:
         return int(await self.text("cat /sys/fs/cgroup/informant/cgroup.procs | head -n 1"))
 
     async def kills(self) -> list[str]:
-        """Where the kernel killed for lack of memory: CONSTRAINT_MEMCG in the group, CONSTRAINT_NONE in the whole machine."""
+        """The scopes in which the kernel killed for lack of memory: CONSTRAINT_MEMCG in the group, CONSTRAINT_NONE in the whole machine."""
         told = await self.text("dmesg | grep -o 'oom-kill:constraint=[A-Z_]*' || true")
         return [line.partition("=")[2] for line in told.split()]

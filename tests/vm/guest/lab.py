@@ -115,7 +115,7 @@ class Lab:
                     continue  # the kernel has spoken in between
 
     def faults(self) -> list[str]:
-        """What must not be: faults of the informant, and a kernel that kills in the whole machine or fails itself."""
+        """Faults of the informant, and of a kernel that kills in the whole machine or fails itself: there must be none."""
         said = [
             f"{line['event']}: {line.get('error', '')}"
             for line in self.log()

@@ -1,4 +1,4 @@
-"""What ends, stops or is made anew in a real guest: the informant, the workload's group, the agent, the clock."""
+"""Parts of a real guest end, stop or are made anew: the informant, the workload's group, the agent, the clock."""
 
 import pytest
 

@@ -46,7 +46,7 @@ the others have them: by rights, and a soak could not tell that from a fault."""
 END_S: Final = 15.0
 """So long a soak that was told to end may take for its summary."""
 EVIDENCE: Final = Path(".figures/vm-soak")
-"""Where logs and state are kept after a fault."""
+"""Logs and state are kept here after a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SoakPlan:
 
     @property
     def room(self) -> Resources:
-        """What the node has: less than all guests together may have."""
+        """The node's room: less than all guests together may have."""
         return LEAST * self.guests + Resources(1000 * SPARE_CPUS, SLOT_BYTES * SPARE_SLOTS)
 
     @property

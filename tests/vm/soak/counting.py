@@ -1,4 +1,4 @@
-"""What processes hold now, and which memory back ends QEMU has: what `leaks` and `truth` judge."""
+"""Counts of what processes hold now, and the memory back ends of QEMU: `leaks` and `truth` judge them."""
 
 import asyncio
 from dataclasses import replace

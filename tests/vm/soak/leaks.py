@@ -17,7 +17,7 @@ ALLOWED_MORE: Final[Mapping[str, int]] = {"descriptors": 4, "sockets": 4}
 
 @dataclass(frozen=True, slots=True)
 class ProcessCounts:
-    """What a process holds, in `counts` by name (file descriptors, sockets, threads, …) and as resident memory."""
+    """The resources that a process holds, in `counts` by name (file descriptors, sockets, threads, …) and as resident memory."""
 
     counts: Mapping[str, int]
     resident_bytes: int

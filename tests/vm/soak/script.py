@@ -1,4 +1,4 @@
-"""What load each guest has when: drawn from a seed, without end, so that a run can be repeated. Pure.
+"""The load of each guest over time: drawn from a seed, without end, so that a run can be repeated. Pure.
 
 CPU is asked for freely: the guests together want more than the node has, and some are denied. Memory is asked for within what the node
 has, counting what a guest had wanted shortly before, since the guest gives that back later. A workload whose memory is denied would be

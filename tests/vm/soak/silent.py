@@ -1,4 +1,4 @@
-"""Where the vCPUs of a guest are that does not answer, for whoever looks for the reason: a guest that hangs tells nothing itself."""
+"""The state of the vCPUs of a silent guest, for somebody who looks for the reason: a guest that hangs tells nothing itself."""
 
 import asyncio
 from typing import Final

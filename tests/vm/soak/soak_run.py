@@ -40,7 +40,7 @@ HANGS_LOOKS: Final = 6
 
 @dataclass(slots=True)
 class SoakCounts:
-    """What was seen, for the summary."""
+    """The figures of a soak, for the summary."""
 
     loads: int = 0
     looks: int = 0
@@ -169,7 +169,7 @@ class SoakRun:
         return last.memory_bytes if last is not None else 0
 
     async def _restless(self, *, is_idle: bool) -> AsyncIterator[str]:
-        """What is not at rest, or does not agree."""
+        """Everything that is not at rest, or does not agree, in words."""
         for name, vm in self.house.vms.items():
             look = await self.house.look(name)
             for each in drift(name, look, await memory_backends(vm.guest.control)):
@@ -225,7 +225,7 @@ class SoakRun:
     # ------------------------------------------------------------ what is held
 
     async def _held(self) -> dict[str, ProcessCounts]:
-        """What the programs hold where nothing moves."""
+        """The resources that the programs hold while nothing moves."""
         programs = {"agent": self.house.agent, "scheduler": self.house.scheduler}
         asking: dict[str, Awaitable[ProcessCounts]] = {}
         for who, program in programs.items():

@@ -1,4 +1,4 @@
-"""What a soak has seen, in plain words and as one JSON object. Pure."""
+"""The findings of a soak, in plain words and as one JSON object. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What the ledger, QEMU and the guests say of each VM, and what is wrong with that. Pure.
+"""The judgement of what the ledger, QEMU and the guests say of each VM. Pure.
 
 *At all times*: no guest uses more than is reserved for it, and all together no more than the node can give. *At calm points*, when
 nothing moves, all say the same, exactly.
@@ -27,7 +27,7 @@ class LedgerLook:
     reservable: Resources
     reserved: Resources
     rows: Mapping[str, Resources]
-    """What is reserved for each VM."""
+    """The amount that is reserved for each VM."""
     faults: tuple[str, ...]
 
     @classmethod
@@ -43,7 +43,7 @@ class LedgerLook:
 
 
 def least_look(one: GuestLook, other: GuestLook) -> GuestLook:
-    """What a guest used all the time between two looks. Guests are looked at one after the other, and what one gives up another may have at once."""
+    """The amount that a guest used all the time between two looks. Guests are looked at one after the other, and what one gives up another may have at once."""
     return GuestLook(
         min(one.vcpus_plugged, other.vcpus_plugged),
         min(one.memory_plugged_bytes, other.memory_plugged_bytes),
@@ -57,7 +57,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def overuse(before: LedgerLook, guests: Mapping[str, GuestLook], after: LedgerLook) -> Iterator[str]:
-    """What is in use beyond what may be. The ledger was read `before` the guests, and again `after` them: rows move in between, so the
+    """Every use beyond what may be. The ledger was read `before` the guests, and again `after` them: rows move in between, so the
     larger one counts."""
     for name, guest in guests.items():
         reserved = before.rows.get(name, ZERO).max(after.rows.get(name, ZERO))
@@ -70,12 +70,12 @@ def overuse(before: LedgerLook, guests: Mapping[str, GuestLook], after: LedgerLo
 
 
 def _certain_use(guest: GuestLook) -> Resources:
-    """What a guest uses for certain. To us it may be silent for a moment, and not to its agent; its vCPUs do not count then."""
+    """The certain use of a guest. To us it may be silent for a moment, and not to its agent; its vCPUs do not count then."""
     return guest.use if guest.vcpus_online is not None else Resources(0, guest.memory_plugged_bytes)
 
 
 def drift(name: str, look: VmLook, backends: MemoryBackends) -> Iterator[str]:
-    """What does not agree where nothing moves."""
+    """Every disagreement about a VM while nothing moves."""
     told = look.drift()
     if told:
         yield f"{name}: {told}"
