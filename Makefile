@@ -35,7 +35,7 @@ test: $(VENV)/.dev ## pass the quick tests, under five minutes on two cores (ARG
 	@echo "the quick tests: without real programs and long walks, which \`make test-all\` runs too"
 	@$(PYTEST) --dist load -m quick $(ARGS)
 
-test-all: $(VENV)/.dev ## pass all tests, twenty minutes on two cores; those with Kubernetes, Prometheus or Chromium are skipped until `make kube-assets watch-assets` has run
+test-all: $(VENV)/.dev ## pass all tests, half an hour on two cores; those with Kubernetes, Prometheus or Chromium are skipped until `make kube-assets watch-assets` has run
 	@$(PYTEST) --dist loadgroup $(ARGS)
 
 kube-assets: ## build Kubernetes and install what its tests and demos need, once: some minutes, into a cache (needs Go and root)
