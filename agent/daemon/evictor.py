@@ -11,7 +11,6 @@ from agent.sources.described import Found
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.names import EVICT
-from hosting.kubernetes.pods import evict
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -42,7 +41,7 @@ class Evictor:
         pod = next(each for each in found.values() if objects.uid(each.manifest) == uid)
         tell(pod, True, f"denied what it needs for {self._evictions.after_s:.0f} s and longer")
         try:
-            await evict(self._api, objects.namespace(pod.manifest), objects.name(pod.manifest), uid)
+            await self._api.evict(objects.namespace(pod.manifest), objects.name(pod.manifest), uid)
         except KubernetesError as error:
             wait_s = error.retry_after_s if isinstance(error, RefusedError) else None
             self._evictions = self._evictions.refused(uid, now_s, self._rng.random(), wait_s)

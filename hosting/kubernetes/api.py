@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from hosting.kubernetes import objects
 from hosting.kubernetes.connection import Answer, ApiCall, ApiCredentials, Connection, LibraryConnection
 from hosting.kubernetes.errors import (
     CredentialsError,
@@ -20,7 +21,7 @@ from hosting.kubernetes.errors import (
     is_status,
     refusal,
 )
-from hosting.kubernetes.resources import MERGE_PATCH, Manifest, ResourceType
+from hosting.kubernetes.resources import MERGE_PATCH, PODS, Manifest, ResourceType
 from protocol.texts import clean
 
 if TYPE_CHECKING:
@@ -146,6 +147,36 @@ class KubernetesApi:
         return await self.call("DELETE", type_.path(namespace, name), body=body, deadline_s=deadline_s)
 
     # ------------------------------------------------------------ calls
+
+    async def evict(
+        self, namespace: str, name: str, uid: str, *, deadline_s: float = CALL_DEADLINE_S
+    ) -> bool:
+        """Evict the pod that has this UID, if its disruption budgets allow it. False if there is no such pod any more, even if another
+        has its name. `RefusedError.is_budget` tells of a budget's no. Source: policy/v1, Eviction.
+
+        The pod is read first: the API server tries an eviction with the wrong UID again and again, for 10 s, and may count it against
+        the budget of the pod that is there.
+        """
+        body: Manifest = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        try:
+            async with asyncio.timeout(deadline_s):
+                if objects.uid(await self.get(PODS, namespace, name)) != uid:
+                    return False
+                await self.create(
+                    PODS, namespace, body, name=name, subresource="eviction", deadline_s=deadline_s
+                )
+        except TimeoutError:
+            raise UnreachableError(f"no answer within {deadline_s:g} s") from None
+        except RefusedError as error:
+            if error.is_not_found or error.is_conflict:
+                return False
+            raise
+        return True
 
     async def call(
         self,

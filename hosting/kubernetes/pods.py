@@ -1,4 +1,4 @@
-"""The size of a pod: the amounts in its spec, those that its node has allocated, and those in force; and its eviction.
+"""The size of a pod: the amounts in its spec, those that its node has allocated, and those in force.
 
 A pod's size, as agent and scheduler count it, is the sum of the *requests* of its containers, with sidecars and overhead:
 they take up the node's room. Source: reference/kubernetes.md 4.2.
@@ -7,16 +7,13 @@ A resize is done when the node has allocated the amounts of the spec and all of 
 and target equal. A memory limit that the node cannot lower shows in `actual_limits` alone.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from hosting.kubernetes import objects
-from hosting.kubernetes.errors import RefusedError, UnreachableError
 from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName, amounts, condition
-from hosting.kubernetes.resources import PODS, Manifest
+from hosting.kubernetes.resources import Manifest
 from protocol.values import ZERO, Resources
 
 PENDING: Final = "PodResizePending"
@@ -227,36 +224,3 @@ def is_terminal(pod: Manifest) -> bool:
 
 def _overhead(pod: Manifest) -> Resources:
     return resources(amounts(pod["spec"].get("overhead")))
-
-
-if TYPE_CHECKING:  # the client library is an extra
-    from hosting.kubernetes.api import KubernetesApi
-
-
-async def evict(
-    api: "KubernetesApi", namespace: str, name: str, uid: str, *, deadline_s: float = 5.0
-) -> bool:
-    """Evict the pod that has this UID. False if there is no such pod any more, even if another has its name. Raises
-    `KubernetesError`: `RefusedError.is_budget` for a disruption budget's no.
-
-    The pod is read first: the API server tries an eviction with the wrong UID again and again, for 10 s, and may count it against the
-    budget of the pod that is there.
-    """
-    body: Manifest = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": {"preconditions": {"uid": uid}},
-    }
-    try:
-        async with asyncio.timeout(deadline_s):
-            if objects.uid(await api.get(PODS, namespace, name)) != uid:
-                return False
-            await api.create(PODS, namespace, body, name=name, subresource="eviction", deadline_s=deadline_s)
-    except TimeoutError:
-        raise UnreachableError(f"no answer within {deadline_s:g} s") from None
-    except RefusedError as error:
-        if error.is_not_found or error.is_conflict:
-            return False
-        raise
-    return True

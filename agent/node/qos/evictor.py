@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from agent.node.qos.core.actions import EvictOutcome, EvictResult
 from agent.node.qos.core.states import PodState
 from hosting.kubernetes.errors import KubernetesError, RefusedError
-from hosting.kubernetes.pods import evict
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 
@@ -99,9 +98,7 @@ class PodEvictor:
                 now_s = self._clock()
                 if now_s - self._evicted_s.get(pod.uid, -REPEAT_S) < REPEAT_S:
                     return EvictOutcome(EvictResult.EVICTED, f"evicted less than {REPEAT_S:g} s ago")
-                is_there = await evict(
-                    self._api, pod.namespace, pod.name, pod.uid, deadline_s=CALL_DEADLINE_S
-                )
+                is_there = await self._api.evict(pod.namespace, pod.name, pod.uid, deadline_s=CALL_DEADLINE_S)
                 self._remember(pod.uid, now_s)
         except TimeoutError:
             return self._failed(pod, reason, f"no answer within {CALL_DEADLINE_S:g} s")
