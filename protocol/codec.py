@@ -37,8 +37,10 @@ from protocol.versions import PLUGIN_SPOKEN
 M = TypeVar("M", bound=Message)
 Convert: TypeAlias = Callable[[Any], Any]
 
-MAX_REQUEST_BYTES: Final = 1024
+MAX_FIRST_REQUEST_BYTES: Final = 1024
 """The published scheduler plugin cuts request bodies there."""
+MAX_REQUEST_BYTES: Final = 2048
+"""A scheduler that has echoed the extension reads so much."""
 _KEPT: Final = 4096
 """How many results of a conversion that is marked so are kept."""
 _TO_JSON: Final = msgspec.json.Encoder().encode
@@ -71,10 +73,13 @@ def encode(message: Message) -> bytes:
 
 
 def encode_request(request: wire.AgentRequest) -> bytes:
-    """Write a request. Raises `LocalProtocolError` beyond the 1,024 bytes that a published scheduler reads."""
-    body = encode(request)
-    if len(body) > MAX_REQUEST_BYTES:
-        raise LocalProtocolError(f"a request of {len(body)} bytes exceeds {MAX_REQUEST_BYTES}")
+    """Write a request. Raises `LocalProtocolError` if it is longer than its reader reads: a published scheduler, unless the request names
+    the process that has echoed the extension."""
+    body, extension = encode(request), request.extension
+    is_echoed = extension is not None and extension.scheduler_instance is not None
+    most = MAX_REQUEST_BYTES if is_echoed else MAX_FIRST_REQUEST_BYTES
+    if len(body) > most:
+        raise LocalProtocolError(f"a request of {len(body)} bytes exceeds {most}")
     return body
 
 

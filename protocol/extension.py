@@ -19,6 +19,8 @@ AGENT_HEADER = "Parley-Agent"
 
 Token = Annotated[str, Meta(min_length=1, max_length=64)]
 """Names an answer. Opaque to agents."""
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+"""As of pods in Kubernetes: higher goes first."""
 
 
 class RawAmount(Message, frozen=True):
@@ -120,7 +122,7 @@ class RequestExtension(Message, frozen=True):
     """The fields that a caller with the extension adds to an `AgentRequest`."""
 
     MUST_BE_WHOLE = True
-    OMITTED_WHEN_NONE = frozenset({"token"})
+    OMITTED_WHEN_NONE = frozenset({"token", "need", "spare", "spareToHigher", "priority"})
 
     agent_id: UUID = field(name="agentID")
     """UUID of this runner's life."""
@@ -137,6 +139,16 @@ class RequestExtension(Message, frozen=True):
     token: Token | None = None
     """The token of the scheduler's last answer, by a life that has proved since then that nobody else holds anything of the VM
     (docs/decisions/0041); else left out."""
+    # What follows travels only to a scheduler that has echoed the extension: a first request stays within 1,024 bytes.
+    need: WireAmount | None = None
+    """The amount that the VM's policies need now, without comfort (down window, tail, surge, target headroom); left out if they need all
+    that is asked for."""
+    spare: WireAmount | None = None
+    """The amount that the VM could give back of `lastPermit` for another VM's need; left out for nothing."""
+    spare_to_higher: WireAmount | None = field(default=None, name="spareToHigher")
+    """The same towards a VM of higher priority, `spare` included; left out if it is no more."""
+    priority: Priority | None = None
+    """The VM's priority; left out for 0."""
 
     @property
     def resources(self) -> values.Resources:

@@ -297,6 +297,29 @@ class VmMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomNoticed:
+    """The scheduler says that a request would be permitted `amount` now."""
+
+    amount: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class YieldNoticed:
+    """The scheduler asks the VM to shrink to `keep`, because `waiter` (`namespace/name`), of `priority`, needs the rest."""
+
+    keep: Resources
+    waiter: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochNoticed:
+    """Another scheduler process answers than before."""
+
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsRead:
     """The load was read: from the metrics plugin `source`, or from the VM's exporter (empty). `fault` says why a plugin
     that should have told the load did not."""
@@ -349,6 +372,9 @@ Event: TypeAlias = (
     | WindowsMoved
     | VmChanged
     | VmMoved
+    | RoomNoticed
+    | YieldNoticed
+    | EpochNoticed
     | MetricsRead
     | MetricsFailed
     | PoliciesAnswered

@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.model import Denial, PerResource, amounts
-from agent.core.state import NO_DENIALS, PermitRequest, RefusedRequest, RunnerState, SchedulerState
+from agent.core.state import (
+    NO_DENIALS,
+    PermitRequest,
+    RefusedRequest,
+    RunnerState,
+    SchedulerState,
+    Yielding,
+)
 from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX
 from protocol.reasons import ErrorCode, ReasonCode
@@ -206,6 +213,28 @@ def _failed(
     retry_at_s = now_s + wait(failures, chance)
     link = replace(link, failures=failures, retry_at_s=retry_at_s, fault=fault)
     return _with(state, link)
+
+
+def room_noticed(state: RunnerState) -> RunnerState:
+    """There is room: growth that was denied is asked for again at once."""
+    return _with(state, replace(state.scheduler, denied=NO_DENIALS))
+
+
+def yield_noticed(
+    state: RunnerState, event: events.YieldNoticed, now_s: float, timing: Timing
+) -> RunnerState:
+    """Another VM needs a part of the size that this one may not need. The plan finds out how much can be given."""
+    yielding = Yielding(event.keep, event.waiter, event.priority, now_s + timing.yield_s)
+    return replace(state, yielding=yielding)
+
+
+def epoch_noticed(state: RunnerState, now_s: float, timing: Timing, chance: float) -> RunnerState:
+    """Another scheduler process answers: ask it soon, and not all at once."""
+    link, soon_s = state.scheduler, now_s + timing.epoch_spread_s * chance
+    return _with(
+        state,
+        replace(link, next_tick_s=min(link.next_tick_s, soon_s), retry_at_s=min(link.retry_at_s, soon_s)),
+    )
 
 
 def lapse(state: RunnerState, now_s: float) -> RunnerState:

@@ -70,6 +70,16 @@ class RefusedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Yielding:
+    """Until `until_s` the VM has no more than `keep`, as far as it needs no more, for the sake of `waiter`, of `priority`."""
+
+    keep: Resources
+    waiter: str
+    priority: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerState:
     """The scheduler, as this life of the runner knows it.
 
@@ -363,6 +373,7 @@ class RunnerState:
     policies: PluginPoliciesState = field(default_factory=PluginPoliciesState)
     limits: WindowLimits = NO_LIMITS
     """The windows that are open now."""
+    yielding: Yielding | None = None
     superseded_at_ms: int | None = None
     rivalry: Rivalry = field(default_factory=Rivalry)
 

@@ -39,6 +39,12 @@ class Timing:
     relapse_s: float = 60.0
     relapse_cap_s: float = 3600.0
     """The gain of a wish stays so long if the last such growth was given back and soon wished for again; longer each time in a row."""
+    yield_s: float = 60.0
+    """For so long comfort is not asked for again that was given back for another VM's need."""
+    yield_refused_s: float = 60.0
+    """For so long after a refused shrink the VM has nothing to spare."""
+    epoch_spread_s: float = 0.5
+    """The runners of a node ask another scheduler process within this time."""
     backend_deadline_s: float = 5.0
     """How long one call to the back end may take."""
     command_deadline_s: float = 5.0

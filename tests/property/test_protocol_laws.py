@@ -89,7 +89,7 @@ LARGEST = values.Resources(values.MAX_VCPU_MILLI - 1, values.MAX_MEMORY_BYTES)
 @pytest.mark.parametrize("load", LONGEST_FLOATS)
 def test_the_longest_request_fits_into_what_a_published_scheduler_reads(load: float) -> None:
     body = codec.encode_request(_longest(load, LARGEST))
-    assert len(body) <= codec.MAX_REQUEST_BYTES == 1024
+    assert len(body) <= codec.MAX_FIRST_REQUEST_BYTES == 1024
     assert codec.decode(wire.AgentRequest, body) == _longest(load, LARGEST)
 
 

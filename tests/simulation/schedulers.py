@@ -151,6 +151,8 @@ class Process:
                     self._placing.pop(ticket)
                 case events.Joined() | events.AdmissionCallCancelled() | events.MigrationWanted():
                     pass
+                case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
+                    pass
                 case _:
                     assert_never(output)
 

@@ -402,5 +402,53 @@ class MigrationWanted:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class RoomOffered:
+    """A VM that waits would be permitted `amount` now. A hint to its agent."""
+
+    pod: PodName
+    uid: str
+    node: str
+    amount: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class YieldAsked:
+    """A VM is asked to shrink to `keep`, so to give back `amount`, because `waiter`, of `priority`, needs that on its node. A hint to its
+    agent."""
+
+    pod: PodName
+    uid: str
+    node: str
+    keep: Resources
+    amount: Resources
+    waiter: PodName
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class YieldEnded:
+    """A VM that was asked has given back `amount` for `waiter`, of `priority`, or nothing; `why` says why not all that it was asked for,
+    empty if it has."""
+
+    pod: PodName
+    uid: str
+    node: str
+    amount: Resources
+    waiter: PodName
+    priority: int
+    why: str = ""
+
+
 Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded | AdmissionCallNeeded | Joined
-Output: TypeAlias = Answer | AdmissionCallCancelled | ReadNeeded | Placed | NotPlaced | MigrationWanted
+Output: TypeAlias = (
+    Answer
+    | AdmissionCallCancelled
+    | ReadNeeded
+    | Placed
+    | NotPlaced
+    | MigrationWanted
+    | RoomOffered
+    | YieldAsked
+    | YieldEnded
+)

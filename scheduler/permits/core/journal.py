@@ -206,7 +206,7 @@ def gap_line(lost: int) -> str:
     return _line({"gap": lost})
 
 
-def recorded(output: events.Output) -> dict[str, Any]:
+def recorded(output: events.Output) -> dict[str, Any]:  # noqa: C901 - one line for each event of the closed union
     """An output as it is compared: the part that the caller was told."""
     match output:
         case events.Decided():
@@ -231,6 +231,12 @@ def recorded(output: events.Output) -> dict[str, Any]:
             return {"not_placed": output.ticket, "reason": str(output.reason)}
         case events.MigrationWanted():
             return {"migration_wanted": str(output.pod)}
+        case events.RoomOffered():
+            return {"room_offered": str(output.pod), "amount": str(output.amount)}
+        case events.YieldAsked():
+            return {"yield_asked": str(output.pod), "keep": str(output.keep), "for": str(output.waiter)}
+        case events.YieldEnded():
+            return {"yield_ended": str(output.pod), "amount": str(output.amount), "why": output.why}
 
 
 def _line(content: dict[str, Any]) -> str:

@@ -234,6 +234,8 @@ class PermitService:
                 self._effects.migrate(output)
             case events.ReadNeeded() | events.Placed() | events.NotPlaced():
                 pass  # `tick` makes the reads; the caller that asks for a placement sees its outcome
+            case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
+                pass
             case _:
                 assert_never(output)
 

@@ -96,7 +96,7 @@ class PermitTransport:
     service: PermitService
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Published agents use no other path; their scheduler reads so much of a body."""
+        """Published agents use no other path."""
         limit = codec.MAX_REQUEST_BYTES
         return (
             server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True, about=PERMIT),
@@ -113,7 +113,8 @@ class PermitTransport:
         if request.is_cut and for_extension:
             text = f"the body must not exceed {codec.MAX_REQUEST_BYTES} bytes"
             return self.service.answers.error(413, ErrorCode.MALFORMED, text, for_extension=True)
-        outcome = self.decide(request.body, for_extension=for_extension, waited_s=request.waited_s)
+        body = request.body if for_extension else request.body[: codec.MAX_FIRST_REQUEST_BYTES]
+        outcome = self.decide(body, for_extension=for_extension, waited_s=request.waited_s)
         if not isinstance(outcome, server.Reply | server.HangUp):
             outcome = await outcome
         self.service.stats.latency.observe(perf_counter() - began_s)
