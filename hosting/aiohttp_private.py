@@ -28,12 +28,12 @@ LINGER_S: Final = 0.5
 
 
 class ServedConnection(web.RequestHandler):
-    """A connection, with the moment since which it is busy with a request.
+    """A connection, with the moment since which it is busy with a request, and the deadline of that if it has one of its own.
 
     `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
     """
 
-    __slots__ = ("busy_since", "has_ended", "owner", "request_body", "unanswered", "wire")
+    __slots__ = ("busy_since", "deadline_s", "has_ended", "owner", "request_body", "unanswered", "wire")
 
     def __init__(self, owner: "Server", server: web.Server) -> None:
         super().__init__(
@@ -45,6 +45,7 @@ class ServedConnection(web.RequestHandler):
         )
         self.owner = owner
         self.busy_since: float | None = None
+        self.deadline_s: float | None = None
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
         self.unanswered = 0
@@ -81,7 +82,7 @@ class ServedConnection(web.RequestHandler):
 
     async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
         result = await super().finish_response(*arguments)
-        self.busy_since = None
+        self.busy_since = self.deadline_s = None
         self.unanswered = max(self.unanswered - 1, 0)  # the bytes after a refused upgrade were not counted
         if self.has_ended and not self.unanswered:
             self.close()

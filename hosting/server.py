@@ -2,7 +2,8 @@
 
 * A connection cap; at the cap the longest-idle connection is closed for a new one.
 * One sweeper that aborts requests which are not done `request_deadline_s` after their first byte (aiohttp has no
-  header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut.
+  header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut. A route may take
+  longer, once its request was read (`Route.deadline_s`).
 * A body limit per route, checked while reading.
 * A request that cannot be parsed is one log line and a 400, not a traceback.
 * A peer that ends its side after a whole request gets its answer (aiohttp takes it for gone); not over TLS, which has no half
@@ -97,7 +98,7 @@ class Route:
     """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
     A body above `max_body_bytes` is refused with 413, or, if the route `cuts`, read as far as that. `about` is the route's part of the
-    OpenAPI document.
+    OpenAPI document. A request that was read is aborted `deadline_s` after its first byte; None: as any other.
     """
 
     method: str
@@ -106,6 +107,7 @@ class Route:
     max_body_bytes: int = 4096
     cuts: bool = False
     about: Operation | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ class Server:
             connection.end_with_answer()
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
             return _response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
+        connection.deadline_s = route.deadline_s
         is_cut = len(body) > route.max_body_bytes
         body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
@@ -287,9 +290,10 @@ class Server:
 
     def sweep(self, now_s: float) -> None:
         """Abort the requests that are over their deadline at `now_s` of the loop's clock."""
-        overdue = now_s - self._limits.request_deadline_s
+        usual_s = self._limits.request_deadline_s
         for connection in list(self._open):
-            if connection.busy_since is not None and connection.busy_since < overdue:
+            since_s, deadline_s = connection.busy_since, connection.deadline_s
+            if since_s is not None and since_s + (usual_s if deadline_s is None else deadline_s) < now_s:
                 self.stats["aborted"] += 1
                 self.forget(connection)
                 connection.cut()
