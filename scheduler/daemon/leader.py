@@ -38,6 +38,7 @@ from scheduler.daemon.serving import (
     ServingOptions,
     Sources,
     description_if_any,
+    server_limits,
 )
 from scheduler.daemon.term import (
     KubernetesOptions,
@@ -169,7 +170,7 @@ class KubernetesProgram:
         self._api = api
         self._log = logs.logger("scheduler")
         self._rng = random.Random()
-        self._server = server.Server(self._log, (), fallback=self._fallback())
+        self._server = server.Server(self._log, (), fallback=self._fallback(), limits=server_limits())
         self._term: LeadershipTerm | None = None
         self._held = HeldRequests()
         self._stop: lifecycle.Stop | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
-from hosting import logs, metrics, openapi, server
+from hosting import lifecycle, logs, metrics, openapi, server
 from hosting.fault_log import FaultLog
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
@@ -50,6 +50,10 @@ SAFE_HANDOVER_S: Final = 40.0
 """An agent's lease, and the deadlines of a command and a request beyond it."""
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 SWITCH_S: Final = 0.001
+MAX_CONNECTIONS: Final = 20_480
+"""A poll for notices of each of 16,384 agents, and 4,096 for everything else."""
+OTHER_FILES: Final = 512
+"""Files that are no connections of agents."""
 TICK_S = 1.0
 REFRESH_S = 2.0
 UNREADABLE: Final = (SettingsError, ClusterUnreachableError, FileUnreachableError)
@@ -127,6 +131,12 @@ def description_if_any(
     except Exception as error:  # noqa: BLE001 - a fault of a description is a fault of it alone
         log.error("the pages cannot be described, and are served without that", error=repr(error))
         return ()
+
+
+def server_limits() -> server.ServerLimits:
+    """The limits of the port of agents. The process's limit of open files is raised for them."""
+    files = lifecycle.allow_open_files(MAX_CONNECTIONS + OTHER_FILES)
+    return server.ServerLimits(connections=max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES))
 
 
 class Serving:

@@ -4,9 +4,12 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
+from hosting import lifecycle
 from hosting.server import Reply, Request
 from hosting.settings import FaultsError
-from scheduler.daemon.serving import REFRESH_S, Serving, ServingOptions, Sources
+from scheduler.daemon.serving import REFRESH_S, Serving, ServingOptions, Sources, server_limits
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Configuration, model_of, read_configuration
@@ -111,3 +114,11 @@ async def test_a_configuration_with_faults_is_told_once_and_shown_until_it_is_me
     assert await refreshed(b"growth: {stop: true}") == ""
     await serving.end()
     await serving.close()
+
+
+@pytest.mark.parametrize(("files", "connections"), [(65_536, 20_480), (4096, 3584), (600, 512)])
+def test_as_many_connections_are_taken_as_there_may_be_files_and_some_are_left(
+    monkeypatch: pytest.MonkeyPatch, files: int, connections: int
+) -> None:
+    monkeypatch.setattr(lifecycle, "allow_open_files", lambda most: min(most, files))
+    assert server_limits().connections == connections
