@@ -296,7 +296,7 @@ async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_b
             sent += 1
             await deaf.send(request_bytes("GET", "/held"))
             await until(lambda number=sent: running.server.stats["requests"] == number)  # type: ignore[misc]  # a default binds the loop's value
-            await until(lambda: connection.busy_since is None)
+            await until(lambda: connection.deadline_s is None)
         theirs: socket.socket = transport.get_extra_info("socket")
         assert theirs.fileno() >= 0
         await running.connected()
