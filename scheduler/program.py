@@ -118,6 +118,7 @@ class Program:
         self._serving.start()
         await stop.wait()
         self._log.info("draining")
+        self._serving.drain()
         await self._server.close()
         await self._serving.end()
         return 0

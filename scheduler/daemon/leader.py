@@ -28,6 +28,7 @@ from hosting.supervisor import Child
 from hosting.tls import TlsError
 from protocol import codec
 from protocol.extension import AGENT_HEADER
+from protocol.notices import NOTICES_PATH
 from protocol.reasons import ErrorCode
 from scheduler.daemon.leader_label import LeaderLabel
 from scheduler.daemon.scheduling import check_usable
@@ -78,7 +79,7 @@ async def either(*waits: "asyncio.Task[Any] | Coroutine[Any, Any, Any]") -> None
 
 
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
-_OF_AGENTS: Final = ("/", "/batch")
+_OF_AGENTS: Final = ("/", "/batch", NOTICES_PATH)
 AWAITED_S: Final = 3.0
 """A request is held so long for this process to lead. The rest of the caller's patience goes to a look at the cluster."""
 
@@ -378,6 +379,7 @@ class KubernetesProgram:
         finally:
             term.changed = lambda: None
             self._answer_from(None)
+            term.serving.drain()
             losing.cancel()
             await term.end()
             if self._label is not None:

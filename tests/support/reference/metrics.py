@@ -24,6 +24,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.answers import PermitStats
 from scheduler.permits.service.metrics import families
+from scheduler.permits.service.notices import NoticeBoard
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
@@ -55,6 +56,7 @@ def every_family() -> list[AnyFamily]:
     )
     return [
         *families(core, PermitStats(), server),
+        *NoticeBoard(core.config.instance, core.config.epoch).families(),
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
         *shared.families(),
