@@ -19,7 +19,7 @@ from hosting import server
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol.explaining import AmountShown
-from protocol.notices import LONGEST_POLL_S, NoticeKind, NoticePage, WireNotice
+from protocol.notices import LONGEST_POLL_S, MAX_NUMBER, NoticeKind, NoticePage, WireNotice
 from protocol.reasons import ErrorCode
 from scheduler.explain.core import queries
 from scheduler.explain.core.queries import Query, Whole, Word
@@ -35,12 +35,11 @@ UNPOLLED_S: Final = 90.0
 TURN_S: Final = 0.1
 _TURNS: Final = round(LONGEST_POLL_S / TURN_S)
 RETRY_AFTER_S: Final = 10
-_MAX_NUMBER: Final = 2**53
 _ENCODER: Final = msgspec.json.Encoder()
 
 _PARAMETERS: Final = (
     Word("agent", "The name of the agent's node.", is_required=True),
-    Whole("after", "The number of the latest notice that has arrived.", 0, 0, _MAX_NUMBER),
+    Whole("after", "The number of the latest notice that has arrived.", 0, 0, MAX_NUMBER),
     Word(
         "instance",
         "The scheduler process that was last heard from, by the page's `instance`; left out at first.",

@@ -14,6 +14,7 @@ from agent.backends.qemu.backend import guest_families
 from agent.daemon import node_plugins, qos
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
+from agent.peers.notices import NoticeListener
 from agent.runner import stats
 from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
@@ -63,6 +64,7 @@ def every_family() -> list[AnyFamily]:
         *scheduler.families(),
         *ExtenderStats().families(under_way=0, in_doubt=0, refused=0, told=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
+        *_listener().families(),
         *stats.families([], 0),
         *stats.state_families([]),
         *stats.latency_families(stats.Latencies()),
@@ -71,6 +73,11 @@ def every_family() -> list[AnyFamily]:
         *qos.families(()),
         *guest_families({}, 0.0),
     ]
+
+
+def _listener() -> NoticeListener:
+    nobody = cast("Any", None)
+    return NoticeListener(nobody, nobody, "node", list, random.Random(1), logs.logger("test"))
 
 
 def _of_the_plugin_manager() -> tuple[AnyFamily, ...]:
