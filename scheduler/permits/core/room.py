@@ -20,7 +20,7 @@ from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, Verdict
 from scheduler.permits.core.limits import Grant, growth
 from scheduler.permits.core.model import Kind
 from scheduler.permits.core.state import AskedYield, CoreState, NodeQueue, VmRecord, Waiting
-from scheduler.permits.core.yields import Neighbour, Waiter, choose, reached
+from scheduler.permits.core.yields import Lacking, Neighbour, choose, reached
 
 _Outputs = tuple[events.Output, ...]
 
@@ -253,7 +253,7 @@ def _negotiate(
             neighbours = _neighbours(core, account)
         if not neighbours:
             return
-        asked = choose(Waiter(way, room, record.priority), neighbours)
+        asked = choose(Lacking(way, room, record.priority), neighbours)
         for neighbour, amount in asked.items():
             yield _ask(core, queue, neighbour, amount, record)
         if asked:

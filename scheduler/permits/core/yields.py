@@ -24,7 +24,7 @@ class Neighbour(Value, frozen=True):
     spare_to_higher: Resources = ZERO
 
 
-class Waiter(Value, frozen=True):
+class Lacking(Value, frozen=True):
     """A VM that waits: the growth that it needs, the amount that the others leave of the node to it now, and its priority."""
 
     way: Growth
@@ -37,7 +37,7 @@ def reached(way: Growth, room: Resources) -> Resources:
     return grant(way, way.headroom(room)).permit if way.unit is not None else way.current
 
 
-def choose(waiter: Waiter, neighbours: Sequence[Neighbour]) -> Mapping[Neighbour, Resources]:
+def choose(waiter: Lacking, neighbours: Sequence[Neighbour]) -> Mapping[Neighbour, Resources]:
     """The amount that each neighbour is asked for; nobody if all of them together could not give room for one more step.
 
     If they cannot give all that is needed, they are asked for as many steps as they can.
@@ -97,7 +97,7 @@ def fewest(spares: Mapping[Neighbour, int], lacking: int) -> list[Neighbour]:
     return chosen
 
 
-def _spare_to(neighbour: Neighbour, waiter: Waiter) -> Resources:
+def _spare_to(neighbour: Neighbour, waiter: Lacking) -> Resources:
     """The amount that a neighbour can be asked for, its own needs included if it allows that."""
     if waiter.priority < neighbour.priority:
         return neighbour.spare
