@@ -19,7 +19,8 @@ AGENT_HEADER = "Parley-Agent"
 
 Token = Annotated[str, Meta(min_length=1, max_length=64)]
 """Names an answer. Opaque to agents."""
-Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
+Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 """As of pods in Kubernetes: higher goes first."""
 
 

@@ -4,12 +4,12 @@ size that the guest is asked to live with."""
 from dataclasses import dataclass
 from typing import Final
 
-from agent.core.model import Denial, Reasons, amounts
-from agent.core.on_metrics import goal_of
-from agent.core.policies.values import ResourceGoal
-from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth
+from agent.core.model import Denial, Reasons, YieldMode, amounts
+from agent.core.on_metrics import goal_of, need_of
+from agent.core.policies.values import Goal, ResourceGoal
+from agent.core.state import Means, RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
-from protocol.values import Resources, Value
+from protocol.values import ZERO, Resources, Value
 
 URGENT: Final = "the guest cannot wait"
 URGENT_BEFORE: Final = "the guest could not wait before"
@@ -44,8 +44,23 @@ class _Resource(Value, frozen=True):
 def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, Reasons]:
     """The amount of each resource that the VM should have, and why: the resource's goal within the bounds, at least the wish of
     `/try-upscale`. Stale metrics lower nothing."""
-    use, vm, wishes = state.in_use(), state.vm, state.informant.wishes
-    goal, read_s = goal_of(state), state.metrics.read_s
+    use = state.in_use()
+    wanted, why = _towards(state, goal_of(state), now_s, timing)
+    wanted, why = _yielded(wanted, why, state, now_s, timing)
+    wanted, why = mended(wanted, why, state, now_s)
+    wanted, why = _within_refusal(wanted, why, state, now_s)
+    kept = _why_kept(state)
+    if kept:
+        wanted, why = use, Reasons.same(kept)
+    unit = state.scheduler.unit
+    return (wanted, why) if unit is None else _in_units(wanted, why, unit, state)
+
+
+def _towards(
+    state: RunnerState, goal: Goal | None, now_s: float, timing: Timing
+) -> tuple[Resources, Reasons]:
+    """The amounts of a goal within the VM's bounds, at least those of its wishes; the amount in use as long as there are no metrics."""
+    use, vm, wishes, read_s = state.in_use(), state.vm, state.informant.wishes, state.metrics.read_s
     is_stale = read_s is not None and now_s - read_s > timing.metrics_stale_s
     if read_s is None:
         goal = None
@@ -54,14 +69,91 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     memory = _Resource(use.memory_bytes, step.memory_bytes, least.memory_bytes, most.memory_bytes)
     cpu_wanted, cpu_why = cpu.wanted(goal.cpu if goal else None, wishes.cpu, is_stale=is_stale)
     memory_wanted, memory_why = memory.wanted(goal.memory if goal else None, wishes.memory, is_stale=is_stale)
-    wanted, why = Resources(cpu_wanted, memory_wanted), Reasons(cpu_why, memory_why)
-    wanted, why = mended(wanted, why, state, now_s)
-    wanted, why = _within_refusal(wanted, why, state, now_s)
-    kept = _why_kept(state)
-    if kept:
-        wanted, why = use, Reasons.same(kept)
-    unit = state.scheduler.unit
-    return (wanted, why) if unit is None else _in_units(wanted, why, unit, state)
+    return Resources(cpu_wanted, memory_wanted), Reasons(cpu_why, memory_why)
+
+
+def needed(state: RunnerState, now_s: float, timing: Timing) -> Resources:
+    """The amount without which the VM cannot do its present work; with stale metrics all that is in use."""
+    return _towards(state, need_of(state), now_s, timing)[0]
+
+
+def _yielded(
+    wanted: Resources, why: Reasons, state: RunnerState, now_s: float, timing: Timing
+) -> tuple[Resources, Reasons]:
+    """The wanted size without the comfort that is given back for another VM's need; it is never raised by that."""
+    yielding, vm = state.yielding, state.vm
+    if yielding is None or now_s >= yielding.until_s or vm.yields is YieldMode.NEVER:
+        return wanted, why
+    gives_need = vm.yields is YieldMode.TO_MINIMUM and yielding.priority >= vm.priority
+    least = _at_least(state) if gives_need else needed(state, now_s, timing)
+    lower = wanted.min(yielding.keep.max(least))
+    text = f"gives back room for {yielding.waiter} (priority {yielding.priority})"
+    return lower, Reasons(
+        text if lower.vcpu_milli < wanted.vcpu_milli else why.cpu,
+        text if lower.memory_bytes < wanted.memory_bytes else why.memory,
+    )
+
+
+def _at_least(state: RunnerState) -> Resources:
+    """The amount that the VM gives to nobody: its minimum, and what its guest could not wait for."""
+    use, least, most = state.in_use(), state.vm.bounds.min, state.vm.bounds.max
+    wishes = zip(state.informant.wishes, amounts(use), strict=True)
+    return least.max(Resources(*(0 if wish is None else wish.least(has) for wish, has in wishes)).min(most))
+
+
+def means(state: RunnerState, wanted: Resources, now_s: float, timing: Timing) -> Means:
+    """What the VM can tell its scheduler beside its wish. It can give nothing while it is not sure that its guest and its node would let it."""
+    need = needed(state, now_s, timing).min(wanted)
+    if state.vm.yields is YieldMode.NEVER or not _can_shrink(state, now_s, timing):
+        return Means(need)
+    has, refused = state.claim_at(now_s), _refused_lately(state, now_s, timing)
+    spare = _without(has - need.max(state.vm.bounds.min), refused)
+    to_higher = ZERO
+    if state.vm.yields is YieldMode.TO_MINIMUM:
+        to_higher = _without(has - _at_least(state), refused)
+    return Means(need, spare, to_higher if to_higher.exceeds(spare) else ZERO)
+
+
+def _without(amount: Resources, refused: tuple[bool, bool]) -> Resources:
+    cpu, memory = refused
+    return Resources(0 if cpu else amount.vcpu_milli, 0 if memory else amount.memory_bytes).max(ZERO)
+
+
+def _can_shrink(state: RunnerState, now_s: float, timing: Timing) -> bool:
+    """Whether the guest can be asked, its load is known, and its size moves when it is told to."""
+    read_s = state.metrics.read_s
+    return (
+        read_s is not None
+        and now_s - read_s <= timing.metrics_stale_s
+        and state.informant.phase is RegistrationPhase.ACTIVE
+        and not state.scheduler.is_migrating
+        and not state.backend.resizing.failures
+        and not state.backend.containers.waits
+        and not state.backend.containers.mismatched
+    )
+
+
+def _refused_lately(state: RunnerState, now_s: float, timing: Timing) -> tuple[bool, bool]:
+    """Of which resources the guest or the VM's node has refused a shrink lately; tied, it is about both."""
+    after_s = timing.yield_refused_s - timing.downscale_cooldown_s
+    cpu, memory = (
+        denial is not None and now_s < denial.until_s + after_s for denial in state.informant.denied
+    )
+    moved = {name for each in state.refused_at(now_s) if not each.is_growth for name in each.moved}
+    cpu, memory = cpu or "cpu" in moved, memory or "memory" in moved
+    return (cpu, memory) if state.unit.is_apart else (cpu or memory,) * 2
+
+
+def takes_back(state: RunnerState, wanted: Resources, now_s: float, timing: Timing) -> bool:
+    """Whether the scheduler waits for something that the VM was asked for and will not give, and does not know that yet."""
+    yielding, use, request = state.yielding, state.in_use(), state.scheduler.request
+    told = None if request is None else request.told
+    if told is None or yielding is None or now_s >= yielding.until_s:
+        return False
+    now = means(state, wanted, now_s, timing)
+    before, after = told.spare.max(told.spare_to_higher), now.spare.max(now.spare_to_higher)
+    pairs = zip(amounts(use), amounts(yielding.keep), amounts(before), amounts(after), strict=True)
+    return any(has > keep and was > 0 and left == 0 for has, keep, was, left in pairs)
 
 
 def _within_refusal(

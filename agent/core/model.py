@@ -125,12 +125,23 @@ class VmKind(enum.StrEnum):
     QEMU = "qemu"
 
 
+class YieldMode(enum.StrEnum):
+    """How much a VM gives back to others that wait for room on its node. The value is the text of `parley.dev/yield`."""
+
+    SLACK = "slack"
+    """Comfort: the amount beyond its present need."""
+    TO_MINIMUM = "to-minimum"
+    """For a VM of higher priority all but its minimum; for one of its own priority an equal share."""
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class Vm:
     """The VM of one runner: the pod it runs in, its bounds, compute unit and memory slot.
 
     `unit` says what is allowed: its resources are apart only as long as the scheduler and the policies take them so.
-    `virtual_machine` is the name of the VirtualMachine object in the pod's namespace; empty if the VM is no NeonVM.
+    `virtual_machine` is the name of the VirtualMachine object in the pod's namespace; empty if the VM is no NeonVM. `priority` is as of pods
+    in Kubernetes: VMs of higher priority get room before others.
     """
 
     pod: PodName
@@ -140,6 +151,8 @@ class Vm:
     slot_bytes: int
     kind: VmKind = VmKind.SIMULATED
     virtual_machine: str = ""
+    priority: int = 0
+    yields: YieldMode = YieldMode.SLACK
 
     @property
     def name(self) -> str:

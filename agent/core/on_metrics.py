@@ -83,7 +83,7 @@ def read(
     most = usable(state.vm, _had_since(before, history, link.had), before, event.sample)
     load, implausible = plausible(told, most, before, event.sample)
     how, size, unit = policy.remembering, state.in_use(), state.unit
-    remembered, policies = remember(link.remembered, load, now_s, how), state.policies
+    remembered, policies, need = remember(link.remembered, load, now_s, how), state.policies, link.need
     # If the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and told.busy_micro is None
     if size != ZERO and not is_first_of_pair:
@@ -92,7 +92,7 @@ def read(
         is_waiting = bool(policy.plugins) and policies.answered_s is None and policies.asked is None
         if not is_waiting:
             answers = policies.fresh(unit.step, now_s, timing.metrics_stale_s)
-            remembered = _with_goal(remembered, policy, asked, answers, now_s, timing)
+            remembered, need = _with_goal(remembered, policy, asked, answers, now_s, timing)
         if policy.plugins:
             policies = replace(policies, next=asked)
     link = MetricsState(
@@ -100,6 +100,7 @@ def read(
         history=(*history, LoadReading(event.source, event.sample, link.had))[-MAX_HISTORY:],
         had=size,
         remembered=remembered,
+        need=need,
         load=load,
         read_s=now_s,
         fault="; ".join(text for text in (event.fault, implausible) if text),
@@ -147,8 +148,9 @@ def answered(
     policies = PluginPoliciesState(None, link.next, event.answers, step, now_s)
     newest = link.next or link.asked
     answers = policies.fresh(newest.sizing.unit.step, now_s, timing.metrics_stale_s)
-    remembered = _with_goal(state.metrics.remembered, policy, newest, answers, now_s, timing)
-    return replace(state, policies=policies, metrics=replace(state.metrics, remembered=remembered))
+    remembered, need = _with_goal(state.metrics.remembered, policy, newest, answers, now_s, timing)
+    metrics = replace(state.metrics, remembered=remembered, need=need)
+    return replace(state, policies=policies, metrics=metrics)
 
 
 def _with_goal(
@@ -158,17 +160,26 @@ def _with_goal(
     answers: tuple[PluginAnswer, ...],
     now_s: float,
     timing: Timing,
-) -> Remembered:
+) -> tuple[Remembered, Goal]:
+    """The memory with one more goal, and the goal without comfort."""
     load: Load = replace(question.load, answers=answers) if answers else question.load
-    goal = policy.goal(load, question.sizing)
-    return remembered.with_goal(goal, question.sizing.unit, now_s, timing.down_window_s)
+    goal, need = policy.goal(load, question.sizing), policy.need(load, question.sizing)
+    return remembered.with_goal(goal, question.sizing.unit, now_s, timing.down_window_s), need
 
 
 def goal_of(state: RunnerState) -> Goal | None:
     """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
     once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
+    return _limited(state, state.metrics.remembered.goals.highest(state.unit))
+
+
+def need_of(state: RunnerState) -> Goal | None:
+    """The last goal without comfort, within the time windows that are open."""
+    return _limited(state, state.metrics.need)
+
+
+def _limited(state: RunnerState, goal: Goal | None) -> Goal | None:
     size, unit = state.in_use(), state.unit
-    goal = state.metrics.remembered.goals.highest(unit)
     if goal is None:
         return None
     if not unit.is_apart:

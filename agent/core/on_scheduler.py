@@ -5,6 +5,7 @@ latest number sets `held`, up or down; replies to older numbers are dropped; an 
 """
 
 from dataclasses import replace
+from typing import assert_never
 
 from agent.core import events
 from agent.core.model import Denial, PerResource, amounts
@@ -215,26 +216,25 @@ def _failed(
     return _with(state, link)
 
 
-def room_noticed(state: RunnerState) -> RunnerState:
-    """There is room: growth that was denied is asked for again at once."""
-    return _with(state, replace(state.scheduler, denied=NO_DENIALS))
-
-
-def yield_noticed(
-    state: RunnerState, event: events.YieldNoticed, now_s: float, timing: Timing
+def noticed(
+    state: RunnerState,
+    event: events.RoomNoticed | events.YieldNoticed | events.EpochNoticed,
+    now_s: float,
+    timing: Timing,
 ) -> RunnerState:
-    """Another VM needs a part of the size that this one may not need. The plan finds out how much can be given."""
-    yielding = Yielding(event.keep, event.waiter, event.priority, now_s + timing.yield_s)
-    return replace(state, yielding=yielding)
-
-
-def epoch_noticed(state: RunnerState, now_s: float, timing: Timing, chance: float) -> RunnerState:
-    """Another scheduler process answers: ask it soon, and not all at once."""
-    link, soon_s = state.scheduler, now_s + timing.epoch_spread_s * chance
-    return _with(
-        state,
-        replace(link, next_tick_s=min(link.next_tick_s, soon_s), retry_at_s=min(link.retry_at_s, soon_s)),
-    )
+    """The scheduler has spoken first: a hint, after which the plan asks or shrinks as ever."""
+    link = state.scheduler
+    match event:
+        case events.RoomNoticed():
+            return _with(state, replace(link, denied=NO_DENIALS))
+        case events.YieldNoticed(keep, waiter, priority):
+            return replace(state, yielding=Yielding(keep, waiter, priority, now_s + timing.yield_s))
+        case events.EpochNoticed(chance):  # soon, and not all runners at once
+            soon_s = now_s + timing.epoch_spread_s * chance
+            next_tick_s, retry_at_s = min(link.next_tick_s, soon_s), min(link.retry_at_s, soon_s)
+            return _with(state, replace(link, next_tick_s=next_tick_s, retry_at_s=retry_at_s))
+        case _:
+            assert_never(event)
 
 
 def lapse(state: RunnerState, now_s: float) -> RunnerState:

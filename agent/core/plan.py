@@ -5,11 +5,11 @@ each kind is in flight. Reads only: the shell records `Started` for each action 
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.core import events
-from agent.core.desire import desire, lower, shrink, taken_back, whole
+from agent.core.desire import desire, lower, means, shrink, taken_back, takes_back, whole
 from agent.core.model import PerResource, Reasons
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
@@ -176,12 +176,15 @@ class _Steps:
         is_new = request.resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
         if link.has_succeeded and not link.is_unsettled and link.failures == 0:
-            if not is_new:
-                moments.append(link.next_tick_s)
-            else:
+            if is_new:
                 moments.append(min(link.denied_until_s(request.resources), link.next_tick_s))
+            elif not takes_back(self._state, request.resources, self._now_s, self._timing):
+                moments.append(link.next_tick_s)
         self._next_request = NextRequest(max(moments))
         if self._is_due(*moments):
+            if request is not link.request and link.instance is not None:
+                told = means(self._state, request.resources, self._now_s, self._timing)
+                request = replace(request, told=told)
             self._actions.append(events.RequestPermit(request))
 
     def _request(self, desired: Resources) -> PermitRequest:

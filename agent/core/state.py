@@ -21,7 +21,7 @@ from agent.core.model import (
     containers_of,
 )
 from agent.core.policies.remembered import Remembered
-from agent.core.policies.values import Load, PluginAnswer, Sizing
+from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.timing import Rivalry
 from protocol.reasons import ErrorCode, Reason
@@ -38,7 +38,8 @@ class PermitRequest:
     """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
 
     `in_use` is the amount in use when it was made; `claim` is max(held, in use) before it. `is_apart` asks the scheduler to
-    take the VM's resources apart. `token` proves to a scheduler that nobody else holds anything of the VM.
+    take the VM's resources apart. `token` proves to a scheduler that nobody else holds anything of the VM. `told` travels only to a
+    scheduler that has echoed the extension.
     """
 
     life: Life
@@ -52,11 +53,21 @@ class PermitRequest:
     seen_epoch: int
     is_apart: bool = False
     token: str | None = None
+    told: "Means | None" = None
 
     @property
     def is_growth(self) -> bool:
         """Whether it may be growth to the scheduler: more than it is told that we have."""
         return self.resources.exceeds(self.claim)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """A VM's need without comfort, and the amounts that it could give to others on its node: to any, and to one of higher priority."""
+
+    need: Resources
+    spare: Resources = ZERO
+    spare_to_higher: Resources = ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,13 +317,14 @@ class LoadReading:
 @dataclass(frozen=True, slots=True)
 class MetricsState:
     """The exporter, and the results of the policies. `history` are the readings of the last minute, oldest first; `remembered` has the
-    memory of those before, and the goals of the down window. `had` is the most that was in use since the last reading."""
+    memory of those before, and the goals of the down window. `need` is the last goal without comfort. `had` is the most that was in use since the last reading."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
     history: tuple[LoadReading, ...] = ()
     had: Resources = ZERO
     remembered: Remembered = field(default_factory=Remembered)
+    need: Goal | None = None
     load: Load | None = None
     read_s: float | None = None
     failures: int = 0

@@ -150,12 +150,8 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return _changed(state, vm, now_s)
         case events.VmMoved():
             return replace(state, backend=replace(state.backend, told_s=now_s, next_observe_s=now_s))
-        case events.RoomNoticed():
-            return on_scheduler.room_noticed(state)
-        case events.YieldNoticed():
-            return on_scheduler.yield_noticed(state, event, now_s, timing)
-        case events.EpochNoticed(chance):
-            return on_scheduler.epoch_noticed(state, now_s, timing, chance)
+        case events.RoomNoticed() | events.YieldNoticed() | events.EpochNoticed():
+            return on_scheduler.noticed(state, event, now_s, timing)
         case events.MetricsRead():
             return on_metrics.read(state, event, now_s, timing, policy)
         case events.MetricsFailed():

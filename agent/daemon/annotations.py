@@ -2,17 +2,19 @@
 
 `parley.dev/config` is JSON with `policies` and `windows`, as in the settings file, and `tied`; `parley.dev/unit` is JSON with the steps,
 `{cpu, memory}`; `parley.dev/bounds` is JSON with `min` and `max`, each `{cpu, memory}`. Of a step, a minimum and a maximum either part may
-be left out. `parley.dev/metrics-plugin` names a plugin. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds` are
+be left out. `parley.dev/metrics-plugin` names a plugin. `parley.dev/priority` is a whole number, `parley.dev/yield` a `YieldMode`. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds` are
 read if ours say nothing (reference/neon.md 6.2). Faults are reported and ignored; nothing is raised. Sources leave out wrong parts
 (`checks`), and describe the VM with the parts that were valid before.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ValidationError
 
+from agent.core.model import YieldMode
 from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
 from agent.daemon.node_settings import plugin_name
@@ -22,9 +24,10 @@ from agent.sources.file import VmSettings
 from hosting.amounts import share
 from hosting.kubernetes import virtual_machines
 from hosting.kubernetes.annotations import Checks, bounds, mapping, short, step, tied
-from hosting.kubernetes.names import CONFIG, METRICS_PLUGIN, NEON_CONFIG
+from hosting.kubernetes.names import CONFIG, METRICS_PLUGIN, NEON_CONFIG, SUB_PRIORITY, YIELD
 from hosting.settings import FaultsError, Settings, check, listed
 from protocol import values
+from protocol.extension import MAX_PRIORITY, MIN_PRIORITY
 from protocol.values import Bounds
 
 
@@ -39,6 +42,8 @@ class Overrides:
     is_tied: bool | None = None
     metrics_plugin: str | None = None
     """Empty for the exporter."""
+    priority: int | None = None
+    yields: YieldMode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +106,17 @@ def read(
         if found.is_tied is False:
             faults.append(f"{CONFIG}: tied: must be true, because the resources of a NeonVM are tied")
         found = replace(found, is_tied=True)
-    plugin = _metrics_plugin(annotations, registry, faults)
-    return replace(found, bounds=found_bounds, step=found_step, metrics_plugin=plugin), faults
+    return (
+        replace(
+            found,
+            bounds=found_bounds,
+            step=found_step,
+            metrics_plugin=_metrics_plugin(annotations, registry, faults),
+            priority=_priority(annotations, faults),
+            yields=_yields(annotations, faults),
+        ),
+        faults,
+    )
 
 
 def checks(registry: PolicyRegistry, chosen: Sequence[Any]) -> Checks:
@@ -110,6 +124,8 @@ def checks(registry: PolicyRegistry, chosen: Sequence[Any]) -> Checks:
     return {
         CONFIG: lambda found, faults: _config(found, registry, faults),
         METRICS_PLUGIN: lambda found, faults: _metrics_plugin(found, registry, faults),
+        SUB_PRIORITY: _priority,
+        YIELD: _yields,
         NEON_CONFIG: lambda found, faults: _neon_config(found, chosen, registry, faults, []),
     }
 
@@ -165,6 +181,30 @@ def _metrics_plugin(
         return plugin_name(str(name))
     except ValueError as error:
         faults.append(f"{METRICS_PLUGIN}: {error} (found {short(name)!r})")
+        return None
+
+
+def _priority(annotations: Mapping[str, object], faults: list[str]) -> int | None:
+    text = annotations.get(SUB_PRIORITY)
+    if text is None:
+        return None
+    number = int(str(text)) if re.fullmatch(r"[+-]?[0-9]{1,10}", str(text)) else None
+    if number is None or not MIN_PRIORITY <= number <= MAX_PRIORITY:
+        rule = f"must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}"
+        faults.append(f"{SUB_PRIORITY}: {rule} (found {short(text)!r})")
+        return None
+    return number
+
+
+def _yields(annotations: Mapping[str, object], faults: list[str]) -> YieldMode | None:
+    text = annotations.get(YIELD)
+    if text is None:
+        return None
+    try:
+        return YieldMode(str(text))
+    except ValueError:
+        words = ", ".join(YieldMode)
+        faults.append(f"{YIELD}: must be one of {words} (found {short(text)!r})")
         return None
 
 

@@ -93,7 +93,10 @@ def vm_of(spec: VmDescription, own: annotations.Overrides, policy: Combined, *, 
     words = (own.is_tied, spec.is_tied, is_tied)
     said = next(word for word in words if word is not None)
     unit = ComputeUnit(own.step or spec.vm.unit.step, not (policy.is_tied or said))
-    return replace(spec.vm, bounds=own.bounds or spec.vm.bounds, unit=unit)
+    vm = replace(spec.vm, bounds=own.bounds or spec.vm.bounds, unit=unit)
+    if own.priority is not None:
+        vm = replace(vm, priority=own.priority)
+    return vm if own.yields is None else replace(vm, yields=own.yields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import msgspec
 
 from agent.core import events
 from agent.core.model import Vm
-from agent.core.state import PermitRequest
+from agent.core.state import Means, PermitRequest
 from hosting.addresses import is_url
 from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, wire
@@ -24,7 +24,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
 from protocol.notices import NOTICES_HEADER, NOTICES_VERSION
 from protocol.texts import clean
-from protocol.values import ComputeUnit
+from protocol.values import ZERO, ComputeUnit, Resources
 
 
 class Candidates:
@@ -87,10 +87,12 @@ _NOTICES_HEADER: Final = NOTICES_HEADER.lower()
 WINDOW_S: Final = 0.015
 MAX_BATCH: Final = 128
 _REASON_CHARS: Final = 1024
+NOTHING_TOLD: Final = Means(ZERO)
 
 
 def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
     """The message of a `PermitRequest`: always the same for the same one, so that a retry sends the same bytes."""
+    told = ask.told or NOTHING_TOLD
     extension = RequestExtension(
         ask.life.agent_id,
         ask.life.started_at_ms,
@@ -100,9 +102,17 @@ def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
         ask.instance,
         RawRequest(ask.resources, ask.claim, vm.unit.step, True if ask.is_apart else None),
         ask.token,
+        told.need if ask.told is not None and told.need != ask.resources else None,
+        _unless_zero(told.spare),
+        _unless_zero(told.spare_to_higher),
+        vm.priority if ask.told is not None and vm.priority else None,
     )
     slots = wire.request_slots(ask.resources, vm.slot_bytes)
     return wire.AgentRequest(ask.version, vm.pod, slots, ask.metrics, extension)
+
+
+def _unless_zero(amount: Resources) -> Resources | None:
+    return amount if amount != ZERO else None
 
 
 class _Item(msgspec.Struct):

@@ -18,6 +18,7 @@ from hosting.kubernetes.objects import ResourceName
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import Scaling, ScalingPolicy, scaling_of
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
+from protocol.extension import MAX_PRIORITY, MIN_PRIORITY
 from protocol.quantities import QuantityError
 from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import PodName
@@ -30,6 +31,8 @@ _READ: Final = frozenset(
         names.UNIT,
         names.BOUNDS,
         names.METRICS_PLUGIN,
+        names.SUB_PRIORITY,
+        names.YIELD,
         names.NEON_CONFIG,
         names.NEON_BOUNDS,
     }
@@ -127,6 +130,7 @@ def describe(pod: Manifest, facts: NodeFacts, last: Valid | None = None) -> Foun
         ComputeUnit(scaling.step),
         scaling.step.memory_bytes,
         VmKind.POD,
+        priority=_priority(pod),
     )
     annotations = read_by_runner(scaling.annotations)
     if fixed:  # else the runner would read wider ones there
@@ -180,6 +184,7 @@ def describe_machine(
         machine.slot_bytes,
         VmKind.NEONVM,
         machine.name,
+        _priority(pod),
     )
     url = f"http://{endpoint(address, INFORMANT_PORT)}"
     return replace(found, description=VmDescription(vm, url, read_by_runner(machine.annotations), None, True))
@@ -196,6 +201,12 @@ def _informant(pod: Manifest, scaling: Scaling, of_node: str) -> str | None:
         return f"{of_node.rstrip('/')}/pods/{objects.uid(pod)}"
     address = _address(pod)
     return f"http://{endpoint(address, scaling.informant_port)}" if address is not None else None
+
+
+def _priority(pod: Manifest) -> int:
+    """The priority that the pod's class has given it."""
+    found = (pod.get("spec") or {}).get("priority")
+    return found if isinstance(found, int) and MIN_PRIORITY <= found <= MAX_PRIORITY else 0
 
 
 def _address(pod: Manifest) -> str | None:

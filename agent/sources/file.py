@@ -61,7 +61,8 @@ class VmSettings(Settings):
     tied: bool | None = None
     """Whether the VM has one number of units for CPU and memory; by default as the settings' own `tied` says."""
     annotations: dict[str, str] = Field(default_factory=dict)
-    """Per VM: `parley.dev/config` with policies, windows and `tied`, `parley.dev/unit`, `parley.dev/bounds`, `parley.dev/metrics-plugin`."""
+    """Per VM: `parley.dev/config` with policies, windows and `tied`, `parley.dev/unit`, `parley.dev/bounds`, `parley.dev/metrics-plugin`,
+    `parley.dev/priority`, `parley.dev/yield`."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,11 @@ EVICTION_ENABLED: Final = "parley.dev/eviction-enabled"
 EVICTION_PRIORITY: Final = "parley.dev/eviction-priority"
 """Annotation: a whole number, 0 if left out; pods with lower ones are evicted first, before their priorities are compared."""
 SUB_PRIORITY: Final = "parley.dev/priority"
-"""Label: a whole number that orders the eviction of pods of one priority, the lowest first."""
+"""Label: a whole number that orders the eviction of pods of one priority, the lowest first. Annotation: the priority with which a VM waits
+for room and is asked for some, instead of the pod's."""
+YIELD: Final = "parley.dev/yield"
+"""Annotation: how much the VM gives back to others that wait for room on its node: "slack" (the default: comfort only), "to-minimum" (for a
+VM of higher priority all but its minimum) or "never"."""
 EVICTION_POLICY: Final = "parley.dev/eviction-policy"
 """Annotation, a JSON list: the eviction tasks that may evict the pod, such as `["MemoryEvict"]`; all if left out."""
 CPU_BURST: Final = "parley.dev/cpu-burst"
@@ -71,6 +75,7 @@ ANNOTATIONS: Final = _EITHER | {
     FENCE,
     INFORMANT,
     METRICS_PLUGIN,
+    YIELD,
     EVICT,
     CPU_BURST,
     RESERVATION,

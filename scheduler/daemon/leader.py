@@ -112,7 +112,7 @@ class HeldRequests:
             return server.HangUp()
         if self._handler is None:
             return server.HangUp()
-        limit = codec.MAX_REQUEST_BYTES
+        limit = codec.MAX_FIRST_REQUEST_BYTES
         is_cut = len(request.body) > limit
         found = replace(request, body=request.body[:limit], is_cut=is_cut, waited_s=clock() - began_s)
         return await self._handler(found)

@@ -81,7 +81,7 @@ SCHEDULER: Final = (
     Case("blanks or bytes after the value, beyond 1,024 bytes", "POST /", (_ask().ljust(5000), _ask().ljust(1024) + b"x" * 99), "200, 2/2"),
     Case("a value that ends beyond 1,024 bytes", "POST /", _ask().rjust(1025), "400"),
     Case(
-        "the same with the header `Parley-Agent`", "POST /", _ask().rjust(1025), "400", "413",
+        "a body over 2,048 bytes with the header `Parley-Agent`", "POST /", _ask().rjust(2049), "400", "413",
         "a caller with the extension is told its mistake", f"Parley-Agent: {AGENT_ID}",
     ),
     Case("a key twice", "POST /", _sized('{"vCPUs":9,"mem":1,"vCPUs":1}'), "200, 1/1"),

@@ -93,7 +93,19 @@ class Combined:
 
         If no policy can tell about a resource, its size stays; if the VM is tied, the other resource decides alone.
         """
-        found = tuple((name, policy.goal(load, sizing)) for name, policy in self.policies)
+        return self._highest(
+            sizing, tuple((name, policy.goal(load, sizing)) for name, policy in self.policies)
+        )
+
+    def need(self, load: Load, sizing: Sizing) -> Goal:
+        """As `goal`, without what a policy takes for comfort."""
+        found = []
+        for name, policy in self.policies:
+            need = getattr(policy, "need", policy.goal)
+            found.append((name, need(load, sizing)))
+        return self._highest(sizing, tuple(found))
+
+    def _highest(self, sizing: Sizing, found: tuple[tuple[str, Goal], ...]) -> Goal:
         cpu = highest(part for name, goal in found for part in _parts(name, goal.cpu))
         memory = highest(part for name, goal in found for part in _parts(name, goal.memory))
         if not sizing.unit.is_apart:

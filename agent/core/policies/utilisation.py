@@ -11,7 +11,7 @@ goal may fall (`DownWindow`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from agent.core.policies.peaks import SURGES, TAIL, LoadTail, Surges
@@ -79,6 +79,27 @@ class Utilisation:
         cpu, memory = sizing.unit.step.vcpu_milli * 1000, sizing.unit.step.memory_bytes
         return Goal(highest(self._cpu(load, cpu)), highest(self._memory(load, memory)))
 
+    def need(self, load: Load, sizing: Sizing) -> Goal:
+        """The goal without comfort: no tail, slope or surge, and half of the room that the target leaves. A resource that is nearly full shows
+        no more load than it has: there the target itself counts.
+        """
+        step, use = sizing.unit.step, sizing.use
+        cpu, memory = (
+            next(self._cpu(load, step.vcpu_milli * 1000)),
+            next(self._memory(load, step.memory_bytes)),
+        )
+        busy, mean = load.busy(), _mean(load.busy_mean_micro, MAX_MICRO)
+        level = _level(busy, mean, self.remembering.smoothing.busy)
+        if level is not None:
+            most = max(level[0], (busy or 0) * level[1]), level[1]
+            cpu = _needed(cpu, most, self.cpu_target, use.vcpu_milli * 1000, step.vcpu_milli * 1000)
+        used, mean = load.memory_used(), _mean(load.memory_mean, MAX_MEMORY_BYTES)
+        level = _level(used, mean, self.remembering.smoothing.memory)
+        if level is not None and self.memory_target is not None:
+            most = max(level[0], (used or 0) * level[1]) + self.memory_margin * level[1], level[1]
+            memory = _needed(memory, most, self.memory_target, use.memory_bytes, step.memory_bytes)
+        return Goal(highest((cpu,)), highest((memory,)))
+
     def _cpu(self, load: Load, step: int) -> Iterator[GoalPart]:
         """The parts of CPU. `step` in millionths of a CPU."""
         busy, mean = load.busy(), _mean(load.busy_mean_micro, MAX_MICRO)
@@ -136,6 +157,13 @@ Ratio: TypeAlias = tuple[int, int]
 def _units(need: Ratio, target: int, step: int) -> int:
     """The least number of steps of which `need` is at most the target share."""
     return units_for(need[0] * MILLION, need[1] * target * step)
+
+
+def _needed(part: GoalPart, level: Ratio, target: int, size: int, step: int) -> GoalPart:
+    """The part of one resource without comfort, if `level` of a size of `size` is in use."""
+    tight = (target + MILLION) // 2
+    is_full = level[0] * 2 * MILLION >= level[1] * size * (tight + MILLION)
+    return part if is_full else replace(part, units=_units(level, tight, step))
 
 
 def _mib(amount: int, divisor: int = 1) -> int:

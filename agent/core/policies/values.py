@@ -152,7 +152,8 @@ class Policy(Protocol):
     """Turns load into a goal. A policy keeps no state and reads no clock: history comes with the load.
 
     A policy that knows one number of units only has the attribute `is_tied = True`: it gives that number to both
-    resources, and its VMs are tied.
+    resources, and its VMs are tied. One that knows which part of its goal is comfort has a method `need` beside `goal`, which leaves that out;
+    all that another one wants is needed.
     """
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from protocol.values import ZERO
-from scheduler.permits.core import admission, events, migration, neon_callers
+from scheduler.permits.core import admission, events, migration, neon_callers, room
 from scheduler.permits.core.ledger import Cause, RowState, Verdict
 from scheduler.permits.core.state import CoreState, VmRecord
 
@@ -15,7 +15,7 @@ def schedule(core: CoreState, record: VmRecord) -> None:
 
 def tick(core: CoreState, event: events.ClockTicked) -> tuple[events.Output, ...]:
     """Time has passed: look at every VM for which something is due, and choose who migrates."""
-    now_s = event.now_s
+    now_s = core.now_s = event.now_s
     if core.serving_since_s is None:
         core.serving_since_s = now_s
     core.vms.forget_retired(now_s)
@@ -29,6 +29,7 @@ def tick(core: CoreState, event: events.ClockTicked) -> tuple[events.Output, ...
     finally:  # if one fails by our fault, the others are still due
         for uid in due:
             core.timers.schedule(uid, now_s)
+    core.to_follow.update(core.queues)  # neighbours may have rested for long enough
     if core.rules.migration_enabled:
         outputs += migration.choose(core, now_s)
     return tuple(outputs)
@@ -48,6 +49,7 @@ def _look_at(core: CoreState, record: VmRecord, now_s: float) -> list[events.Out
 def elapse(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
     """Time has passed for one VM: floors end, and a read may be wanted."""
     row, state = record.row, record.row.state
+    ended = room.elapse(core, record, now_s) if record.waiting is not None or record.asked is not None else ()
     live = tuple(floor for floor in state.floors if floor.until_s is None or floor.until_s > now_s)
     if len(live) != len(state.floors):
         state = replace(state, floors=live)
@@ -58,9 +60,9 @@ def elapse(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Outp
     if state is not row.state:
         core.ledger.post(Verdict(row.holder, row.node, state))
     if not _needs_read(core, record, state, now_s):
-        return ()
+        return ended
     record.read_asked_s = now_s
-    return (events.ReadNeeded(record.spec.pod),)
+    return (*ended, events.ReadNeeded(record.spec.pod))
 
 
 def _pressure_until_s(core: CoreState, record: VmRecord) -> float:
@@ -104,11 +106,14 @@ def due_s(core: CoreState, record: VmRecord) -> float | None:
     """When the clock may next change something for the VM; None while nothing can."""
     config, state = core.config, record.row.state
     may_fall = record.reading is not None and _may_fall(core, record, state)
-    if not (may_fall or state.floors or record.admission is not None or state.pressure is not ZERO):
+    is_asked = record.asked is not None and record.asked.is_open
+    if not (may_fall or state.floors or record.admission or is_asked or state.pressure is not ZERO):
         return None  # as most rows are
     times = [floor.until_s for floor in state.floors if floor.until_s is not None]
     if record.admission is not None:
         times.append(record.admission.began_s + config.admission_call_s)
+    if record.asked is not None and is_asked:
+        times.append(record.asked.until_s)
     if state.pressure != ZERO:
         times.append(_pressure_until_s(core, record))
     is_told = [floor for floor in state.floors if floor.cause is Cause.TOLD and floor.told_less_s is None]

@@ -26,6 +26,7 @@ from scheduler.permits.core import (
     parley_callers,
     placement,
     pools,
+    room,
 )
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import OverCause, RowState, Verdict
@@ -78,6 +79,7 @@ def _policy(request: AgentRequest) -> CallerPolicy:
 def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
     """A request has arrived, or has got the look at the cluster that it needed."""
     request, ticket = event.request, event.ticket
+    core.now_s = event.now_s
     malformed = _malformed(ticket, request)
     if malformed is not None:
         return (malformed,)
@@ -106,6 +108,7 @@ def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
 
 def admission_ended(core: CoreState, event: events.AdmissionCallEnded) -> _Outputs:
     """A pool has given its verdict on a request that waits: the request is judged again with it."""
+    core.now_s = event.now_s
     record = core.admission_calls.get(event.ticket)
     if record is None:  # cancelled meanwhile: the verdict comes too late
         return ()
@@ -154,6 +157,7 @@ def _decide(opened: Decision, policy: CallerPolicy, call: AdmissionCall | None =
     assert grant is not None
     core.ledger.post(posted, cause)
     policy.remember(opened, grant)
+    room.answered(opened, grant)
     return decision.decided(opened, grant, before, changed=grant.permit != before)
 
 
@@ -250,7 +254,12 @@ class Core:
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """Take one input and return what follows from it. Raises `AssertionError` for a fault of ours only."""
-        return _HANDLERS[type(event)](self.state, event)
+        state = self.state
+        outputs = _HANDLERS[type(event)](state, event)
+        if state.queues:
+            outputs += room.follow(state)
+        state.followed = state.ledger.generation
+        return outputs
 
     def audit(self) -> list[str]:
         return auditing.audit(self.state)

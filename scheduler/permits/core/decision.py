@@ -142,9 +142,13 @@ def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
     if wanted.vcpu_milli <= current.vcpu_milli and wanted.memory_bytes <= current.memory_bytes:
         return Verdict(row.holder, row.node, _after(base, wanted, ZERO), Grant(wanted))
     way = growth(current, wanted, decision.unit, record.spec.bounds.max)
-    granted = grant(way, _limits(decision, way, call))
+    limits_found = _limits(decision, way, call)
+    granted = grant(way, limits_found)
     reasons = granted.reasons
     denied = _denied_for_room(way, granted) if reasons else ZERO
+    if denied != ZERO:
+        others = [limit for limit in limits_found if limit.reason.code is not ReasonCode.NODE_HEADROOM]
+        granted = replace(granted, with_room=grant(way, others).permit)
     if any(reason.code in _EXPLAINED for reason in reasons):
         granted = replace(granted, reasons=tuple(_explained(decision, reason) for reason in reasons))
     if call is not None:
@@ -189,7 +193,11 @@ def _limits(decision: Decision, way: Growth, call: AdmissionCall | None) -> list
 
 
 def _after(base: RowState, current: Resources, pressure: Resources) -> RowState:
-    """The row with another permit; the same object if nothing changes, so that posting it costs nothing."""
+    """The row with another permit; the same object if nothing changes, so that posting it costs nothing.
+
+    The request was judged with the room that was kept for it: what is left of that is nobody's."""
+    if base.floors:
+        base = base.without(Cause.OFFERED)
     if base.current == current and base.pressure == pressure:
         return base
     return RowState(current, base.floors, pressure if pressure != ZERO else ZERO, base.migrating)

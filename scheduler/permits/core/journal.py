@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
 
-FORMAT: Final = 9
+FORMAT: Final = 10
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
@@ -51,9 +51,11 @@ _VALUES: Final = (
     values.Resources,
     values.ComputeUnit,
     state.AdmissionCall,
+    state.AskedYield,
     state.LastReply,
     state.Retired,
     state.VmRecord,
+    state.Waiting,
     wire.PodName,
 )
 _TYPES: Final[dict[str, Any]] = {kind.__name__: kind for kind in (*_INPUTS, *_VALUES)}
@@ -104,6 +106,7 @@ class Snapshot:
     reservations: tuple[ReservationParts, ...]
     migrate_after: tuple[tuple[str, float], ...]
     serving_since_s: float | None
+    now_s: float
 
 
 _RECORDED: Final = tuple(item.name for item in dataclasses.fields(state.VmRecord) if item.name != "row")
@@ -130,6 +133,7 @@ def snapshot_of(core: Core) -> Snapshot:
         ),
         tuple(held.migrate_after_s.items()),
         held.serving_since_s,
+        held.now_s,
     )
 
 
@@ -161,6 +165,10 @@ def restore(snapshot: Snapshot) -> Core:
             record.admission = dataclasses.replace(call, joined=list(call.joined))
             held.admission_calls[call.ticket] = record
         held.vms.add(record)
+        if record.waiting is not None:
+            held.queue(record.spec.node).waiting[record.spec.uid] = None
+        if record.asked is not None and record.asked.is_open:
+            held.queue(record.spec.node).asked[record.spec.uid] = None
         clock.schedule(held, record)
     held.vms.retired().update(snapshot.retired)
     held.placements.update(snapshot.placements)
@@ -170,7 +178,8 @@ def restore(snapshot: Snapshot) -> Core:
         for holder, amount in taken:
             held.reservations.use(uid, holder).taken[holder] = amount
     held.migrate_after_s.update(snapshot.migrate_after)
-    held.serving_since_s = snapshot.serving_since_s
+    held.serving_since_s, held.now_s = snapshot.serving_since_s, snapshot.now_s
+    held.followed = held.ledger.generation
     return core
 
 

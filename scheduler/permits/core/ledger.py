@@ -21,8 +21,8 @@ from scheduler.permits.core.model import Holder, PoolSpec
 
 class Cause(enum.StrEnum):
     """Why a row may not fall below an amount. Source: design section 4, the table of floors; `assumed` for pods that are about
-    to be bound. A `pending` floor counts on its node, and not in its pool: it waits for the pool's word. All others count in
-    both."""
+    to be bound, and `offered` for room that was freed for a VM that waits. `pending` and `offered` floors count on their node, and not in
+    their pool: the pool's word is still to come. All others count in both."""
 
     START_UP = "start-up"
     OBSERVED = "observed"
@@ -31,6 +31,7 @@ class Cause(enum.StrEnum):
     HANDOVER = "handover"
     TOLD = "told"
     ASSUMED = "assumed"
+    OFFERED = "offered"
 
 
 class OverCause(enum.StrEnum):
@@ -80,7 +81,7 @@ class RowState(Value, frozen=True):
     @property
     def firm(self) -> Resources:
         """The row's part of its pool: the amount that it keeps, without that for which it only waits."""
-        return self.kept(Cause.PENDING)
+        return self.kept(Cause.PENDING, Cause.OFFERED)
 
     def kept(self, *unless: Cause) -> Resources:
         """The amount that the row keeps beside floors of these causes."""

@@ -34,13 +34,15 @@ class Limit(Value, frozen=True):
 class Grant(Value, frozen=True):
     """The answer to a request: the permit and, if that is below the request, the reasons; the binding one first.
 
-    `cpu_bound` and `memory_bound` are the limit that binds each resource; tied, one limit binds both.
+    `cpu_bound` and `memory_bound` are the limit that binds each resource; tied, one limit binds both. `with_room` is the permit if the
+    node had room, None if the permit is not smaller for want of it.
     """
 
     permit: Resources
     reasons: tuple[Reason, ...] = ()
     cpu_bound: ReasonCode | None = None
     memory_bound: ReasonCode | None = None
+    with_room: Resources | None = None
 
 
 class Growth(Value, frozen=True):

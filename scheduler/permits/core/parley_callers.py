@@ -12,7 +12,7 @@ from protocol import sequence
 from protocol.extension import RequestExtension
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import NO_UNIT, ZERO, Resources
-from scheduler.permits.core import admission, events
+from scheduler.permits.core import admission, events, room
 from scheduler.permits.core.decision import Decision, decided
 from scheduler.permits.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
@@ -152,6 +152,7 @@ def _note_caller(core: CoreState, record: VmRecord, arrived: events.RequestArriv
     if heard_s is None or arrived.now_s - heard_s >= core.config.handover_s:
         record.condition = ""
     record.note_load(arrived.request.metrics, arrived.now_s)
+    room.note(core, record, _extension(arrived.request.extension))
 
 
 def _take_over(

@@ -47,6 +47,35 @@ class AdmissionCall:
     verdict: PoolVerdict | None = None
 
 
+class Waiting(Value, frozen=True):
+    """Growth that was denied for want of room, since `since_s`. With room the VM would be permitted `wanted`; neighbours may be asked for
+    what it lacks of `needed`, which is without comfort. `offered` is the last amount that its agent was told of."""
+
+    wanted: Resources
+    needed: Resources
+    unit: ComputeUnit
+    since_s: float
+    offered: Resources = ZERO
+
+
+class AskedYield(Value, frozen=True):
+    """A VM was asked at `asked_s` to shrink from `before` to `keep`, for a VM that waits. `is_open` until it has answered, or has not by
+    `until_s`; `is_missed` says that it has needed again what it gave, within its rest."""
+
+    keep: Resources
+    before: Resources
+    waiter: PodName
+    priority: int
+    asked_s: float
+    until_s: float
+    is_open: bool = True
+    is_missed: bool = False
+
+    @property
+    def amount(self) -> Resources:
+        return self.before - self.keep
+
+
 @dataclass(slots=True)
 class VmRecord:
     """One VM. Times are None until it happened once.
@@ -55,6 +84,9 @@ class VmRecord:
     told at `load1_at_s`. `is_leaving` says that its migration is being started, `is_late` that the VM
     came, or came back, while this process served already. `told` is what this process last told a caller without the
     extension. `token` names the last answer that left the row unsettled.
+
+    `spare` and `spare_to_higher` are the amounts that the VM can give, as its agent told last; it is not asked before `rests_until_s`.
+    `relapses` is how often in a row it has needed again what it gave.
     """
 
     spec: VmSpec
@@ -76,6 +108,13 @@ class VmRecord:
     is_late: bool = False
     told: Resources | None = None
     token: str | None = None
+    priority: int = 0
+    spare: Resources = ZERO
+    spare_to_higher: Resources = ZERO
+    waiting: Waiting | None = None
+    asked: AskedYield | None = None
+    rests_until_s: float = 0.0
+    relapses: int = 0
 
     @property
     def name(self) -> str:
@@ -302,6 +341,9 @@ class SchedulerConfig:
     add to a time for seconds of Unix time. `is_first_start` says that no scheduler and no agent has ever run here, so
     that nobody holds anything that this process has not permitted. The first request of a caller without the extension
     is held for up to `hold_first_s` for a look that helps.
+
+    A VM that was asked to give back room is not asked again for `rest_s`; it has `yield_s` to give it. Room that was freed for a VM that
+    waits is kept for it for `offer_s`.
     """
 
     instance: UUID
@@ -317,6 +359,18 @@ class SchedulerConfig:
     unsettled_s: float = 120.0
     admission_call_s: float = 5.0
     read_again_s: float = 1.0
+    rest_s: float = 60.0
+    yield_s: float = 20.0
+    offer_s: float = 10.0
+
+
+@dataclass(slots=True)
+class NodeQueue:
+    """The VMs of one node that wait for room, and those that were asked to give back some, by their UIDs. VMs may have gone, or be done,
+    that are still named."""
+
+    waiting: dict[str, None] = field(default_factory=dict)
+    asked: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -327,7 +381,9 @@ class CoreState:
     `placements` the rows of what the cluster does not show yet, with the time when they are forgotten (None: confirmed);
     `reservations` what is known of each, and who uses it;
     `migrate_after_s` the nodes from which no migration is tried before that time. `serving_since_s` is the time of the
-    first tick of the clock, when everything has been listed; None before that.
+    first tick of the clock, when everything has been listed; None before that. `queues` are those of the nodes on which somebody waits or
+    was asked; `now_s` is the latest time that an input told. They are up to date with the ledger's generation `followed`, but for the nodes in
+    `to_follow`.
     """
 
     config: SchedulerConfig
@@ -341,6 +397,14 @@ class CoreState:
     reservations: ReservationTable = field(default_factory=ReservationTable)
     migrate_after_s: dict[str, float] = field(default_factory=dict)
     serving_since_s: float | None = None
+    queues: dict[str, NodeQueue] = field(default_factory=dict)
+    now_s: float = 0.0
+    followed: int = 0
+    to_follow: set[str] = field(default_factory=set)
+
+    def queue(self, node: str) -> NodeQueue:
+        """The queue of a node, which there is from now on."""
+        return self.queues.setdefault(node, NodeQueue())
 
     def inherits_until_s(self, now_s: float) -> float:
         """The time until which agents may hold what an earlier scheduler process permitted; in the past if that is over.

@@ -59,7 +59,8 @@ def test_an_event_is_its_kind_and_plain_fields() -> None:
 
 def test_a_vm_is_told_with_the_names_that_messages_have() -> None:
     fields = event_document(events.VmChanged(VM))["fields"]["vm"]
-    assert {"pod", "podUID", "bounds", "unit", "slotBytes", "kind", "virtualMachine"} == set(fields)
+    names = {"pod", "podUID", "bounds", "unit", "slotBytes", "kind", "virtualMachine", "priority", "yields"}
+    assert names == set(fields)
     assert fields["bounds"]["max"] == VM.bounds.max.written()
 
 

@@ -178,7 +178,8 @@ def test_rows_count_again_when_their_node_comes_back() -> None:
     world.apply(events.VmGone(pod("going"), "uid-going", 0.0))
     world.read("vm", cu(2), at=1.0)
     world.node("n1", cu(10))
-    assert world.node_reserved() == cu(6)  # the VMs' 2 and 1, the pod's 2, and the placement
+    # The VMs' 2 and 1, the pod's 2, the placement, and the 2 more for which the VM waits.
+    assert world.node_reserved() == cu(8)
     assert world.permit(world.request("vm", cu(9), claim=cu(2))) == cu(6)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
+from msgspec import structs
 
 from protocol import codec
 from protocol.values import ZERO, Resources
@@ -177,6 +178,15 @@ def lively(world: RecordingWorld) -> None:
     world.assume(HOLDERS[0], cu(2), at=6.0)
     world.assume(HOLDERS[1], cu(50), at=6.0)
     world.ticked(7.0)
+    world.node("n3", cu(4))
+    for name in ("gives", "waits"):
+        world.vm(name, cu(2), node="n3")
+    gives = world.request("gives", cu(2), claim=cu(2))
+    assert gives.extension is not None
+    world.take(structs.replace(gives, extension=structs.replace(gives.extension, spare=UNIT)), 9, at=8.0)
+    world.take(world.request("waits", cu(3), claim=cu(2)), 10, at=8.0)
+    world.take(world.request("gives", UNIT, claim=cu(2)), 11, at=8.0)
+    world.read("gives", UNIT, at=8.0)
     world.ticked(80.0)
 
 
