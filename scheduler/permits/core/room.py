@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hosting.backoff import Backoff
 from protocol.extension import RequestExtension
 from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
+from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, Verdict
@@ -200,6 +201,17 @@ def _order(core: CoreState, record: VmRecord) -> tuple[bool, int, bool, float, s
 def is_in_need(record: VmRecord) -> bool:
     """Whether a VM waits for more than comfort."""
     return record.waiting is not None and record.waiting.needed.exceeds(record.row.state.current)
+
+
+def asked_for(core: CoreState, waiter: VmRecord) -> list[tuple[PodName, AskedYield]]:
+    """The neighbours that were asked for a VM that waits, and have not answered yet."""
+    queue = core.queues.get(waiter.spec.node)
+    found = [core.vms.by_uid(uid) for uid in queue.asked] if queue is not None else []
+    return [
+        (each.spec.pod, each.asked)
+        for each in found
+        if each is not None and each.asked is not None and each.asked.waiter == waiter.spec.pod
+    ]
 
 
 def _offer(core: CoreState, account: NodeAccount, waiting: list[VmRecord]) -> Iterator[events.Output]:

@@ -235,7 +235,7 @@ class PermitService:
             case events.ReadNeeded() | events.Placed() | events.NotPlaced():
                 pass  # `tick` makes the reads; the caller that asks for a placement sees its outcome
             case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
-                pass
+                self.recorder.negotiated(output)
             case _:
                 assert_never(output)
 
