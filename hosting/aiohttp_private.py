@@ -28,12 +28,12 @@ LINGER_S: Final = 0.5
 
 
 class ServedConnection(web.RequestHandler):
-    """A connection, with the moment since which it is busy with a request.
+    """A connection. While it is busy with a request it has a deadline, which its owner keeps.
 
     `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
     """
 
-    __slots__ = ("busy_since", "has_ended", "owner", "request_body", "unanswered", "wire")
+    __slots__ = ("deadline_s", "has_ended", "owner", "request_body", "unanswered", "wire")
 
     def __init__(self, owner: "Server", server: web.Server) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class ServedConnection(web.RequestHandler):
             lingering_time=LINGER_S,
         )
         self.owner = owner
-        self.busy_since: float | None = None
+        self.deadline_s: float | None = None
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
         self.unanswered = 0
@@ -64,8 +64,8 @@ class ServedConnection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         # The rest of a body that was answered already does not make the connection busy.
         is_late = self.request_body is not None and not self.request_body.is_eof()
-        if data and self.busy_since is None and not is_late:  # aiohttp resumes with no data
-            self.busy_since = self.owner.now()
+        if data and self.deadline_s is None and not is_late:  # aiohttp resumes with no data
+            self.owner.began(self)
         waiting = len(self._messages)
         super().data_received(data)
         if len(self._messages) > waiting:
@@ -81,7 +81,6 @@ class ServedConnection(web.RequestHandler):
 
     async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
         result = await super().finish_response(*arguments)
-        self.busy_since = None
         self.unanswered = max(self.unanswered - 1, 0)  # the bytes after a refused upgrade were not counted
         if self.has_ended and not self.unanswered:
             self.close()

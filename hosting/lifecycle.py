@@ -5,6 +5,7 @@ The first SIGTERM, SIGINT or SIGHUP requests that the program drains; a second s
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 import threading
@@ -18,6 +19,18 @@ except ImportError:  # a platform without uvloop runs on the standard loop
 
 INTERRUPTED: Final = 130
 END_S: Final = 5.0
+
+
+def allow_open_files(most: int) -> int:
+    """Raise this process's limit of open files to `most`, as far as the system allows, and return the limit in force: the usual 1,024 are
+    few for a server. It is never lowered."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
 
 
 class Stop:

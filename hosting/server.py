@@ -2,7 +2,8 @@
 
 * A connection cap; at the cap the longest-idle connection is closed for a new one.
 * One sweeper that aborts requests which are not done `request_deadline_s` after their first byte (aiohttp has no
-  header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut.
+  header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut. A route may take
+  longer, once its request was read (`Route.deadline_s`).
 * A body limit per route, checked while reading.
 * A request that cannot be parsed is one log line and a 400, not a traceback.
 * A peer that ends its side after a whole request gets its answer (aiohttp takes it for gone); not over TLS, which has no half
@@ -15,6 +16,7 @@ connection without a reply.
 
 import asyncio
 import functools
+import itertools
 import re
 import socket
 import ssl
@@ -97,7 +99,7 @@ class Route:
     """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
     A body above `max_body_bytes` is refused with 413, or, if the route `cuts`, read as far as that. `about` is the route's part of the
-    OpenAPI document.
+    OpenAPI document. `deadline_s` is how long a request may take after it was read; None: as long as any other.
     """
 
     method: str
@@ -106,6 +108,7 @@ class Route:
     max_body_bytes: int = 4096
     cuts: bool = False
     about: Operation | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,8 @@ class Server:
         self._router = _Router(routes, fallback)
         self._limits = limits
         self._open: dict[ServedConnection, None] = {}  # the longest-idle first
+        self._busy: dict[float, dict[ServedConnection, float]] = {}
+        """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
         self._runner: web.ServerRunner | None = None
         self._listening: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -209,20 +214,38 @@ class Server:
     def admit(self, connection: ServedConnection) -> None:
         """Count a new connection; at the cap the longest-idle one is closed for it."""
         if len(self._open) >= self._limits.connections:
-            idle = (each for each in self._open if each.busy_since is None)
+            idle = (each for each in self._open if each.deadline_s is None)
             oldest = next(idle, None) or next(iter(self._open))
             self.stats["evicted"] += 1
             self.forget(oldest)
             oldest.cut()
         self._open[connection] = None
 
+    def began(self, connection: ServedConnection) -> None:
+        """The first bytes of a request have come."""
+        self._allow(connection, self._limits.request_deadline_s)
+
+    def _allow(self, connection: ServedConnection, deadline_s: float) -> None:
+        """The connection's request must be done within so long from now on."""
+        self._end_deadline(connection)
+        if connection in self._open:  # else it was cut meanwhile
+            connection.deadline_s = deadline_s
+            self._busy.setdefault(deadline_s, {})[connection] = self.now() + deadline_s
+
+    def _end_deadline(self, connection: ServedConnection) -> None:
+        if connection.deadline_s is not None:
+            del self._busy[connection.deadline_s][connection]
+            connection.deadline_s = None
+
     def rested(self, connection: ServedConnection) -> None:
         """A request is done: its connection has now been idle for the shortest time."""
+        self._end_deadline(connection)
         if connection in self._open:  # else it was cut meanwhile
             del self._open[connection]
             self._open[connection] = None
 
     def forget(self, connection: ServedConnection) -> None:
+        self._end_deadline(connection)
         self._open.pop(connection, None)
 
     def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
@@ -244,8 +267,8 @@ class Server:
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         self.stats["requests"] += 1
         connection = connection_of(request)
-        if connection.busy_since is None:  # a pipelined request, whose bytes came with an earlier request
-            connection.busy_since = self.now()
+        if connection.deadline_s is None:  # a pipelined request, whose bytes came with an earlier request
+            self.began(connection)
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
             return _response(found)
@@ -262,6 +285,8 @@ class Server:
             connection.end_with_answer()
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
             return _response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
+        if route.deadline_s is not None:
+            self._allow(connection, route.deadline_s)
         is_cut = len(body) > route.max_body_bytes
         body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
@@ -287,9 +312,9 @@ class Server:
 
     def sweep(self, now_s: float) -> None:
         """Abort the requests that are over their deadline at `now_s` of the loop's clock."""
-        overdue = now_s - self._limits.request_deadline_s
-        for connection in list(self._open):
-            if connection.busy_since is not None and connection.busy_since < overdue:
+        for busy in self._busy.values():
+            overdue = list(itertools.takewhile(lambda each: busy[each] < now_s, busy))  # noqa: B023 - used at once
+            for connection in overdue:
                 self.stats["aborted"] += 1
                 self.forget(connection)
                 connection.cut()

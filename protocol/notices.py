@@ -5,9 +5,10 @@ repeated notices are harmless. Source: design section 4, "The scheduler can spea
 """
 
 import enum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from protocol.explaining import AmountShown
 
@@ -15,6 +16,7 @@ NOTICES_PATH: Final = "/v1/notices"
 NOTICES_HEADER: Final = "Parley-Notices"
 """Reply header of permits: the version of the notices that the scheduler serves. Only a scheduler that has sent it is polled."""
 NOTICES_VERSION: Final = 1
+MAX_NUMBER: Final = 2**53
 LONGEST_POLL_S: Final = 25.0
 """A poll without news is answered after so long."""
 
@@ -50,7 +52,7 @@ class NoticePage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The answer to a poll. `last` is the number of the latest notice to the agent's node, to be named in the next poll as `after`;
     `instance` and `epoch` tell the scheduler process."""
 
-    instance: str
+    instance: Annotated[str, Meta(min_length=1, max_length=64)]
     epoch: int
-    last: int
+    last: Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
     notices: tuple[WireNotice, ...] = ()

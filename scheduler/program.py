@@ -15,7 +15,7 @@ from hosting.addresses import AddressError, advertised, endpoint
 from hosting.options import Advertise, FiniteRange, daemon
 from hosting.problems import HEALTHZ, METRICS, READYZ
 from scheduler.clusters.file import FileCluster
-from scheduler.daemon.serving import Serving, ServingOptions, Sources, description
+from scheduler.daemon.serving import Serving, ServingOptions, Sources, description, server_limits
 from scheduler.permits.service.config_file import ConfigFile
 from scheduler.placing.kube_extender.listener import ExtenderOptions, extender_options, listener_settings
 
@@ -79,7 +79,8 @@ class Program:
         configuration = ConfigFile(config, migrator_present=False) if config is not None else None
         self._serving = Serving(options, Sources(cluster, configuration, lambda: cluster.pools))
         led, always = self._serving.routes(), self._common(options["page_routes"])
-        self._server = server.Server(self._log, (*led, *always, description(led, always)))
+        routes = (*led, *always, description(led, always))
+        self._server = server.Server(self._log, routes, limits=server_limits())
 
     def _common(self, page_routes: tuple[server.Route, ...]) -> tuple[server.Route, ...]:
         return (
@@ -117,6 +118,7 @@ class Program:
         self._serving.start()
         await stop.wait()
         self._log.info("draining")
+        self._serving.drain()
         await self._server.close()
         await self._serving.end()
         return 0

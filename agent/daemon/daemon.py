@@ -33,6 +33,7 @@ from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
 from agent.peers.informant import read_cgroups
+from agent.peers.notices import NoticeListener
 from agent.peers.scheduler import Candidates, SchedulerLink
 from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
@@ -92,6 +93,7 @@ class Daemon:
         self._rng = random.Random()
         self._fleet: Fleet | None = None
         self._scheduler: SchedulerLink | None = None
+        self._notices: NoticeListener | None = None
         self._machines: Machines | None = None
         self._supervisor = Supervisor(self._log, self._rng)
         events = NodeEvents(parts.cluster, self._log)
@@ -133,6 +135,7 @@ class Daemon:
         async with (
             HttpClient(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as to_scheduler,
             to_informants,
+            HttpClient(max_connections=1, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as for_notices,
             HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
@@ -142,8 +145,12 @@ class Daemon:
                 factory.make, factory.vm, installed, self._supervisor, self._log, self._rng
             )
             self._machines = installed.machines
+            self._notices = NoticeListener(
+                for_notices, scheduler, self._settings.node, fleet.runners, self._rng, self._log
+            )
             try:
                 await self._start(fleet, stop, port, with_tls)
+                self._supervisor.start("notices", self._notices.run)
                 if self._announcer is not None:
                     announcer = self._announcer
                     self._supervisor.start("announcer", lambda: announcer.run(fleet.find, factory.faults))
@@ -308,6 +315,7 @@ class Daemon:
         calls = (link.singles, link.batches) if link is not None else (0, 0)
         return [
             *stats.families(runners, self._supervisor.restarts_total, tasks, calls),
+            *(self._notices.families() if self._notices is not None else ()),
             *self._server.families(),
             *stats.state_families(runners),
             *stats.latency_families(self._latencies),

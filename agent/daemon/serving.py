@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import random
-import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from hosting.settings import FaultsError, SettingsError, load
 from hosting.tls import Tls, TlsError
 
 MAX_FILES: Final = 65_536
+"""Each VM takes three."""
 NO_EXTRA: Final = "plugins.directory needs the extra `plugins`: .venv/bin/pip install '.[plugins]'"
 
 
@@ -85,14 +85,6 @@ async def _parts(settings: AgentSettings, config: Path, log: logs.Logger) -> Asy
         yield parts
 
 
-def _raise_file_limit() -> None:
-    """Three open files for each VM are more than the usual 1,024 allow."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def _strategies(settings: AgentSettings, given: CommandLine) -> StrategyOptions | None:
     """The strategies of settings and command line; None if neither names any. Raises `FaultsError`."""
     if settings.qos is None and not given.extension_plugins:
@@ -108,7 +100,7 @@ def _has_extra() -> bool:
 
 def run(given: CommandLine) -> int:
     """Serve until a signal; the exit code. Faults are told on standard error."""
-    _raise_file_limit()
+    lifecycle.allow_open_files(MAX_FILES)
     try:
         settings = load(given.config, AgentSettings)
         strategies = _strategies(settings, given)

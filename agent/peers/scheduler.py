@@ -22,6 +22,7 @@ from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
+from protocol.notices import NOTICES_HEADER, NOTICES_VERSION
 from protocol.texts import clean
 from protocol.values import ZERO, ComputeUnit, Resources
 
@@ -82,6 +83,7 @@ Event: TypeAlias = events.PermitGranted | events.PermitRefused | events.PermitFa
 
 BATCH_HEADER: Final = "parley-batch"
 """A scheduler's offer: how many requests a batch may hold."""
+_NOTICES_HEADER: Final = NOTICES_HEADER.lower()
 WINDOW_S: Final = 0.015
 MAX_BATCH: Final = 128
 _REASON_CHARS: Final = 1024
@@ -189,6 +191,9 @@ class SchedulerLink:
         self._rng = rng
         self._batch = 0
         """How many requests the scheduler takes in a batch that answered last; 0 if it offers none."""
+        self._notices_of: str | None = None
+        """The scheduler that has offered notices; None if the current one has not."""
+        self._offered = asyncio.Event()
         self._collected: list[_Collected] = []
         self._sending: set[asyncio.Task[None]] = set()
         self.batches = 0
@@ -198,6 +203,18 @@ class SchedulerLink:
     def url(self) -> str | None:
         """The scheduler that is asked now; None if none is known."""
         return self._candidates.current()
+
+    async def notices_url(self) -> str:
+        """The scheduler that is asked now, as soon as it has offered notices."""
+        while self._notices_of is None or self._notices_of != self.url:
+            self._offered.clear()
+            await self._offered.wait()
+        return self._notices_of
+
+    def forget_notices(self, url: str) -> None:
+        """The scheduler does not serve notices (any more), until it offers them again."""
+        if self._notices_of == url:
+            self._notices_of = None
 
     async def ask(self, vm: Vm, ask: PermitRequest) -> Event:
         chance = self._rng.random()
@@ -241,18 +258,24 @@ class SchedulerLink:
         self._learn(url, event)
         if outcome.status == 200 and url == self.url:
             self._batch = _offered(outcome.headers.get(BATCH_HEADER))
+            has_notices = _offered(outcome.headers.get(_NOTICES_HEADER)) == NOTICES_VERSION
+            self._notices_of = url if has_notices else None
+            if has_notices:
+                self._offered.set()
         return event
 
     def _learn(self, url: str, event: Event) -> None:
         if isinstance(event, events.PermitGranted):
             if not self._candidates.answered(url, event.epoch if event.instance is not None else None):
                 self._batch = 0
+                self._notices_of = None
         elif isinstance(event, events.PermitRefused) and event.status == 503:
             self._moved(url, event.body.body.leader if event.body is not None else None)
 
     def _moved(self, url: str, leader: str | None = None) -> None:
         if url == self.url:
             self._batch = 0
+            self._notices_of = None
         self._candidates.failed(url, leader)
 
     # ------------------------------------------------------------ together

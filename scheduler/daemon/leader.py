@@ -28,6 +28,7 @@ from hosting.supervisor import Child
 from hosting.tls import TlsError
 from protocol import codec
 from protocol.extension import AGENT_HEADER
+from protocol.notices import NOTICES_PATH
 from protocol.reasons import ErrorCode
 from scheduler.daemon.leader_label import LeaderLabel
 from scheduler.daemon.scheduling import check_usable
@@ -38,6 +39,7 @@ from scheduler.daemon.serving import (
     ServingOptions,
     Sources,
     description_if_any,
+    server_limits,
 )
 from scheduler.daemon.term import (
     KubernetesOptions,
@@ -77,7 +79,7 @@ async def either(*waits: "asyncio.Task[Any] | Coroutine[Any, Any, Any]") -> None
 
 
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
-_OF_AGENTS: Final = ("/", "/batch")
+_OF_AGENTS: Final = ("/", "/batch", NOTICES_PATH)
 AWAITED_S: Final = 3.0
 """A request is held so long for this process to lead. The rest of the caller's patience goes to a look at the cluster."""
 
@@ -169,7 +171,7 @@ class KubernetesProgram:
         self._api = api
         self._log = logs.logger("scheduler")
         self._rng = random.Random()
-        self._server = server.Server(self._log, (), fallback=self._fallback())
+        self._server = server.Server(self._log, (), fallback=self._fallback(), limits=server_limits())
         self._term: LeadershipTerm | None = None
         self._held = HeldRequests()
         self._stop: lifecycle.Stop | None = None
@@ -377,6 +379,7 @@ class KubernetesProgram:
         finally:
             term.changed = lambda: None
             self._answer_from(None)
+            term.serving.drain()
             losing.cancel()
             await term.end()
             if self._label is not None:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
-from hosting import logs, metrics, openapi, server
+from hosting import lifecycle, logs, metrics, openapi, server
 from hosting.fault_log import FaultLog
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
 from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
+from protocol.notices import LONGEST_POLL_S
 from scheduler.explain.pages import ExplainPages
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
@@ -31,6 +32,7 @@ from scheduler.permits.service.config_file import Configuration
 from scheduler.permits.service.inputs import CorePlacements
 from scheduler.permits.service.journal_files import JournalWriter
 from scheduler.permits.service.metrics import families
+from scheduler.permits.service.notices import NOTICES
 from scheduler.permits.service.service import PermitService
 from scheduler.permits.service.transport import BATCH, MAX_BODY_BYTES, BatchService, PermitTransport
 from scheduler.placing.core.profile import Profile
@@ -50,6 +52,11 @@ SAFE_HANDOVER_S: Final = 40.0
 """An agent's lease, and the deadlines of a command and a request beyond it."""
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 SWITCH_S: Final = 0.001
+MAX_CONNECTIONS: Final = 20_480
+"""A poll for notices of each of 16,384 agents, and 4,096 for everything else."""
+OTHER_FILES: Final = 512
+"""Files that are no connections of agents."""
+POLL_SLACK_S: Final = 5.0
 TICK_S = 1.0
 REFRESH_S = 2.0
 UNREADABLE: Final = (SettingsError, ClusterUnreachableError, FileUnreachableError)
@@ -130,6 +137,12 @@ def description_if_any(
         return ()
 
 
+def server_limits() -> server.ServerLimits:
+    """The limits of the port of agents. The process's limit of open files is raised for them."""
+    files = lifecycle.allow_open_files(MAX_CONNECTIONS + OTHER_FILES)
+    return server.ServerLimits(connections=max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES))
+
+
 class Serving:
     """The wiring around one core. Raises `OSError` if the directory of the journal or the state cannot be used."""
 
@@ -199,6 +212,13 @@ class Serving:
         return (
             *self.transport.routes(),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
+            server.Route(
+                "GET",
+                "/v1/notices",
+                self.service.notices.serve,
+                about=NOTICES,
+                deadline_s=LONGEST_POLL_S + POLL_SLACK_S,
+            ),
             *self._pages.routes(),
             *self.pools.routes(),
         )
@@ -207,6 +227,7 @@ class Serving:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
             *families(self.core, self.service.stats, http, lost),
+            *self.service.notices.families(),
             *pool_families(self.core.ledger, self.pools.admission_queue, self.pools.stats),
         ]
 
@@ -282,10 +303,15 @@ class Serving:
         sys.setswitchinterval(SWITCH_S)
         self.supervisor.start("clock", self._tick)
         self.supervisor.start("cluster", self._refresh)
+        self.supervisor.start("notices", self.service.notices.run)
         # Apart from the cluster: a plugin that does not start, or hangs in a hook, must not keep it from being read.
         self.supervisor.start("configuration and pools", self._refresh_pools)
         for name, child in (others or {}).items():
             self.supervisor.start(name, child)
+
+    def drain(self) -> None:
+        """Answer the agents that listen for notices: they would keep the server from closing."""
+        self.service.notices.close()
 
     async def end(self) -> None:
         """End the tasks. Callers that still wait are not answered."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.schedulers import figure
 from tests.support.processes import Program, agent_file, cluster_file, fetch, free_port, running, vms
 from tests.support.waiting import shown_blocking
 
@@ -27,7 +28,8 @@ def agent_of(directory: Path, port: int, name: str = "agent", *, code: str = "")
 
 
 def test_a_second_agent_waits_for_the_node_lock_and_loads_no_optional_library(tmp_path: Path) -> None:
-    """It says that it waits, takes over when the first one is killed, negotiates, and tells at its end what it has loaded."""
+    """It says that it waits, takes over when the first one is killed, negotiates, listens for notices, and tells at its end what it has
+    loaded."""
     scheduler, informant, first_port, second_port = (free_port() for _ in range(4))
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
     agent_file(tmp_path / "agent.yaml", scheduler, {"a": informant})
@@ -43,6 +45,8 @@ def test_a_second_agent_waits_for_the_node_lock_and_loads_no_optional_library(tm
         shown_blocking("that the second waits", lambda: "another agent has this node" in second.text())
         os.kill(first.process.pid, signal.SIGKILL)
         shown_blocking("the second agent's permit", lambda: vms(second_port)["d/a"]["permit"])
+        shown_blocking("that it listens", lambda: figure(second_port, "parley_agent_notice_polls") == 1)
+        shown_blocking("who listens", lambda: figure(scheduler, "parley_scheduler_notice_polls") == 1)
         assert second.end() == 0
     lines = (tmp_path / "state/changes.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines].count("daemon") == 2

@@ -29,12 +29,16 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A text of at most `MAX_WORD` characters: one of `choices` if there are any, or begun by one of `beginnings` if there are any."""
+    """A text of at most `MAX_WORD` characters: one of `choices` if there are any, or begun by one of `beginnings` if there are any.
+
+    The only kind of parameter that may be required: the others have defaults.
+    """
 
     name: str
     about: str
     choices: tuple[str, ...] = ()
     beginnings: tuple[str, ...] = ()
+    is_required: bool = False
 
     def schema(self) -> dict[str, Any]:
         if self.choices:
@@ -96,6 +100,8 @@ def read(query: Mapping[str, str], known: tuple[Parameter, ...]) -> Query | tupl
     for each in known:
         text = query.get(each.name)
         if text is None:
+            if isinstance(each, Word) and each.is_required:
+                faults.append(f"{each.name}: is required")
             continue
         value = each.read(text)
         match value:

@@ -15,6 +15,7 @@ from hosting import problems, server
 from hosting.logs import Logger
 from hosting.metrics import Durations
 from protocol import codec, wire
+from protocol.notices import NOTICES_HEADER, NOTICES_VERSION
 from protocol.reasons import ErrorCode
 from protocol.values import Units
 from scheduler.explain.recording import DecisionRecorder
@@ -29,7 +30,7 @@ RETRY_AFTER_S: Final = 1
 
 _OVERLOADED: Final = "too many requests are waiting; ask again later"
 _INTERNAL: Final = "internal error"
-_OFFER: Final = {BATCH_HEADER: str(MAX_BATCH)}
+_OFFER: Final = {BATCH_HEADER: str(MAX_BATCH), NOTICES_HEADER: str(NOTICES_VERSION)}
 _NO_OFFER: Final[Mapping[str, str]] = {}
 
 

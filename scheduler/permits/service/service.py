@@ -25,6 +25,7 @@ from scheduler.permits.core.state import VmRecord
 from scheduler.permits.service.answers import Answers, Outcome, PermitStats
 from scheduler.permits.service.core_loop import CoreLoop, Effects
 from scheduler.permits.service.inputs import ClusterReader
+from scheduler.permits.service.notices import NoticeBoard
 from scheduler.permits.service.waiting import Looks, WaitingRequest, WaitingRequests
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
@@ -80,6 +81,7 @@ class PermitService:
         self.stats = PermitStats()
         self.recorder = DecisionRecorder(core, clock, log)
         self.answers = Answers(self.stats, self.recorder, log)
+        self.notices = NoticeBoard(core.config.instance, core.config.epoch)
         self._loop = CoreLoop(
             core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
         )
@@ -236,6 +238,8 @@ class PermitService:
                 pass  # `tick` makes the reads; the caller that asks for a placement sees its outcome
             case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
                 self.recorder.negotiated(output)
+                if not isinstance(output, events.YieldEnded):
+                    self.notices.tell(output)
             case _:
                 assert_never(output)
 

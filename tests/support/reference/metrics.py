@@ -14,6 +14,7 @@ from agent.backends.qemu.backend import guest_families
 from agent.daemon import node_plugins, qos
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
+from agent.peers.notices import NoticeListener
 from agent.runner import stats
 from hosting import logs
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
@@ -24,6 +25,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.answers import PermitStats
 from scheduler.permits.service.metrics import families
+from scheduler.permits.service.notices import NoticeBoard
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
@@ -55,12 +57,14 @@ def every_family() -> list[AnyFamily]:
     )
     return [
         *families(core, PermitStats(), server),
+        *NoticeBoard(core.config.instance, core.config.epoch).families(),
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
         *shared.families(),
         *scheduler.families(),
         *ExtenderStats().families(under_way=0, in_doubt=0, refused=0, told=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
+        *_listener().families(),
         *stats.families([], 0),
         *stats.state_families([]),
         *stats.latency_families(stats.Latencies()),
@@ -69,6 +73,11 @@ def every_family() -> list[AnyFamily]:
         *qos.families(()),
         *guest_families({}, 0.0),
     ]
+
+
+def _listener() -> NoticeListener:
+    nobody = cast("Any", None)
+    return NoticeListener(nobody, nobody, "node", list, random.Random(1), logs.logger("test"))
 
 
 def _of_the_plugin_manager() -> tuple[AnyFamily, ...]:

@@ -121,7 +121,7 @@ class Running:
 
     def busy(self) -> int:
         """How many connections are busy with a request."""
-        return sum(each.busy_since is not None for each in self.server._open)
+        return sum(each.deadline_s is not None for each in self.server._open)
 
     def pass_the_deadline(self) -> None:
         """Let the time of every request that has begun be over."""

@@ -1,6 +1,7 @@
 """The life of a process: the first signal asks for the end, the second one ends it."""
 
 import asyncio
+import resource
 import signal
 import subprocess
 import sys
@@ -123,3 +124,23 @@ async def test_a_stop_is_requested_once_and_stays_so() -> None:
     await waiting
     assert stop.is_requested()
     assert await stop.wait_for(1000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "found", "after"),
+    [
+        ((1024, 4096), 2000, (2000, 4096)),
+        ((1024, 1500), 1500, (1500, 1500)),
+        ((3000, 4096), 3000, (3000, 4096)),
+        ((1024, resource.RLIM_INFINITY), 2000, (2000, resource.RLIM_INFINITY)),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 2000, (resource.RLIM_INFINITY,) * 2),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], found: int, after: tuple[int, int]
+) -> None:
+    now = [limits]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: now[0])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: now.__setitem__(0, wanted))
+    assert lifecycle.allow_open_files(2000) == found
+    assert now == [after]

@@ -114,6 +114,34 @@ async def test_a_handler_that_takes_too_long_is_cut_off() -> None:
         assert await running.is_alive()
 
 
+async def test_a_request_of_a_patient_route_is_cut_off_after_the_route_s_own_deadline() -> None:
+    held = Held()
+    async with serving(replace(held.route, deadline_s=3000.0)) as running:
+        wire = await _held_request(running, held)
+        running.pass_the_deadline()
+        assert (running.server.stats["aborted"], running.busy()) == (0, 1)
+        running.server.sweep(running.server.now() + 3001)
+        assert await wire.rest() == b""
+        assert running.server.stats["aborted"] == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_half_sent_request_has_no_patient_route_yet(is_first: bool) -> None:
+    held = Held()
+    held.may_end.set()
+    async with serving(replace(held.route, deadline_s=3000.0)) as running:
+        wire = await running.connect()
+        if not is_first:
+            assert (await wire.ask("GET", "/held")).status == 200
+            await until(lambda: running.busy() == 0)
+        await wire.send(b"GET /held HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nha")
+        await until(lambda: running.busy() == 1)
+        await until(lambda: running.server.stats["requests"] == (1 if is_first else 2))
+        running.pass_the_deadline()
+        assert await wire.rest() == b""
+        assert running.server.stats["aborted"] == 1
+
+
 async def test_sweeps_come_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "SWEEP_S", 0.001)
     async with serving(limits=ServerLimits(request_deadline_s=0)) as running:
@@ -268,7 +296,7 @@ async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_b
             sent += 1
             await deaf.send(request_bytes("GET", "/held"))
             await until(lambda number=sent: running.server.stats["requests"] == number)  # type: ignore[misc]  # a default binds the loop's value
-            await until(lambda: connection.busy_since is None)
+            await until(lambda: connection.deadline_s is None)
         theirs: socket.socket = transport.get_extra_info("socket")
         assert theirs.fileno() >= 0
         await running.connected()

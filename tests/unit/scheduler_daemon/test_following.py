@@ -10,6 +10,7 @@ import pytest
 from hosting import openapi, problems
 from hosting.problems import HEALTHZ
 from hosting.server import HangUp, Reply, Request, Route
+from protocol.notices import NOTICES_PATH
 from scheduler.daemon.leader import AWAITED_S, HeldRequests, led_routes, refuse
 from scheduler.daemon.serving import Serving, Sources, description
 from tests.support.openapi import document_faults
@@ -56,11 +57,13 @@ def test_where_nobody_leads_it_is_told_why_this_one_cannot() -> None:
 
 
 def test_an_agent_with_the_extension_is_told_the_leader() -> None:
-    for path, headers in (("/", {"parley-agent": "x"}), ("/batch", {})):
-        got = refuse(Request("POST", path, headers=headers), LEADER, OWN)
+    ours = {"parley-agent": "x"}
+    for method, path in (("POST", "/"), ("POST", "/batch"), ("GET", NOTICES_PATH)):
+        got = refuse(Request(method, path, headers=ours if path == "/" else {}), LEADER, OWN)
         assert isinstance(got, Reply)
         content = json.loads(got.body)
         assert (got.status, content["code"], content["leader"]) == (503, "not-leader", LEADER)
+        assert content["error"], "as any error to an agent"
 
 
 def test_a_published_agent_gets_no_answer_which_would_end_it() -> None:
@@ -146,12 +149,12 @@ async def _told(request: Request) -> Reply:
 @virtually
 async def test_a_request_that_comes_before_this_process_leads_waits_for_that() -> None:
     held = HeldRequests()
-    asked = asyncio.create_task(held.serve(Request("POST", "/", b"x" * 2000)))
+    asked = asyncio.create_task(held.serve(Request("POST", "/", b"x" * 3000)))
     await asyncio.sleep(AWAITED_S - 0.5)
     assert not asked.done()
     held.answer_by(_told)
 
-    assert await asked == Reply(200, b"1024 True 2.5")
+    assert await asked == Reply(200, b"2048 True 2.5")
     assert await held.serve(Request("POST", "/", b"xy")) == Reply(200, b"2 False 0")
 
 

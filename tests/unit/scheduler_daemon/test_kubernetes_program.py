@@ -13,6 +13,7 @@ import pytest
 from hosting import lifecycle
 from hosting.addresses import Advertised
 from hosting.backoff import Backoff
+from hosting.client import Answered, HttpClient, Outcome
 from hosting.kubernetes import names
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, VIRTUAL_MACHINES, Manifest
@@ -109,6 +110,28 @@ async def test_a_first_request_that_comes_before_the_lease_is_free_is_answered_o
         assert not done, "nobody leads"
         status, body = await asked
     assert (status, json.loads(body)["permit"]) == (200, {"vCPUs": 2, "mem": 2})
+
+
+async def test_agents_listen_while_this_process_leads_and_are_answered_at_once_when_it_ends() -> None:
+    server, options = FakeApiServer(), _options()
+    url = f"http://127.0.0.1:{options['port']}"
+    async with HttpClient() as client:
+
+        async def get(path: str) -> Outcome:
+            return await client.call("GET", url + path, deadline_s=60.0)
+
+        async def shows(figure: str) -> None:
+            page: Outcome | None = None
+            while not isinstance(page, Answered) or f"\n{figure}\n" not in page.body.decode():
+                page = await get("/metrics")
+
+        async with asyncio.timeout(60.0), _running(server, options):
+            await shows("parley_scheduler_leading 1.0")
+            poll = asyncio.create_task(get("/v1/notices?agent=n1"))
+            await shows("parley_scheduler_notice_polls 1.0")
+        answer = await poll
+    assert isinstance(answer, Answered)
+    assert (answer.status, json.loads(answer.body)["notices"]) == (200, [])
 
 
 async def test_a_config_map_with_faults_is_told_of_at_the_start_once_for_each_text(

@@ -4,14 +4,22 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
+from hosting import lifecycle
+from hosting.client import Answered, HttpClient
 from hosting.server import Reply, Request
 from hosting.settings import FaultsError
-from scheduler.daemon.serving import REFRESH_S, Serving, ServingOptions, Sources
+from protocol.notices import LONGEST_POLL_S, NOTICES_PATH
+from scheduler.daemon.serving import REFRESH_S, Serving, ServingOptions, Sources, server_limits
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
-from tests.support.virtual_time import virtually
+from scheduler.program import Program
+from tests.support.processes import cluster_file, free_port
+from tests.support.virtual_time import now_s, virtually
+from tests.support.waiting import until
 from tests.unit.scheduler_permits.service_worlds import INSTANCE, FakeCluster
 
 OPTIONS: ServingOptions = {
@@ -69,6 +77,21 @@ async def test_a_configuration_that_cannot_be_taken_up_is_a_fault_of_each_load()
 
 
 @virtually
+async def test_a_poll_for_notices_is_answered_by_turns_long_before_the_server_would_cut_it() -> None:
+    serving = Serving(OPTIONS, Sources(FakeCluster(Core(SchedulerConfig(INSTANCE))), None, dict))
+    (route,) = [each for each in serving.routes() if each.path == NOTICES_PATH]
+    assert route.deadline_s is not None
+    assert route.deadline_s >= LONGEST_POLL_S + 4
+    serving.start()
+    await route.handler(Request("GET", NOTICES_PATH, query={"agent": "n1"}))
+    began_s = now_s()
+    await route.handler(Request("GET", NOTICES_PATH, query={"agent": "n1"}))
+    assert LONGEST_POLL_S - 1 < now_s() - began_s < LONGEST_POLL_S + 1
+    await serving.end()
+    await serving.close()
+
+
+@virtually
 async def test_profiles_that_cannot_be_used_keep_a_configuration_from_being_taken_up() -> None:
     """As a whole, with the place of each fault; rules are not taken without the profiles beside them."""
 
@@ -112,3 +135,30 @@ async def test_a_configuration_with_faults_is_told_once_and_shown_until_it_is_me
     assert await refreshed(b"growth: {stop: true}") == ""
     await serving.end()
     await serving.close()
+
+
+@pytest.mark.parametrize(("files", "connections"), [(65_536, 20_480), (4096, 3584), (600, 512)])
+def test_as_many_connections_are_taken_as_there_may_be_files_and_some_are_left(
+    monkeypatch: pytest.MonkeyPatch, files: int, connections: int
+) -> None:
+    monkeypatch.setattr(lifecycle, "allow_open_files", lambda most: min(most, files))
+    assert server_limits().connections == connections
+
+
+async def test_a_poll_is_answered_when_the_end_is_asked_for(tmp_path: Path) -> None:
+    port, stop = free_port(), lifecycle.Stop()
+    cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
+    program = Program(
+        {**OPTIONS, "cluster": cluster, "config": None, "host": "127.0.0.1", "port": port, "page_routes": ()}
+    )
+    running = asyncio.create_task(program.run(stop))
+    await until(program._serving.supervisor.names, beside=running)
+    async with HttpClient() as client:
+        url = f"http://127.0.0.1:{port}{NOTICES_PATH}?agent=n1"
+        poll = asyncio.create_task(client.call("GET", url, deadline_s=60.0))
+        await until(lambda: program._serving.service.notices.open_polls() == 1, beside=running)
+        stop.request()
+        answer = await poll
+    assert isinstance(answer, Answered)
+    assert answer.status == 200
+    assert await running == 0

@@ -47,6 +47,46 @@ async def test_a_permit_is_logged_where_it_changes_something_or_is_denied() -> N
     assert line["requested"] != line["permit"]
 
 
+class Talker(Core):
+    """A core that has something to tell beside each answer."""
+
+    def apply(self, event: events.Input) -> tuple[events.Output, ...]:
+        outputs = super().apply(event)
+        if not isinstance(event, events.RequestArrived):
+            return outputs
+        pod = event.request.pod
+        return (
+            *outputs,
+            events.RoomOffered(pod, "uid-a", "n1", UNIT),
+            events.YieldAsked(pod, "uid-a", "n1", UNIT, UNIT, PodName("b", "d"), 5),
+            events.YieldEnded(pod, "uid-a", "n1", UNIT, PodName("b", "d"), 5),
+        )
+
+
+@CALLERS
+@virtually
+async def test_what_the_core_tells_beside_an_answer_goes_to_the_agent_that_listens(body: bytes) -> None:
+    world = ServiceWorld("a", pool=None, core=Talker)
+    poll = asyncio.create_task(
+        world.service.notices.serve(Request("GET", "/v1/notices", query={"agent": "n1"}))
+    )
+    await asyncio.sleep(0)
+    reply = await world.reply(body)
+    assert (reply.status, json.loads(reply.body)["permit"]) == (200, {"vCPUs": 2, "mem": 2})
+    assert world.service.stats.permits == {("full", ""): 1}
+    page = json.loads((await poll).body)
+    assert [each["kind"] for each in page["notices"]] == ["room", "yield"]
+    assert await world.is_clean()
+
+
+@CALLERS
+@virtually
+async def test_batches_and_notices_are_offered_to_agents_of_ours_alone(body: bytes) -> None:
+    reply = await ServiceWorld("a", pool=None).reply(body)
+    offered = {"Parley-Batch": "128", "Parley-Notices": "1"}
+    assert reply.headers == ({} if body == plain("a", 2) else offered)
+
+
 def in_form(reply: Reply, *, is_ours: bool) -> str:
     """The code or the text of an error; callers without the extension get no JSON."""
     expected = "application/problem+json" if is_ours else "text/plain; charset=utf-8"
