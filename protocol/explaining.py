@@ -61,6 +61,8 @@ class DecisionOutcome(enum.StrEnum):
     """An error status, or the connection was closed without an answer: the request could not be judged."""
     MIGRATION = "migration"
     """The VM was chosen to leave its node, or its migration has started, failed or ended."""
+    NEGOTIATION = "negotiation"
+    """The VM waits for room on its full node, or was asked to give back some for another."""
 
 
 class ProgressCode(enum.StrEnum):
@@ -80,6 +82,16 @@ class ProgressCode(enum.StrEnum):
     """The VM's migration could not be started; none is tried on the node for a while."""
     MIGRATION_ENDED = "migration-ended"
     """The VM's migration was given up, and the VM stays."""
+    WAITS_FOR_ROOM = "waits-for-room"
+    """Neighbours of the VM were asked to give back room for it."""
+    ROOM_OFFERED = "room-offered"
+    """There is room on its node for what the VM waits for, in full or in part."""
+    YIELD_ASKED = "yield-asked"
+    """The VM was asked to give back room for another VM of its node."""
+    YIELDED = "yielded"
+    """The VM has given back what it was asked for, or a part of it."""
+    YIELD_REFUSED = "yield-refused"
+    """The VM was asked to give back room, and has given none."""
 
 
 class Presence(enum.StrEnum):
@@ -209,7 +221,8 @@ class Explanation(Document, frozen=True):
     the resize is refused; `condition` is a fault that stands, such as two kinds of agents on one VM. `refusal` is the error of a request
     that was refused lately, perhaps that of another agent; it is the first of `limits`, too, unless an agent was answered since.
     `migration` is the latest state of the wish that the VM leaves its node: it is wanted, could not be started or was given up; null
-    while one is under way, which is `is_migrating`.
+    while one is under way, which is `is_migrating`. `negotiation` says what the VM waits for on its full node, or what it was asked to give
+    back for another; null if it is neither now nor a moment ago.
     """
 
     vm: str
@@ -239,6 +252,7 @@ class Explanation(Document, frozen=True):
     waiting: ReasonShown | None = None
     refusal: ReasonShown | None = None
     migration: ReasonShown | None = None
+    negotiation: ReasonShown | None = None
     limits: tuple[ReasonShown, ...] = ()
     floors: tuple[FloorShown, ...] = ()
     room: Room | None = None

@@ -248,6 +248,15 @@ async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> 
     help="How long what a silent or superseded agent held stays reserved.",
 )
 @click.option(
+    "--rest",
+    "rest_s",
+    type=FiniteRange(min=1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a VM that was asked to give back room is not asked again.",
+)
+@click.option(
     "--first-start",
     is_flag=True,
     help="Neither a scheduler nor an agent has run here before: keep nothing for what agents may still hold.",

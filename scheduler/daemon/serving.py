@@ -73,6 +73,7 @@ class ServingOptions(TypedDict):
     published_agents: tuple[str, ...]
     trust_published: bool
     handover_s: float
+    rest_s: float
     first_start: bool
     journal: Path | None
     state: Path | None
@@ -156,6 +157,7 @@ class Serving:
                 unix_offset_s=time.time() - time.monotonic(),
                 is_first_start=options["first_start"],
                 handover_s=options["handover_s"],
+                rest_s=options["rest_s"],
                 published_agents=options["published_agents"],
                 trust_published=options["trust_published"],
             )

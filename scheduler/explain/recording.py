@@ -7,7 +7,7 @@ from typing import Final
 from hosting.logs import Logger
 from protocol.explaining import DecisionOutcome, ProgressCode, ReasonShown
 from protocol.reasons import ErrorCode
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
 from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory
@@ -116,6 +116,30 @@ class DecisionRecorder:
     def migration_ended(self, pod: PodName, node: str) -> None:
         message = f"the migration was given up, and the VM stays on node {node}"
         self._record(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_ENDED, message))
+
+    def negotiated(self, said: events.YieldAsked | events.YieldEnded | events.RoomOffered) -> None:
+        """A full node is negotiated: told of the VM that waits, and of the one that was asked."""
+        match said:
+            case events.RoomOffered():
+                text = f"there is room now for {said.amount}"
+                self._negotiation(said.pod, ProgressCode.ROOM_OFFERED, text)
+            case events.YieldAsked():
+                amount, waiter = records.part_text(said.amount), said.waiter
+                text = f"waits for {amount} that {said.pod} was asked for"
+                self._negotiation(waiter, ProgressCode.WAITS_FOR_ROOM, text)
+                text = f"asked to give back {amount} for {waiter} (priority {said.priority})"
+                self._negotiation(said.pod, ProgressCode.YIELD_ASKED, text)
+            case events.YieldEnded():
+                amount, but = records.part_text(said.amount), f": {said.why}" if said.why else ""
+                code = ProgressCode.YIELD_REFUSED if said.amount == ZERO else ProgressCode.YIELDED
+                text = f"gave back {amount} to {said.waiter} (priority {said.priority}){but}"
+                self._negotiation(said.pod, code, text)
+                if but:
+                    text = f"{said.pod} gave back {amount}{but}"
+                    self._negotiation(said.waiter, ProgressCode.WAITS_FOR_ROOM, text)
+
+    def _negotiation(self, pod: PodName, code: ProgressCode, message: str) -> None:
+        self._record(pod, DecisionOutcome.NEGOTIATION, records.told(code, message))
 
     def gone(self, pod: PodName) -> None:
         self.memory.gone(pod, self._unix_s())

@@ -5,7 +5,18 @@ from typing import Final
 from protocol.explaining import ProgressCode
 from protocol.reasons import ErrorCode
 
-NO_CAUSES: Final = frozenset(
+NEGOTIATED: Final = frozenset(
+    {
+        ProgressCode.WAITS_FOR_ROOM,
+        ProgressCode.ROOM_OFFERED,
+        ProgressCode.YIELD_ASKED,
+        ProgressCode.YIELDED,
+        ProgressCode.YIELD_REFUSED,
+    }
+)
+"""Codes of decisions on a full node, which limit nothing themselves."""
+
+NO_CAUSES: Final = NEGOTIATED | frozenset(
     {
         ProgressCode.MIGRATION_WANTED,
         ProgressCode.MIGRATION_STARTED,

@@ -199,6 +199,24 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
             "it should leave its node, and its migration could not be started",
             "Look at what migrates VMs, and at the message.",
         ),
+        ProgressCode.WAITS_FOR_ROOM: Advice(
+            "it waits for room that neighbours on its node were asked for",
+            "Nothing; within seconds it grows, or nobody can spare what it needs.",
+        ),
+        ProgressCode.ROOM_OFFERED: Advice(
+            "there is room for it now, and its agent has been told", "Nothing; its agent asks at once."
+        ),
+        ProgressCode.YIELD_ASKED: Advice(
+            "it was asked to give back room for another VM of its node",
+            "Nothing; set `parley.dev/yield` if it should give more, or nothing.",
+        ),
+        ProgressCode.YIELDED: Advice(
+            "it gave back room for another VM of its node",
+            "Nothing; set `parley.dev/yield` or its priority if it should not.",
+        ),
+        ProgressCode.YIELD_REFUSED: Advice(
+            "it was asked to give back room and has given none", "Nothing; its guest needs what it has."
+        ),
         ProgressCode.MIGRATION_ENDED: Advice(
             "its migration was given up, and it stays", "Nothing; the next decision is made on this node."
         ),

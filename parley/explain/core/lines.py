@@ -242,6 +242,8 @@ def _notes(evidence: Evidence, facts: VmInFull | None, cause: SizeCause) -> Iter
         if scheduler.is_growth_stopped and cause.code != "stopped":
             yield "growth is stopped by configuration"
         yield from _migration(scheduler)
+        if scheduler.negotiation is not None:
+            yield scheduler.negotiation.message
 
 
 def _notes_of_agent(facts: VmInFull, cause: SizeCause) -> Iterator[str]:

@@ -27,8 +27,9 @@ from protocol.wire import AgentRequest, PodName
 from scheduler.explain.core import records
 from scheduler.explain.core.memory import DecisionMemory, Trail
 from scheduler.explain.core.records import Moment, RememberedDecision, amount_of, shown_amount
-from scheduler.permits.core.ledger import Floor, PoolAccount, Row
-from scheduler.permits.core.state import CoreState, VmRecord
+from scheduler.permits.core import room
+from scheduler.permits.core.ledger import Cause, Floor, PoolAccount, Row
+from scheduler.permits.core.state import CoreState, VmRecord, Waiting
 from scheduler.pools.core.admission_state import PoolAdmissionState, saturated
 from scheduler.pools.core.probe import ProbeResultKind
 
@@ -97,6 +98,7 @@ def _explain_live(view: ExplainView, record: VmRecord, most: int) -> Explanation
         waiting=waiting(record, trail, view.now_s),
         refusal=_refusal(view, trail),
         migration=_migration(view, record, trail),
+        negotiation=_negotiation(view, record),
         limits=limits_now(view, record, trail),
         floors=tuple([floor_shown(floor, view.now_s) for floor in row.state.floors]),
         room=node_room(view, row),
@@ -245,6 +247,45 @@ def _migration(view: ExplainView, record: VmRecord, trail: Trail | None) -> Reas
         limit.message,
         retry_after_s=None if next_s is None else max(next_s - view.now_s, 0.0),
     )
+
+
+def _negotiation(view: ExplainView, record: VmRecord) -> ReasonShown | None:
+    """The room that the VM waits for, or that is kept for it; else the room that it was asked for lately."""
+    asked, now_s = record.asked, view.now_s
+    if record.waiting is not None and (asked is None or not asked.is_open):
+        return _waits_for_room(view, record, record.waiting)
+    if asked is None or now_s >= record.rests_until_s:
+        return None
+    whom = f"{asked.waiter} (priority {asked.priority})"
+    ago = f"{max(now_s - asked.asked_s, 0):.1f} s ago"
+    if asked.is_open:
+        text = f"was asked {ago} to give back {records.part_text(asked.amount)} for {whom}"
+        return records.told(ProgressCode.YIELD_ASKED, text)
+    given = (asked.before - record.row.state.current).max(ZERO).min(asked.amount)
+    code = ProgressCode.YIELD_REFUSED if given == ZERO else ProgressCode.YIELDED
+    return records.told(code, f"gave back {records.part_text(given)} to {whom}, asked {ago}")
+
+
+def _waits_for_room(view: ExplainView, record: VmRecord, wish: Waiting) -> ReasonShown:
+    state, now_s = record.row.state, view.now_s
+    offer = next((floor for floor in state.floors if floor.cause is Cause.OFFERED), None)
+    if offer is not None and offer.until_s is not None:
+        more = records.part_text((offer.amount - state.current).max(ZERO))
+        left_s = max(offer.until_s - now_s, 0)
+        text = f"{more} more are kept for it until its agent asks, for {left_s:.0f} s at most"
+        return records.told(ProgressCode.ROOM_OFFERED, text)
+    asked = [
+        f"{records.part_text(each.amount)} that {pod} was asked for {max(now_s - each.asked_s, 0):.1f} s ago"
+        for pod, each in room.asked_for(view.core, record)
+    ]
+    if asked:
+        return records.told(ProgressCode.WAITS_FOR_ROOM, f"waits for {' and '.join(asked)}")
+    lacks = records.part_text((wish.wanted - state.current).max(ZERO))
+    why = "nobody on its node can spare that now"
+    if not room.is_in_need(record):
+        why = "that is comfort, for which nobody is asked"
+    text = f"waits for {lacks} since {max(now_s - wish.since_s, 0):.0f} s: {why}"
+    return records.told(ProgressCode.WAITS_FOR_ROOM, text)
 
 
 def _still(limits: Iterable[ReasonShown], since_s: float) -> tuple[ReasonShown, ...]:

@@ -85,6 +85,7 @@ class Trail:
     waits: DecisionTrack = field(default_factory=DecisionTrack)
     refusals: DecisionTrack = field(default_factory=DecisionTrack)
     migrations: DecisionTrack = field(default_factory=DecisionTrack)
+    negotiations: DecisionTrack = field(default_factory=DecisionTrack)
     is_held: bool = False
     absent_since_s: float | None = None
     permits: bytes = b""
@@ -95,6 +96,8 @@ class Trail:
             return self.waits
         if outcome is DecisionOutcome.MIGRATION:
             return self.migrations
+        if outcome is DecisionOutcome.NEGOTIATION:
+            return self.negotiations
         return self.refusals if outcome is DecisionOutcome.REFUSED else self.decided
 
     @property
@@ -283,7 +286,8 @@ class DecisionMemory:
                 trail.absent_since_s = None
             if trail.uid != uid:  # another VM by the same name begins anew, with the decisions before it
                 trail.uid = uid
-                trail.decided, trail.waits, trail.refusals, trail.migrations = (
+                trail.decided, trail.waits, trail.refusals, trail.migrations, trail.negotiations = (
+                    DecisionTrack(),
                     DecisionTrack(),
                     DecisionTrack(),
                     DecisionTrack(),

@@ -29,9 +29,14 @@ _TOLD_BY_MESSAGE: Final = frozenset(
         ProgressCode.MIGRATION_STARTED,
         ProgressCode.MIGRATION_FAILED,
         ProgressCode.MIGRATION_ENDED,
+        ProgressCode.WAITS_FOR_ROOM,
+        ProgressCode.ROOM_OFFERED,
+        ProgressCode.YIELD_ASKED,
+        ProgressCode.YIELDED,
+        ProgressCode.YIELD_REFUSED,
     )
 )
-"""Codes of which only the message tells why, or from which node; it is the same text for the same cause. Messages of others hold numbers, which change."""
+"""Codes of which only the message tells why, or from which node, or for whom; it is the same text for the same cause. Messages of others hold numbers, which change."""
 
 AnyCode: TypeAlias = ReasonCode | ErrorCode | ProgressCode
 Moment: TypeAlias = Callable[[float], str]
@@ -135,6 +140,15 @@ def told(
         resource=resource,
         retry_after_seconds=None if retry_after_s is None else round(retry_after_s, 3),
     )
+
+
+def part_text(amount: Resources) -> str:
+    """The resources of which there is something, for people: `2 CPUs and 1Gi`."""
+    cpu, memory = amount.as_quantities()
+    parts = [f"{cpu} CPU{'' if amount.vcpu_milli == 1000 else 's'}"] if amount.vcpu_milli else []
+    if amount.memory_bytes:
+        parts.append(str(memory))
+    return " and ".join(parts) or "nothing"
 
 
 def remember(number: int, event: DecisionEvent, at_s: float) -> RememberedDecision:

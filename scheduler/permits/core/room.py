@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hosting.backoff import Backoff
 from protocol.extension import RequestExtension
 from protocol.values import RESOURCE_NAMES, ZERO, Resources, amount_of
+from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, Verdict
@@ -28,6 +29,8 @@ HEARD_S: Final = 35.0
 """An agent that was not heard for so long, two of its ticks, neither waits nor gives anything back."""
 MOST_TRIED: Final = 16
 """So many of those who wait on a node are looked at, if those before them cannot be helped."""
+SOON_S: Final = 600.0
+"""A VM that needs within this time what it gave has not given comfort. What it really does not need its own down window gives back."""
 LONGEST_REST_S: Final = 1800.0
 """A VM that needs again and again what it gave is left alone for longer each time, up to this."""
 
@@ -69,9 +72,11 @@ def answered(decision: Decision, grant: Grant) -> None:
 
 
 def _note_relapse(core: CoreState, record: VmRecord, now_s: float) -> None:
-    """A VM that needs what it gave within its rest is left alone for longer."""
+    """A VM that soon needs what it gave is left alone for longer."""
     asked, current = record.asked, record.row.state.current
-    if asked is None or asked.is_open or asked.is_missed or now_s >= record.rests_until_s:
+    if asked is None or asked.is_open or asked.is_missed or not asked.is_comfort:
+        return
+    if now_s >= asked.asked_s + SOON_S:
         return
     if is_in_need(record) and asked.before.exceeds(current):
         record.asked = replace(asked, is_missed=True)
@@ -202,6 +207,17 @@ def is_in_need(record: VmRecord) -> bool:
     return record.waiting is not None and record.waiting.needed.exceeds(record.row.state.current)
 
 
+def asked_for(core: CoreState, waiter: VmRecord) -> list[tuple[PodName, AskedYield]]:
+    """The neighbours that were asked for a VM that waits, and have not answered yet."""
+    queue = core.queues.get(waiter.spec.node)
+    found = [core.vms.by_uid(uid) for uid in queue.asked] if queue is not None else []
+    return [
+        (each.spec.pod, each.asked)
+        for each in found
+        if each is not None and each.asked is not None and each.asked.waiter == waiter.spec.pod
+    ]
+
+
 def _offer(core: CoreState, account: NodeAccount, waiting: list[VmRecord]) -> Iterator[events.Output]:
     """Tell those who wait of room that they would get, and keep it for those in need."""
     for record in waiting:
@@ -251,9 +267,10 @@ def _negotiate(
             continue
         if neighbours is None:
             neighbours = _neighbours(core, account)
-        if not neighbours:
+        others = [each for each in neighbours if each.uid != record.spec.uid]
+        if not others:
             return
-        asked = choose(Lacking(way, room, record.priority), neighbours)
+        asked = choose(Lacking(way, room, record.priority), others)
         for neighbour, amount in asked.items():
             yield _ask(core, queue, neighbour, amount, record)
         if asked:
@@ -267,7 +284,8 @@ def _is_asked(core: CoreState, uid: str, resource: str) -> bool:
 
 
 def _neighbours(core: CoreState, account: NodeAccount) -> list[Neighbour]:
-    """The VMs of a node that may be asked now: settled, heard of, with something to spare, at rest for long enough, and not in need."""
+    """The VMs of a node that may be asked now: settled, heard of, with something to spare, and at rest for long enough. One that waits in need
+    itself gives no comfort; one that allows that gives what it needs to a VM of higher priority, or an equal share."""
     found = []
     for holder in account.rows:
         record = core.vms.by_uid(holder.uid) if holder.kind is Kind.VM else None
@@ -282,7 +300,7 @@ def _neighbours(core: CoreState, account: NodeAccount) -> list[Neighbour]:
                 record.priority,
                 record.row.state.current,
                 record.reply.unit,
-                record.spare.min(most),
+                ZERO if is_in_need(record) else record.spare.min(most),
                 record.spare_to_higher.min(most),
             )
         )
@@ -298,7 +316,6 @@ def _may_be_asked(record: VmRecord, now_s: float) -> bool:
         and record.admission is None
         and not record.owned_by_published
         and not record.row.state.migrating
-        and not is_in_need(record)
         and not (record.asked is not None and record.asked.is_open)
         and _is_heard(record, now_s)
     )
@@ -311,9 +328,10 @@ def _ask(
     assert record is not None
     now_s, before = core.now_s, record.row.state.current
     if record.asked is not None and not record.asked.is_missed:
-        record.relapses = 0
+        record.relapses = max(record.relapses - 1, 0)
     keep, until_s = before - amount, now_s + core.config.yield_s
-    record.asked = AskedYield(keep, before, waiter.spec.pod, waiter.priority, now_s, until_s)
+    is_comfort = amount.fits_in(neighbour.spare)
+    record.asked = AskedYield(keep, before, waiter.spec.pod, waiter.priority, now_s, until_s, is_comfort)
     record.rests_until_s = now_s + _rest_s(core, record)
     queue.asked[neighbour.uid] = None
     core.timers.schedule(neighbour.uid, until_s)

@@ -60,7 +60,7 @@ class Waiting(Value, frozen=True):
 
 class AskedYield(Value, frozen=True):
     """A VM was asked at `asked_s` to shrink from `before` to `keep`, for a VM that waits. `is_open` until it has answered, or has not by
-    `until_s`; `is_missed` says that it has needed again what it gave, within its rest."""
+    `until_s`. `is_comfort` says that no more than comfort was asked for; `is_missed` says that it has soon needed again what it gave."""
 
     keep: Resources
     before: Resources
@@ -68,6 +68,7 @@ class AskedYield(Value, frozen=True):
     priority: int
     asked_s: float
     until_s: float
+    is_comfort: bool = True
     is_open: bool = True
     is_missed: bool = False
 

@@ -236,10 +236,10 @@ class PermitService:
                 self._effects.migrate(output)
             case events.ReadNeeded() | events.Placed() | events.NotPlaced():
                 pass  # `tick` makes the reads; the caller that asks for a placement sees its outcome
-            case events.RoomOffered() | events.YieldAsked():
-                self.notices.tell(output)
-            case events.YieldEnded():
-                pass
+            case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
+                self.recorder.negotiated(output)
+                if not isinstance(output, events.YieldEnded):
+                    self.notices.tell(output)
             case _:
                 assert_never(output)
 

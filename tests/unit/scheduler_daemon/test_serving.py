@@ -26,6 +26,7 @@ OPTIONS: ServingOptions = {
     "published_agents": (),
     "trust_published": False,
     "handover_s": 60.0,
+    "rest_s": 60.0,
     "first_start": False,
     "journal": None,
     "state": None,

@@ -42,9 +42,19 @@ async def migrates() -> Lines:
     return world.lines
 
 
+async def negotiates() -> Lines:
+    """The lines of a full node: one VM gives back room for another."""
+    world = ServiceWorld("a", "b", pool=None, room=5)
+    await world.reply(ask("a", 4))
+    await world.reply(ask("a", 4, 2, claim=4, spare={"cpu": "2", "memory": "2Gi"}))
+    await world.reply(ask("b", 3))
+    await world.reply(ask("a", 2, 3, claim=4))
+    return world.lines
+
+
 @virtually
 async def test_every_outcome_is_a_line_with_the_same_keys() -> None:
-    lines = [*await permits(), *await waits(), *await migrates()]
+    lines = [*await permits(), *await waits(), *await migrates(), *await negotiates()]
     assert {line["event"] for line in lines} == {"decision"}
     assert {line["outcome"] for line in lines} == {each.value for each in DecisionOutcome}
     assert {frozenset(line) for line in lines} == {SCHEDULER_KEYS | OF_EVERY_LINE}
@@ -52,7 +62,7 @@ async def test_every_outcome_is_a_line_with_the_same_keys() -> None:
 
 @virtually
 async def test_each_outcome_tells_what_it_knows_and_null_for_the_rest() -> None:
-    lines = [*await permits(), *await waits(), *await migrates()]
+    lines = [*await permits(), *await waits(), *await migrates(), *await negotiates()]
     known = {
         line["outcome"]: {key for key in SCHEDULER_KEYS if line[key] is not None} for line in reversed(lines)
     }
@@ -61,4 +71,5 @@ async def test_each_outcome_tells_what_it_knows_and_null_for_the_rest() -> None:
     assert known["partial"] - {"resource"} == known["denied"] - {"resource"} == limited
     assert known["held"] == limited - {"permit"}
     assert known["refused"] == limited - {"permit", "before"}
+    assert known["negotiation"] == limited - {"seq", "requested", "permit"}
     assert known["migration"] == limited - {"seq", "requested", "permit"}

@@ -528,6 +528,27 @@ def by_migration() -> dict[ProgressCode, Evidence]:
     return found
 
 
+def by_negotiation() -> dict[ProgressCode, Evidence]:
+    """A case for everything that a negotiation says: of a VM that wants 5 CPUs on a full node, and of one that has what it wants and was asked."""
+    code = ProgressCode
+    full = _limit(ReasonCode.NODE_HEADROOM, "the other holders leave 2 CPU of the node to this VM", "cpu")
+    messages = {
+        code.WAITS_FOR_ROOM: "waits for 3 CPUs that shop/till was asked for 0.4 s ago",
+        code.ROOM_OFFERED: "3 CPUs more are kept for it until its agent asks, for 9 s at most",
+        code.YIELD_ASKED: "was asked 0.4 s ago to give back 2 CPUs for shop/till (priority 1000)",
+        code.YIELDED: "gave back 2 CPUs to shop/till (priority 1000), asked 3.1 s ago",
+        code.YIELD_REFUSED: "gave back nothing to shop/till (priority 1000), asked 3.1 s ago",
+    }
+    found: dict[ProgressCode, Evidence] = {}
+    for each, message in messages.items():
+        said = ReasonShown(code=each.value, message=message)
+        if each in (code.WAITS_FOR_ROOM, code.ROOM_OFFERED):
+            found[each] = limited(full, negotiation=said)
+        else:
+            found[each] = Evidence(VM, agent_facts(document()), explanation(negotiation=said))
+    return found
+
+
 def by_error() -> dict[ErrorCode, Evidence]:
     """A case for every error of a request that the scheduler answers an agent, with its status and in its words."""
     code = ErrorCode
@@ -574,6 +595,7 @@ def cases() -> dict[str, Evidence]:
         **{f"cause-{each.value}": evidence for each, evidence in by_cause().items()},
         **{f"progress-{each.value}": evidence for each, evidence in by_progress().items()},
         **{each.value: evidence for each, evidence in by_migration().items()},
+        **{f"negotiation-{each.value}": evidence for each, evidence in by_negotiation().items()},
         **{f"error-{each.value}": evidence for each, evidence in by_error().items()},
     }
 

@@ -21,7 +21,7 @@ from protocol.agent_pages import VmInFull, read
 from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
 from protocol.reasons import ErrorCode, ReasonCode
 from scheduler.permits.core.ledger import OverCause
-from tests.support.codes import NO_CAUSES, PAGE_CODES
+from tests.support.codes import NEGOTIATED, NO_CAUSES, PAGE_CODES
 from tests.unit.parley.explain.cases import (
     GOLDEN,
     NO_AGENT,
@@ -33,6 +33,7 @@ from tests.unit.parley.explain.cases import (
     by_error,
     by_health,
     by_migration,
+    by_negotiation,
     by_progress,
     by_reason,
     cases,
@@ -61,7 +62,8 @@ def test_every_code_has_a_golden_answer_and_no_file_is_left_over() -> None:
     assert set(by_health()) == set(Health)
     assert set(by_cause()) == set(CauseCode) == set(CAUSE_ADVICE)
     assert set(by_progress()) == set(ProgressCode) - NO_CAUSES
-    assert set(by_migration()) == NO_CAUSES
+    assert set(by_migration()) == NO_CAUSES - NEGOTIATED
+    assert set(by_negotiation()) == NEGOTIATED
     assert set(by_error()) == set(ErrorCode) - PAGE_CODES - {ErrorCode.OTHER}
     assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
 
@@ -74,7 +76,7 @@ def test_an_answer_has_at_most_twelve_lines_and_its_code_ends_the_first(name: st
     assert told.lines[0].startswith(VM)
     kind, _, code = name.partition("-")
     expected = "phase-of-the-moon" if name == "reason-other" else code
-    assert kind in {"agent", "migration"} or told.cause.code == expected
+    assert kind in {"agent", "migration", "negotiation"} or told.cause.code == expected
 
 
 @pytest.mark.parametrize(("code", "evidence"), by_error().items())
@@ -112,6 +114,18 @@ def test_what_becomes_of_a_migration_is_never_the_cause(code: ProgressCode, evid
     said = evidence.scheduler.decisions[-1].limits[0].message
     notes = [line for line in told.lines if line.startswith("note ") and said in line]
     assert len(notes) == (0 if is_under_way else 1)
+
+
+@pytest.mark.parametrize(("code", "evidence"), by_negotiation().items())
+def test_a_negotiation_is_never_the_cause_and_is_told_as_a_note(
+    code: ProgressCode, evidence: Evidence
+) -> None:
+    told = answer(evidence)
+    assert told.cause.code != code
+    assert isinstance(evidence.scheduler, Explanation)
+    assert evidence.scheduler.negotiation is not None
+    said = evidence.scheduler.negotiation.message
+    assert [line for line in told.lines if line.startswith("note ") and said in line]
 
 
 HEALTHY = document()
