@@ -71,8 +71,6 @@ class _Mailbox:
     last: int = 0
     after: int = 0
     poll: "asyncio.Future[NoticePage] | None" = None
-    is_due: bool = False
-    """Whether the poll will be answered in this moment, with all that comes until then."""
     notices: dict[tuple[str, str], tuple[float, WireNotice]] = field(default_factory=dict)
     """By kind and UID, the oldest first, each with the time when it was told."""
 
@@ -115,8 +113,7 @@ class NoticeBoard:
         if mailbox is None:
             return
         self._put(mailbox, _notice(output))
-        if mailbox.poll is not None and not mailbox.is_due:
-            mailbox.is_due = True
+        if mailbox.poll is not None:
             asyncio.get_running_loop().call_soon(self._answer_now, mailbox)
 
     def _put(self, mailbox: _Mailbox, notice: WireNotice) -> None:
@@ -176,8 +173,7 @@ class NoticeBoard:
         return self._page(mailbox.last, tuple(notice for _, notice in mailbox.notices.values()))
 
     def _answer_now(self, mailbox: _Mailbox) -> None:
-        mailbox.is_due = False
-        if mailbox.poll is not None and mailbox.notices:
+        if mailbox.poll is not None:
             _answer(mailbox.poll, self._news(mailbox))
             mailbox.poll = None
 

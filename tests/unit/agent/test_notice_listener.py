@@ -210,8 +210,19 @@ async def test_a_scheduler_that_serves_no_notices_after_all_is_polled_when_it_of
         await world.ask()
         await asyncio.sleep(1000)
         assert len(world.peer.polls) == 1
+        assert next(world.listener.families()).samples == (((), 0.0),)
         await world.ask()
         assert len(world.peer.polls) == 2
+
+
+@virtually
+async def test_a_scheduler_that_offers_notices_no_more_is_not_polled_again() -> None:
+    async with listening() as world:
+        await world.ask()
+        world.peer.offer = {}
+        await world.ask()
+        await asyncio.sleep(1000)
+        assert len(world.peer.polls) == 1
 
 
 # ---------------------------------------------------------------- what the runners hear
@@ -284,7 +295,7 @@ FAULTS: dict[str, Outcome] = {
     "too many": Answered(429, b"{}"),
     "nothing": Answered(200, b""),
     "no JSON": Answered(200, b"\xff\xfe"),
-    "deep": Answered(200, b"[" * 30_000),
+    "deep": Answered(200, b'{"x":' + b"[" * 30_000),
     "a list": Answered(200, b"[]"),
     "no instance": Answered(200, b'{"epoch":0,"last":0}'),
     "an empty instance": Answered(200, b'{"instance":"","epoch":0,"last":0}'),
@@ -305,6 +316,16 @@ async def test_after_a_fault_it_polls_again_later_and_tells_of_it_once(fault: Ou
         assert waits_s[4] == 0, "after an answer at once again"
         assert [line["log_level"] for line in world.lines] == ["warning", "info"]
         assert world.runners[0].heard == [events.RoomNoticed(cu(4))]
+
+
+@virtually
+async def test_after_an_answer_the_first_fault_is_the_first_again() -> None:
+    fault = FAULTS["cut"]
+    async with listening(*[fault] * 6, page(1, room("a")), fault, page(2, room("a", 2))) as world:
+        await world.ask()
+        await asyncio.sleep(100)
+        times_s = [at_s for at_s, _, _ in world.peer.polls]
+        assert 0 < times_s[8] - times_s[7] <= 0.5
 
 
 @virtually

@@ -104,8 +104,10 @@ async def test_a_poll_is_answered_with_the_next_notice_in_full() -> None:
             ],
         }
         second = await there.open(after=1, instance=INSTANCE)
+        began_s = now_s()
         there.board.tell(YIELD)
         (notice,) = json.loads((await second).body)["notices"]
+        assert now_s() == began_s
         assert notice == {
             "number": 2,
             "kind": "yield",
@@ -206,11 +208,12 @@ async def test_a_second_poll_of_an_agent_ends_the_first_which_is_told_nothing() 
 async def test_a_second_poll_in_the_moment_of_a_notice_gets_it() -> None:
     async with Listening() as there:
         first = await there.open()
-        there.board.tell(ROOM)
         second = asyncio.create_task(ask(there.board))
         there.polls.append(second)
+        there.board.tell(ROOM)
+        ended = page(await first)
+        assert (ended.notices, ended.last) == ((), 0)
         assert told(page(await second)) == [(1, "room", "a")]
-        await first
         await there.listen(after=1)
 
 
@@ -303,7 +306,8 @@ async def test_the_mailbox_of_an_agent_that_is_silent_for_long_is_dropped_and_no
         poll = await there.open()
         await asyncio.sleep(2 * UNPOLLED_S)
         assert poll.done()
-        (await there.open()).cancel()
+        for _ in range(2):  # the second one lasts for all of its time
+            await (await there.open())
         await asyncio.sleep(UNPOLLED_S - 1)
         there.board.tell(ROOM)
         assert there.board.told["room"] == 1
@@ -336,6 +340,7 @@ async def test_more_agents_than_may_listen_are_turned_away_until_one_is_gone(
 async def test_at_the_end_all_polls_are_answered_and_none_is_taken_any_more() -> None:
     async with Listening() as there:
         polls = [await there.open(agent=name) for name in ("n1", "n2")]
+        (await there.open(agent="n3")).cancel()
         there.board.tell(ROOM)
         there.board.close()
         assert [told(page(await poll)) for poll in polls] == [[(1, "room", "a")], []]
