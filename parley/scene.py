@@ -3,7 +3,7 @@ lines of the programs. Everything but ports and moments is the same for the same
 
 `this-machine` has the machine's real load; the others follow seeded workloads. `memory-heavy` takes all memory that the others
 leave, and `cpu-heavy` all CPUs, for a while each: the resources of all these VMs are apart, so that each grows all the same while
-the other has used up its resource. `big-step` is tied, and its unit is so large that its next step never fits the node: it shows
+the other has used up its resource. `cpu-heavy` keeps its CPUs for comfort for half a minute more; then the fifth VM, which needs some, is given room by it. `big-step` is tied, and its unit is so large that its next step never fits the node: it shows
 what a refusal looks like, and starves nobody.
 """
 
@@ -113,7 +113,9 @@ MORE_CPUS: Final = 2
 MEMORY_INDEX: Final = 1
 CPU_INDEX: Final = 2
 BIG_INDEX: Final = 3
-"""Which of the VMs are memory-heavy and CPU-heavy, and which has the large step."""
+TAKER_INDEX: Final = 4
+"""Which of the VMs are memory-heavy and CPU-heavy, which has the large step, and which needs room while `cpu-heavy` has it for comfort."""
+TAIL_S: Final = 30
 MEMORY_HEAVY: Final = "memory-heavy"
 CPU_HEAVY: Final = "cpu-heavy"
 CPU_SHARE: Final = 4
@@ -137,6 +139,8 @@ class DemoVm:
     unit: ComputeUnit = APART
     counts_memory: bool = True
     """Whether the VM's policy looks at the memory in use."""
+    tail_s: int = 0
+    """How long the VM keeps what was busy."""
 
     @property
     def share(self) -> int:
@@ -207,9 +211,11 @@ def _made(index: int, port: int, directory: Path, seed: int, now_s: float) -> De
         return DemoVm(MEMORY_HEAVY, port, amount(1, 1), most, (*guest, *wants), most)
     if index == CPU_INDEX:
         most, wants = amount(CPU_SHARE, 4), _cpu_heavy(now_s)
-        return DemoVm(CPU_HEAVY, port, amount(1, 1), most, (*guest, *wants), most)
+        return DemoVm(CPU_HEAVY, port, amount(1, 1), most, (*guest, *wants), most, tail_s=TAIL_S)
     shape, most = SHAPES[(index - 1) % len(SHAPES)], amount(4, 4)
     wants = ("--workload", shape, "--seed", str(seed + index))
+    if index == TAKER_INDEX:
+        wants = ("--workload", shape, *_periods(80, now_s + 2), "--low", "0.3", "--high", "3")
     return DemoVm(f"{shape}-{index}", port, amount(1, 1), most, (*guest, *wants), most)
 
 
@@ -220,8 +226,8 @@ def _memory_heavy(now_s: float) -> tuple[str, ...]:
 
 
 def _cpu_heavy(now_s: float) -> tuple[str, ...]:
-    """Many CPUs from 36 s to 54 s: after the load of `--load`, and while memory is used up at first. `_filling` says how many."""
-    return "--workload", "burst", *_periods(90, now_s + 54), "--low", "0.5"
+    """Many CPUs from 20 s to 38 s: after the load of `--load`, and while memory is used up. `_filling` says how many."""
+    return "--workload", "burst", *_periods(90, now_s + 38), "--low", "0.5"
 
 
 def _periods(period_s: int, began_s: float) -> tuple[str, ...]:
@@ -260,9 +266,9 @@ def vms_of_another(scene: Scene) -> int | None:
     return None if known in wanted else len(known)
 
 
-def quick_policies(*, counts_memory: bool) -> list[dict[str, Any]]:
-    """Quick to follow, so that there is something to see: nothing is kept for what was busy some minutes ago."""
-    args = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02, "tailWindow": 0, "surgeWindow": 0}
+def quick_policies(*, counts_memory: bool = True, tail_s: int = 0) -> list[dict[str, Any]]:
+    """Quick to follow, so that there is something to see: nothing is kept for what was busy more than `tail_s` ago."""
+    args = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02, "tailWindow": tail_s, "surgeWindow": 0}
     return [{"name": "utilisation", "args": args if counts_memory else args | {"memoryTarget": None}}]
 
 
@@ -273,7 +279,7 @@ def agent_settings(node: str, scheduler_port: int, state: Path) -> dict[str, Any
         "scheduler": f"http://127.0.0.1:{scheduler_port}/",
         "stateDirectory": str(state),
         "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-        "policies": quick_policies(counts_memory=True),
+        "policies": quick_policies(),
     }
 
 
@@ -292,9 +298,12 @@ def agent_of(settings: Path, port: int) -> ProgramSpec:
     return ProgramSpec("agent", "agent", ("--config", str(settings), "--port", str(port)))
 
 
-_MEMORY_DOES_NOT_COUNT: Final = {
-    "parley.dev/config": json.dumps({"policies": quick_policies(counts_memory=False)})
-}
+def _annotations(vm: DemoVm) -> dict[str, str]:
+    """The policies of a VM that has its own."""
+    if vm.counts_memory and not vm.tail_s:
+        return {}
+    own = quick_policies(counts_memory=vm.counts_memory, tail_s=vm.tail_s)
+    return {"parley.dev/config": json.dumps({"policies": own})}
 
 
 def write_files(scene: Scene) -> None:
@@ -331,7 +340,7 @@ def write_files(scene: Scene) -> None:
             {
                 **entry,
                 "informant": f"http://127.0.0.1:{vm.informant_port}",
-                "annotations": {} if vm.counts_memory else _MEMORY_DOES_NOT_COUNT,
+                "annotations": _annotations(vm),
             }
             for entry, vm in zip(common, scene.vms, strict=True)
         ],

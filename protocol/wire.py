@@ -34,6 +34,11 @@ class PodName(Message, frozen=True):
         """`namespace:name`."""
         return f"{self.namespace}:{self.name}"
 
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`, as people name it."""
+        return f"{self.namespace}/{self.name}"
+
 
 class MoreResources(Message, frozen=True):
     """Which resources are wanted. Source: seed 004."""

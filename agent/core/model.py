@@ -157,7 +157,7 @@ class Vm:
     @property
     def name(self) -> str:
         """`namespace/name`, as logs and people name it."""
-        return f"{self.pod.namespace}/{self.pod.name}"
+        return self.pod.full_name
 
 
 @dataclass(frozen=True, slots=True)

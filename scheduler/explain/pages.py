@@ -175,7 +175,7 @@ def _wrong(faults: Iterable[str]) -> server.Reply:
 
 
 def _unknown(pod: PodName) -> server.Reply:
-    name = f"{pod.namespace}/{pod.name}"[:317]
+    name = pod.full_name[:317]
     return server.problem(404, ErrorCode.UNKNOWN_POD, f"nothing is known of {name!r}")
 
 

@@ -119,23 +119,24 @@ class DecisionRecorder:
 
     def negotiated(self, said: events.YieldAsked | events.YieldEnded | events.RoomOffered) -> None:
         """A full node is negotiated: told of the VM that waits, and of the one that was asked."""
+        vm = said.pod.full_name
         match said:
             case events.RoomOffered():
                 text = f"there is room now for {said.amount}"
                 self._negotiation(said.pod, ProgressCode.ROOM_OFFERED, text)
             case events.YieldAsked():
-                amount, waiter = records.part_text(said.amount), said.waiter
-                text = f"waits for {amount} that {said.pod} was asked for"
-                self._negotiation(waiter, ProgressCode.WAITS_FOR_ROOM, text)
-                text = f"asked to give back {amount} for {waiter} (priority {said.priority})"
+                amount = records.part_text(said.amount)
+                text = f"waits for {amount} that {vm} was asked for"
+                self._negotiation(said.waiter, ProgressCode.WAITS_FOR_ROOM, text)
+                text = f"asked to give back {amount} for {said.waiter.full_name} (priority {said.priority})"
                 self._negotiation(said.pod, ProgressCode.YIELD_ASKED, text)
             case events.YieldEnded():
                 amount, but = records.part_text(said.amount), f": {said.why}" if said.why else ""
                 code = ProgressCode.YIELD_REFUSED if said.amount == ZERO else ProgressCode.YIELDED
-                text = f"gave back {amount} to {said.waiter} (priority {said.priority}){but}"
+                text = f"gave back {amount} to {said.waiter.full_name} (priority {said.priority}){but}"
                 self._negotiation(said.pod, code, text)
                 if but:
-                    text = f"{said.pod} gave back {amount}{but}"
+                    text = f"{vm} gave back {amount}{but}"
                     self._negotiation(said.waiter, ProgressCode.WAITS_FOR_ROOM, text)
 
     def _negotiation(self, pod: PodName, code: ProgressCode, message: str) -> None:
@@ -171,7 +172,7 @@ class DecisionRecorder:
     ) -> None:
         record = self._core.vms.find(pod)
         event = DecisionEvent(
-            f"{pod.namespace}/{pod.name}",
+            pod.full_name,
             record.spec.uid if record is not None else "",
             record.spec.node if record is not None else "",
             outcome,

@@ -215,7 +215,7 @@ class Day:
                     self._notice(pod, agent_events.RoomNoticed(amount))
                 case events.YieldAsked(pod, _, _, keep, _, waiter, priority):
                     self.guests[pod.name].asked += 1
-                    self._notice(pod, agent_events.YieldNoticed(keep, str(waiter), priority))
+                    self._notice(pod, agent_events.YieldNoticed(keep, waiter.full_name, priority))
                 case _:
                     pass
 

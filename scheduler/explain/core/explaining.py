@@ -116,7 +116,7 @@ def _explain_absent(view: ExplainView, pod: PodName, trail: Trail, most: int) ->
     is_refused = latest is not None and latest.outcome in (DecisionOutcome.REFUSED, DecisionOutcome.HELD)
     since_s = trail.absent_since_s if trail.absent_since_s is not None else view.unix_s
     return Explanation(
-        vm=f"{pod.namespace}/{pod.name}",
+        vm=pod.full_name,
         uid=trail.uid,
         node=latest.node if latest is not None else "",
         at=view.moment(view.unix_s),
@@ -256,7 +256,7 @@ def _negotiation(view: ExplainView, record: VmRecord) -> ReasonShown | None:
         return _waits_for_room(view, record, record.waiting)
     if asked is None or now_s >= record.rests_until_s:
         return None
-    whom = f"{asked.waiter} (priority {asked.priority})"
+    whom = f"{asked.waiter.full_name} (priority {asked.priority})"
     ago = f"{max(now_s - asked.asked_s, 0):.1f} s ago"
     if asked.is_open:
         text = f"was asked {ago} to give back {records.part_text(asked.amount)} for {whom}"
@@ -275,7 +275,7 @@ def _waits_for_room(view: ExplainView, record: VmRecord, wish: Waiting) -> Reaso
         text = f"{more} more are kept for it until its agent asks, for {left_s:.0f} s at most"
         return records.told(ProgressCode.ROOM_OFFERED, text)
     asked = [
-        f"{records.part_text(each.amount)} that {pod} was asked for {max(now_s - each.asked_s, 0):.1f} s ago"
+        f"{records.part_text(each.amount)} that {pod.full_name} was asked for {max(now_s - each.asked_s, 0):.1f} s ago"
         for pod, each in room.asked_for(view.core, record)
     ]
     if asked:

@@ -279,7 +279,7 @@ def pod_in_full(view: ExplainView, pod: PodName) -> PodInFull | None:
     record = view.core.vms.find(pod)
     row = record.row if record is not None else None
     if row is None:
-        name = f"{pod.namespace}/{pod.name}"
+        name = pod.full_name
         rows = view.core.ledger.rows()
         row = next((each for each in rows if each.name == name and each.holder.kind is Kind.POD), None)
     return PodInFull(**asdict(row_shown(view, row)), node=row.node) if row is not None else None

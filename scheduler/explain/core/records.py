@@ -89,7 +89,7 @@ def of_decided(decided: events.Decided, uid: str, load: float | None) -> Decisio
     """A permit, whole or not, with the load that was reported with its request."""
     pod = decided.pod
     return DecisionEvent(
-        f"{pod.namespace}/{pod.name}",
+        pod.full_name,
         uid,
         decided.node,
         outcome_of(decided),

@@ -68,7 +68,7 @@ def pod_seen(core: CoreState, event: events.PodSeen) -> _Outputs:
     pod = event.pod
     if pod.terminal:
         return pod_gone(core, events.PodGone(pod))
-    name = f"{pod.pod.namespace}/{pod.pod.name}"
+    name = pod.pod.full_name
     row = core.ledger.row(pod.holder)
     if row is None or row.node != pod.node or row.state != RowState(pod.requests):
         verdict = Verdict(pod.holder, pod.node, RowState(pod.requests), name=name)
@@ -136,7 +136,7 @@ def _enter(core: CoreState, seen: events.VmSeen, vm: VmSpec) -> None:
     settled = is_new and seen.reading is not None
     floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
     state = RowState(use, () if settled else (floor,))
-    name = f"{vm.pod.namespace}/{vm.pod.name}"
+    name = vm.pod.full_name
     cause = OverCause.BYPASSED if settled else OverCause.SETTLING
     core.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
     core.ledger.join_pool(vm.holder, vm.pool, comes=settled)

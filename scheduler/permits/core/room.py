@@ -29,6 +29,8 @@ HEARD_S: Final = 35.0
 """An agent that was not heard for so long, two of its ticks, neither waits nor gives anything back."""
 MOST_TRIED: Final = 16
 """So many of those who wait on a node are looked at, if those before them cannot be helped."""
+GOES_ON_S: Final = 20.0
+"""So soon after it was asked a VM may be asked for more by the same one."""
 SOON_S: Final = 600.0
 """A VM that needs within this time what it gave has not given comfort. What it really does not need its own down window gives back."""
 LONGEST_REST_S: Final = 1800.0
@@ -250,7 +252,7 @@ def _negotiate(
 ) -> Iterator[events.Output]:
     """Ask neighbours for the first of those in need, in each resource for which nobody was asked yet."""
     busy = {name for uid in queue.asked for name in RESOURCE_NAMES if _is_asked(core, uid, name)}
-    neighbours: list[Neighbour] | None = None
+    able: list[VmRecord] | None = None
     for record in waiting[:MOST_TRIED]:
         if len(busy) == len(RESOURCE_NAMES) or not is_in_need(record):
             return
@@ -265,17 +267,17 @@ def _negotiate(
         }
         if not lacks or lacks & busy or record.admission is not None:
             continue
-        if neighbours is None:
-            neighbours = _neighbours(core, account)
-        others = [each for each in neighbours if each.uid != record.spec.uid]
-        if not others:
+        if able is None:
+            able = [each for each in _records(core, account) if _is_able(each, core.now_s)]
+        if not able:
             return
-        asked = choose(Lacking(way, room, record.priority), others)
+        neighbours = [_neighbour(each) for each in able if _may_be_asked(each, record, core.now_s)]
+        asked = choose(Lacking(way, room, record.priority), neighbours)
         for neighbour, amount in asked.items():
             yield _ask(core, queue, neighbour, amount, record)
         if asked:
             busy |= lacks
-            neighbours = None
+            able = None
 
 
 def _is_asked(core: CoreState, uid: str, resource: str) -> bool:
@@ -283,34 +285,17 @@ def _is_asked(core: CoreState, uid: str, resource: str) -> bool:
     return record is not None and record.asked is not None and _is_of(record.asked, resource)
 
 
-def _neighbours(core: CoreState, account: NodeAccount) -> list[Neighbour]:
-    """The VMs of a node that may be asked now: settled, heard of, with something to spare, and at rest for long enough. One that waits in need
-    itself gives no comfort; one that allows that gives what it needs to a VM of higher priority, or an equal share."""
-    found = []
+def _records(core: CoreState, account: NodeAccount) -> Iterator[VmRecord]:
     for holder in account.rows:
         record = core.vms.by_uid(holder.uid) if holder.kind is Kind.VM else None
-        if record is None or not _may_be_asked(record, core.now_s):
-            continue
-        assert record.reply is not None
-        most = (record.row.state.current - record.spec.bounds.min).max(ZERO)
-        found.append(
-            Neighbour(
-                record.spec.uid,
-                record.name,
-                record.priority,
-                record.row.state.current,
-                record.reply.unit,
-                ZERO if is_in_need(record) else record.spare.min(most),
-                record.spare_to_higher.min(most),
-            )
-        )
-    return found
+        if record is not None:
+            yield record
 
 
-def _may_be_asked(record: VmRecord, now_s: float) -> bool:
+def _is_able(record: VmRecord, now_s: float) -> bool:
+    """Whether a VM could be asked by anybody, but for its rest: settled, heard of, with something to spare, and not asked already."""
     return (
         (record.spare is not ZERO or record.spare_to_higher is not ZERO)
-        and now_s >= record.rests_until_s
         and record.settled
         and record.reply is not None
         and record.admission is None
@@ -318,6 +303,33 @@ def _may_be_asked(record: VmRecord, now_s: float) -> bool:
         and not record.row.state.migrating
         and not (record.asked is not None and record.asked.is_open)
         and _is_heard(record, now_s)
+    )
+
+
+def _may_be_asked(record: VmRecord, waiter: VmRecord, now_s: float) -> bool:
+    """Whether a VM has rested. One that has just given all that it was asked for may be asked for more by the same VM, which may see only
+    by and by how much it needs: that is one negotiation, after which it rests."""
+    asked, current = record.asked, record.row.state.current
+    if record is waiter or now_s >= record.rests_until_s or asked is None:
+        return record is not waiter
+    goes_on = asked.waiter == waiter.spec.pod and now_s < asked.asked_s + GOES_ON_S and not asked.is_missed
+    return goes_on and current.fits_in(_target(asked, current))
+
+
+def _neighbour(record: VmRecord) -> Neighbour:
+    """The VM as one that is asked. One that waits in need itself gives no comfort; if it allows that, it gives what it needs to a VM of
+    higher priority, or an equal share."""
+    assert record.reply is not None
+    current = record.row.state.current
+    most = (current - record.spec.bounds.min).max(ZERO)
+    return Neighbour(
+        record.spec.uid,
+        record.name,
+        record.priority,
+        current,
+        record.reply.unit,
+        ZERO if is_in_need(record) else record.spare.min(most),
+        record.spare_to_higher.min(most),
     )
 
 

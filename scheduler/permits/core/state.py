@@ -120,7 +120,7 @@ class VmRecord:
     @property
     def name(self) -> str:
         """`namespace/name`, as people name it."""
-        return f"{self.spec.pod.namespace}/{self.spec.pod.name}"
+        return self.spec.pod.full_name
 
     def note_load(self, metrics: Metrics | None, now_s: float) -> None:
         """Take the load from an agent's request, if it tells the load."""

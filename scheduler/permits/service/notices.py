@@ -252,7 +252,7 @@ def _notice(output: events.RoomOffered | events.YieldAsked) -> WireNotice:
         notice,
         kind=NoticeKind.YIELD.value,
         resources=AmountShown.of(output.keep),
-        waiter=f"{output.waiter.namespace}/{output.waiter.name}",
+        waiter=output.waiter.full_name,
         priority=output.priority,
     )
 

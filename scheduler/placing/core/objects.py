@@ -44,7 +44,7 @@ class PodInfo:
     @property
     def name(self) -> str:
         """`namespace/name`, as people name it."""
-        return f"{self.pod.namespace}/{self.pod.name}"
+        return self.pod.full_name
 
 
 @dataclass(frozen=True, slots=True)
