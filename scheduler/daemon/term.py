@@ -34,11 +34,13 @@ from scheduler.daemon.serving import (
     Sources,
 )
 from scheduler.permits.core import events
+from scheduler.permits.core.elsewhere import nodes_with_room
+from scheduler.permits.core.state import CoreState
 from scheduler.permits.service.config_file import ConfigFile, Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.kube_extender.listener import ExtenderOptions, ListenerSettings
 from scheduler.placing.kube_extender.service import ExtenderService
-from scheduler.ports import ClusterUnreachableError, NotLeadingError
+from scheduler.ports import ClusterUnreachableError, MigratorError, NotLeadingError
 
 KEY: Final = "config.yaml"
 
@@ -234,8 +236,12 @@ class LeadershipTerm:
         return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
 
     async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
-        """The nodes that a VM could go to, the best one first. Nobody is asked while pods are not our matter (mode `permits`)."""
-        return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
+        """The nodes that a VM could go to, the best one first; none is named while pods are not our matter (mode `permits`). Raises
+        `MigratorError` if there is none."""
+        if self._scheduling is not None:
+            return await self._scheduling.targets.choose(wanted)
+        check_room_elsewhere(self.serving.core.state, wanted)
+        return ()
 
     def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
         if self._scheduling is not None:
@@ -314,6 +320,16 @@ class LeadershipTerm:
             await self.extender.close()
         await self.serving.end()
         await self.serving.close()
+
+
+def check_room_elsewhere(core: CoreState, wanted: events.MigrationWanted) -> None:
+    """Raises `MigratorError` if no other node has room for what a VM holds, by the ledger alone."""
+    record = core.vms.by_uid(wanted.uid)
+    if record is None:
+        return
+    amount = record.row.reserved
+    if next(nodes_with_room(core.ledger, core.nodes, wanted.node, amount), None) is None:
+        raise MigratorError(f"no other node has room for {wanted.pod} of {amount}")
 
 
 def recorder_of(api: KubernetesApi, options: KubernetesOptions, rng: random.Random) -> EventRecorder:

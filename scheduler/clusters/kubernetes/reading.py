@@ -24,6 +24,10 @@ MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """The errors raised by the reading of an object that is not as the API says."""
 
 
+_KEEPING_OFF: Final = ("NoSchedule", "NoExecute")
+_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+
+
 @dataclass(frozen=True, slots=True)
 class FoundVm:
     """A pod that is scaled: its row in the ledger, and its size and target as the cluster shows them."""
@@ -87,7 +91,20 @@ def is_served_by_published(
 def node_of(manifest: Manifest) -> NodeSpec:
     """A node. Raises one of `MALFORMED`."""
     found = objects.amounts((manifest.get("status") or {}).get("allocatable"))
-    return NodeSpec(objects.name(manifest), pods.resources(found).max(ZERO))
+    return NodeSpec(objects.name(manifest), pods.resources(found).max(ZERO), taints=taints(manifest))
+
+
+def taints(node: Manifest) -> tuple[str, ...]:
+    """The taints that keep pods off a node, `KEY=VALUE:EFFECT`, in a fixed order. A node that takes no pods has one of its own."""
+    spec = node.get("spec") or {}
+    found = {
+        f"{each['key']}={each.get('value') or ''}:{each['effect']}"
+        for each in spec.get("taints") or ()
+        if each["effect"] in _KEEPING_OFF
+    }
+    if spec.get("unschedulable"):
+        found.add(f"{_UNSCHEDULABLE}=:NoSchedule")
+    return tuple(sorted(found))
 
 
 def node_name(pod: Manifest) -> str:

@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
 
-FORMAT: Final = 9
+FORMAT: Final = 10
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
@@ -52,6 +52,7 @@ _VALUES: Final = (
     values.ComputeUnit,
     state.AdmissionCall,
     state.LastReply,
+    state.RoomSearch,
     state.Retired,
     state.VmRecord,
     wire.PodName,
