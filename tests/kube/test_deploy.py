@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from hosting.kubernetes.names import PREDICTED
 from labs.clusters.programs import Programs
 from tests.support.kube.deployed import (
     DEPLOY,
@@ -131,6 +132,7 @@ AGENT_MAY: Final = [
     ("PATCH", _pod(OWN_POD, "resize"), RESIZE),
     ("PATCH", _pod(OWN_POD, "status"), {"status": {"conditions": [DENIED]}}),
     ("PATCH", _pod(OWN_POD, "status"), MARK),
+    ("PATCH", _pod(OWN_POD, "status"), {"metadata": {"annotations": {PREDICTED: "{}"}}}),
     (
         "PATCH",
         _machine("on-deployed-0"),
@@ -182,7 +184,7 @@ AGENT_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
         "PATCH",
         _pod(OWN_POD, "status"),
         {"metadata": {"annotations": {"parley.dev/bounds": "{}"}}},
-        "parley.dev/fence only",
+        "parley.dev/fence and autoscaling.k8s.io/predicted-pod-requests only",
     ),
     ("PATCH", _machine("on-deployed-1"), MARK, "not change what is on node deployed-1"),
     ("PATCH", _machine("on-deployed-0"), {"metadata": {"annotations": {"a": "b"}}}, "parley.dev/fence only"),
