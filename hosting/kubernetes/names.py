@@ -14,6 +14,8 @@ POOL: Final = "parley.dev/pool"
 ROLE: Final = "parley.dev/role"
 """Label of a scheduler's pod: LEADER on the one that leads; the Service selects it."""
 LEADER: Final = "leader"
+PLACEHOLDER: Final = "parley.dev/placeholder"
+"""Label of the pods that the scheduler makes in its own namespace, so that a cluster autoscaler adds a node for growth that is denied."""
 
 CONFIG: Final = "parley.dev/config"
 """Annotation, JSON: `policies`, `windows`, `tied`."""
@@ -63,7 +65,7 @@ MANAGED: Final = "parley.dev/managed"
 """Extended resource of pods that kube-scheduler must ask us about. No node has any of it, and none is needed."""
 
 _EITHER: Final = frozenset({EVICTION_ENABLED, EVICTION_PRIORITY, SUB_PRIORITY, EVICTION_POLICY})
-LABELS: Final = _EITHER | {ENABLED, QOS_CLASS, POOL, ROLE}
+LABELS: Final = _EITHER | {ENABLED, QOS_CLASS, POOL, ROLE, PLACEHOLDER}
 """All that are read of a pod or VirtualMachine."""
 ANNOTATIONS: Final = _EITHER | {
     CONFIG,

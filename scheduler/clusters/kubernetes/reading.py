@@ -68,7 +68,8 @@ class PodContext:
     """The inputs of a pod's description beside the pod itself. `room` is its node's allocatable, None if the node is not known;
     `policies` are those of its namespace; `last` is the earlier valid part of its annotations. `machine` is the VirtualMachine that its
     label names (`machine_name`), None if there is none; `machine_fault` says why that cannot be read, `machine_holds` what it keeps all
-    the same, if that can be told. `is_served` is a VirtualMachine that a published agent may serve."""
+    the same, if that can be told. `is_served` is a VirtualMachine that a published agent may serve. `placeholders_in` is the namespace of
+    placeholders."""
 
     room: Resources | None
     policies: Sequence[ScalingPolicy] = ()
@@ -78,6 +79,7 @@ class PodContext:
     machine_holds: Resources | None = None
     is_served: bool = False
     last: Valid | None = None
+    placeholders_in: str = ""
 
 
 def is_served_by_published(
@@ -115,6 +117,8 @@ def node_name(pod: Manifest) -> str:
 
 def describe(pod: Manifest, around: PodContext) -> Description:
     """The description of a pod with a node. Raises one of `MALFORMED` if it cannot be told."""
+    if is_placeholder(pod, around.placeholders_in):
+        return Description(FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), ZERO)))
     if around.machine_fault:
         raise ValueError(around.machine_fault)
     if around.machine_name is not None:
@@ -144,6 +148,12 @@ def describe(pod: Manifest, around: PodContext) -> Description:
     )
     found = FoundVm(spec, pods.size(pod), pods.target(pod))
     return Description(found, faults, scaling.policy, valid=scaling.valid)
+
+
+def is_placeholder(pod: Manifest, namespace: str) -> bool:
+    """Whether a pod is a placeholder of the scheduler in `namespace`: it goes as soon as it has a node, and holds nothing that anybody could miss.
+    In other namespaces the label has no meaning: else its writer would get room that nobody counts."""
+    return objects.namespace(pod) == namespace and objects.labels(pod).get(names.PLACEHOLDER) == "true"
 
 
 def unreadable(pod: Manifest, room: Resources | None, in_machine: Resources | None = None) -> FoundPod:
