@@ -345,7 +345,7 @@ def check_room_elsewhere(core: CoreState, wanted: events.MigrationWanted) -> Non
         return
     amount = record.row.reserved
     if next(nodes_with_room(core.ledger, core.nodes, wanted.node, amount), None) is None:
-        raise MigratorError(f"no other node has room for {wanted.pod} of {amount}")
+        raise MigratorError(f"no other node has room for {record.name} of {amount}")
 
 
 def recorder_of(api: KubernetesApi, options: KubernetesOptions, rng: random.Random) -> EventRecorder:
