@@ -43,6 +43,7 @@ def test_a_budgets_no_is_asked_again_later_and_later() -> None:
 
 def test_while_one_is_refused_another_may_go() -> None:
     evictions = Evictions(600).seen(DENIED, 0).refused("a", 600, 1.0)
+    assert evictions.due(600 + APART_S - 1) is None
     assert evictions.due(600 + APART_S) == "b"
 
 
