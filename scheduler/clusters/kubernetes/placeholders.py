@@ -139,8 +139,7 @@ def _standing(pod: Manifest) -> StandingPlaceholder:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderSources:
-    """What placeholders follow from: the core's VMs and the nodes as the API server shows them. `guard` lets no pod be made if another
-    process leads."""
+    """The core with its VMs, and the nodes as the API server shows them. `guard` lets no pod be made if another process leads."""
 
     core: CoreState
     nodes: Callable[[], Mapping[Key, Manifest]]

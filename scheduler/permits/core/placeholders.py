@@ -140,7 +140,7 @@ def plan(
     standing: Collection[StandingPlaceholder],
     now_s: float,
 ) -> PlaceholderPlan:
-    """What to do after a look. Without `rules` there are to be no placeholders."""
+    """The deletions and creations after a look. Without `rules` there are to be no placeholders."""
     since_s = {each.uid: state.since_s.get(each.uid, now_s) for each in denied}
     rests = {name: until_s for name, until_s in state.not_before_s.items() if now_s < until_s}
     wanted: dict[str, Placeholder] = {}
