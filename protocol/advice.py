@@ -74,6 +74,10 @@ ADVICE: Final[Mapping[ReasonCode, Advice]] = MappingProxyType(
             "what was permitted before has been lowered since, and its agent has to ask anew",
             "Nothing; the agent asks anew by itself.",
         ),
+        ReasonCode.ROOM_ELSEWHERE: Advice(
+            "another node has room for it at the size that it asks for",
+            "Move it there, or allow its eviction by `parley.dev/evict-when-stuck`, if it can be made anew.",
+        ),
         ReasonCode.PLACED_ELSEWHERE: Advice(
             "it is on another node already",
             "Nothing for this VM; look whether an agent on the old node still serves it.",

@@ -35,6 +35,8 @@ class ReasonCode(enum.StrEnum):
     """Another agent with the extension owns this VM."""
     LOWERED = "lowered"
     """The request is a repeated one, and its permit was lowered meanwhile; ask anew."""
+    ROOM_ELSEWHERE = "room-elsewhere"
+    """The VM's node has had no room for a while, and another one has room for the VM at the size that it asks for. Never the first reason."""
     PLACED_ELSEWHERE = "placed-elsewhere"
     """The holder is on another node already."""
     OTHER = "other"

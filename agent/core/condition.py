@@ -12,8 +12,9 @@ from typing import Final
 from agent.core.plan import Plan
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
-from protocol.reasons import Reason
+from protocol.reasons import Reason, ReasonCode
 from protocol.texts import counted
+from protocol.values import ZERO, Resources
 
 VM: Final = "VM"
 """The peer that a runner waits for when it cannot look at its VM, or cannot resize it."""
@@ -32,14 +33,35 @@ class Health(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeniedGrowth:
+    """The scheduler denies a part (`denied`) of the size that the VM should have (`wanted`).
+
+    `lacks_room` says that the room of the VM's node binds. `has_room_elsewhere` says whether another node has room for all of `wanted`;
+    None if the scheduler cannot tell, because it does not speak the extension.
+    """
+
+    wanted: Resources
+    denied: Resources
+    lacks_room: bool = False
+    has_room_elsewhere: bool | None = None
+
+    def __str__(self) -> str:
+        cpu, memory = self.denied.written().values()
+        parts = [f"{cpu} CPU"] * (self.denied.vcpu_milli > 0)
+        parts += [f"{memory} of memory"] * (self.denied.memory_bytes > 0)
+        return f"denied {' and '.join(parts)}, of the {self.wanted} that it should have"
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """A runner's health with its reasons; `peers` are the peers that do not answer. `mismatch` says how the VM's control groups differ
-    from its size; empty if they do not."""
+    from its size; empty if they do not. `growth` is what the scheduler denies; None if it denies nothing, or something else is the matter."""
 
     health: Health
     reasons: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     mismatch: str = ""
+    growth: DeniedGrowth | None = None
 
 
 def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
@@ -75,7 +97,8 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         both = (mismatch, containers.waits)
         return Condition(Health.DENIED, tuple(filter(None, both)), mismatch=mismatch)
     if planned is not None and denied_resources(state, planned, now_s):
-        return Condition(Health.DENIED, _denied(state, planned, now_s))
+        reasons = _denied(state, planned, now_s)
+        return Condition(Health.DENIED, reasons, growth=_denied_growth(state, planned, now_s))
     refused = state.refused_at(now_s)
     if refused:
         return Condition(Health.DENIED, tuple(map(str, refused)))
@@ -101,15 +124,27 @@ def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
     return (f"the scheduler permits no more{what} and names no reason",)
 
 
+def _denied_growth(state: RunnerState, planned: Plan, now_s: float) -> DeniedGrowth:
+    link = state.scheduler
+    elsewhere = any(reason.code is ReasonCode.ROOM_ELSEWHERE for reason in link.reasons)
+    return DeniedGrowth(
+        planned.desired,
+        (planned.desired - state.claim_at(now_s)).max(ZERO),
+        any(reason.code is ReasonCode.NODE_HEADROOM for reason in denial_reasons(state, planned, now_s)),
+        elsewhere if link.instance is not None else None,
+    )
+
+
 def denial_reasons(state: RunnerState, planned: Plan, now_s: float) -> tuple[Reason, ...]:
-    """The scheduler's reasons for the resources that should grow and may not, the binding reason first."""
+    """The scheduler's reasons for the resources that should grow and may not, the binding reason first. Room on another node is none."""
     denied = denied_resources(state, planned, now_s)
     if not denied:
         return ()
+    reasons = (each for each in state.scheduler.reasons if each.code is not ReasonCode.ROOM_ELSEWHERE)
     if not state.unit.is_apart:
-        return state.scheduler.reasons
+        return tuple(reasons)
     about = (None, *denied)
-    return tuple(reason for reason in state.scheduler.reasons if reason.resource in about)
+    return tuple(reason for reason in reasons if reason.resource in about)
 
 
 def denied_resources(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:

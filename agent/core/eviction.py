@@ -1,5 +1,7 @@
 """Decides whether a pod is evicted that was denied its needs for long, so that it is made anew on a node with room. Pure.
 
+A pod that its scheduler denies growth goes only while the scheduler says that another node has room for it: else it would lose its place
+for nothing.
 At most one pod of a node is evicted at a time, the one that was denied for the longest: its room may be all that the others need. The
 budgets of the cluster decide as well (Eviction API): their no is asked again later.
 """
@@ -25,15 +27,17 @@ def refusal_wait_s(refusals: int, chance: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod that may be evicted, and whether its needs are denied now."""
+    """A pod that may be evicted, whether its needs are denied now, and whether it would be better off elsewhere, as far as is known."""
 
     uid: str
     is_denied: bool
+    has_place: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Denied:
     since_s: float
+    has_place: bool
     refusals: int = 0
     not_before_s: float = 0.0
 
@@ -48,8 +52,13 @@ class Evictions:
 
     def seen(self, candidates: tuple[Candidate, ...], now_s: float) -> "Evictions":
         """After a look at all pods that may be evicted."""
-        fresh = _Denied(now_s)
-        denied = {each.uid: self.denied.get(each.uid, fresh) for each in candidates if each.is_denied}
+        denied = {
+            each.uid: replace(
+                self.denied.get(each.uid, _Denied(now_s, each.has_place)), has_place=each.has_place
+            )
+            for each in candidates
+            if each.is_denied
+        }
         return replace(self, denied=denied)
 
     def due(self, now_s: float) -> str | None:
@@ -59,7 +68,7 @@ class Evictions:
         due = [
             (each.since_s, uid)
             for uid, each in self.denied.items()
-            if now_s - each.since_s >= self.after_s and now_s >= each.not_before_s
+            if each.has_place and now_s - each.since_s >= self.after_s and now_s >= each.not_before_s
         ]
         return min(due)[1] if due else None
 

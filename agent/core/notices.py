@@ -92,7 +92,8 @@ def present(condition: Condition | None, matters: Matters) -> dict[Topic, str]:
         is_all = condition.health is Health.DENIED
         found[Topic.MISMATCH] = "; ".join(condition.reasons) if is_all else condition.mismatch
     elif condition is not None and condition.health is Health.DENIED:
-        found[Topic.DENIED] = "; ".join(condition.reasons)
+        why = "; ".join(condition.reasons)
+        found[Topic.DENIED] = f"{condition.growth}: {why}" if condition.growth is not None else why
     if condition is not None and condition.health is Health.STUCK:
         found[Topic.STUCK if VM in condition.peers else Topic.SILENT] = "; ".join(condition.reasons)
     return {topic: text for topic, text in found.items() if text}
@@ -101,8 +102,14 @@ def present(condition: Condition | None, matters: Matters) -> dict[Topic, str]:
 Standings: TypeAlias = Mapping[Topic, Standing]
 
 
-def look(before: Standings, present: Mapping[Topic, str], now_s: float) -> tuple[Standings, list[Notice]]:
-    """The troubles that stand after this look, and the notices to give now. `present` has the present troubles, in words."""
+def look(
+    before: Standings,
+    present: Mapping[Topic, str],
+    now_s: float,
+    denied_after_s: float = Topic.DENIED.value.patience_s,
+) -> tuple[Standings, list[Notice]]:
+    """The troubles that stand after this look, and the notices to give now. `present` has the present troubles, in words. A denial is told
+    after `denied_after_s`."""
     # Whether more is denied is not known while one of these is the matter: a denial stands as it was.
     is_hidden = any(topic in present for topic in (Topic.MISMATCH, Topic.STUCK, Topic.SILENT))
     hidden = {Topic.DENIED} if is_hidden else set()
@@ -114,19 +121,48 @@ def look(before: Standings, present: Mapping[Topic, str], now_s: float) -> tuple
     after = {topic: standing for topic, standing in before.items() if topic in hidden}
     for topic, text in present.items():
         standing = before.get(topic, Standing(now_s))
-        if _is_due(topic, standing, text, now_s):
+        patience_s = denied_after_s if topic is Topic.DENIED else topic.value.patience_s
+        if _is_due(standing, text, now_s, patience_s):
             standing = Standing(standing.since_s, text, now_s)
             notices.append(Notice(topic, text))
         after[topic] = standing
     return after, notices
 
 
-def _is_due(topic: Topic, standing: Standing, text: str, now_s: float) -> bool:
+def _is_due(standing: Standing, text: str, now_s: float, patience_s: float) -> bool:
     if standing.told_s is None:
-        return now_s - standing.since_s >= topic.value.patience_s
+        return now_s - standing.since_s >= patience_s
     wait_s = AGAIN_S if text == standing.told else CHANGED_S
     return now_s - standing.told_s >= wait_s
 
+
+PREDICTED_EVERY_S: Final = 30.0
+"""A predicted size changes at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The size that a pod would have where there is room for it, as it was told last, and when; None if nothing is to be told."""
+
+    size: Resources | None = None
+    told_s: float = 0.0
+
+    def after(self, standings: Standings, condition: Condition | None, now_s: float) -> "Prediction":
+        """The prediction after a look: there is one while a denial for want of room stands that was told. It stays as it is while nobody
+        knows whether more is denied."""
+        standing = standings.get(Topic.DENIED)
+        if standing is None or standing.told_s is None:
+            return NO_PREDICTION
+        if condition is None or condition.health is not Health.DENIED or condition.mismatch:
+            return self
+        growth = condition.growth
+        if growth is None or not growth.lacks_room:
+            return NO_PREDICTION
+        is_early = self.size is not None and now_s - self.told_s < PREDICTED_EVERY_S
+        return self if is_early or growth.wanted == self.size else Prediction(growth.wanted, now_s)
+
+
+NO_PREDICTION: Final = Prediction()
 
 EVERY_S: Final = 300.0
 """Changes of one VM are told at most so often; those in between are told as one."""

@@ -6,6 +6,7 @@ The notices to owners of pods, and their moments, are decided by `agent.core.not
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Final, Literal
 from agent.core.condition import Condition
 from agent.core.notices import (
     NO_NEWS,
+    NO_PREDICTION,
     AskedSizeChange,
     Matters,
     Notice,
+    Prediction,
     SizeNews,
     Standings,
     Topic,
@@ -35,9 +38,9 @@ from agent.runner.runner_log import without_ids
 from agent.sources.described import Found
 from agent.sources.kubernetes import Stores
 from hosting.fault_log import FaultLog
-from hosting.kubernetes import objects
+from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
-from hosting.kubernetes.names import CGROUP_MISMATCH, DENIED
+from hosting.kubernetes.names import CGROUP_MISMATCH, DENIED, PREDICTED
 from hosting.kubernetes.resources import NODES, PODS, STRATEGIC_PATCH, VIRTUAL_MACHINES, Manifest
 from hosting.logs import Logger
 
@@ -49,18 +52,62 @@ TYPES: Final[Mapping[Topic, str]] = {Topic.DENIED: DENIED, Topic.MISMATCH: CGROU
 """The topics that are told as conditions, by their types."""
 
 
-def differs(pod: Manifest, type_: str, told: str | None) -> bool:
-    """Whether the pod's condition differs from `told`: why it is so, None if it is not."""
-    stands = objects.condition(pod, type_)
-    if told is None:
+@dataclass(frozen=True, slots=True)
+class PodMark:
+    """The condition of a pod for a topic of `TYPES`: `told` says why it is so, None if it is not. `predicted` is the annotation of the pod's
+    predicted requests, which goes with the condition of a denial; None for none."""
+
+    pod: Manifest
+    topic: Topic
+    told: str | None = None
+    predicted: str | None = None
+
+    @property
+    def differs(self) -> bool:
+        return self._condition_differs or bool(self.annotations)
+
+    @property
+    def annotations(self) -> dict[str, str | None]:
+        """The annotations to change. One on a pod whose condition does not stand is another's, and stays."""
+        stands = objects.annotations(self.pod).get(PREDICTED)
+        if self.topic is not Topic.DENIED or stands == self.predicted:
+            return {}
+        return {PREDICTED: self.predicted} if self.predicted is not None or self._is_true else {}
+
+    @property
+    def _is_true(self) -> bool:
+        stands = objects.condition(self.pod, TYPES[self.topic])
         return stands is not None and stands.get("status") == "True"
-    return stands is None or (stands.get("status"), stands.get("message")) != ("True", told)
+
+    @property
+    def _condition_differs(self) -> bool:
+        stands = objects.condition(self.pod, TYPES[self.topic]) or {}
+        return self._is_true is (self.told is None) or (
+            self.told is not None and stands.get("message") != self.told
+        )
+
+    def patch(self) -> Manifest:
+        """The strategic merge patch of the pod's status."""
+        metadata: Manifest = {"uid": objects.uid(self.pod)}
+        if self.annotations:
+            metadata["annotations"] = self.annotations
+        found: Manifest = {"metadata": metadata}
+        if self._condition_differs:
+            condition = {
+                "type": TYPES[self.topic],
+                "status": "False" if self.told is None else "True",
+                "reason": self.topic.value.over if self.told is None else self.topic.value.reason,
+                "message": self.told or "",
+                "lastTransitionTime": objects.time_written(datetime.now(UTC)),
+            }
+            found["status"] = {"conditions": [condition]}
+        return found
 
 
 class Conditions:
     """Writes conditions into the status of pods whose needs are denied, or whose control groups differ from their size: for `kubectl get`,
-    `kubectl wait` and other controllers. The status is compared with the present state at each look, so that a restart of the agent
-    leaves nothing behind."""
+    `kubectl wait` and other controllers; and the predicted requests beside them. The pods are compared with the present state at each
+    look, so that a restart of the agent leaves nothing behind."""
 
     def __init__(self, api: "KubernetesApi", log: Logger) -> None:
         self._api = api
@@ -71,17 +118,18 @@ class Conditions:
         self._refused: dict[str, float] = {}
         """The pods whose condition was refused, by UID, and until when it is not tried again."""
 
-    async def write(self, wanted: Iterable[tuple[Manifest, Topic, str | None]], now_s: float) -> None:
-        """Write those that differ; each is a topic of `TYPES`, with the text or None if it is not so. One that is refused rests for a
-        while; after another fault, all do. Never raises for the API server's sake."""
+    async def write(self, wanted: Iterable[PodMark], now_s: float) -> None:
+        """Write those that differ. One that is refused rests for a while; after another fault, all do. Never raises for the API server's
+        sake."""
         if now_s < self._not_before_s:
             return
         self._refused = {uid: until_s for uid, until_s in self._refused.items() if now_s < until_s}
-        for pod, topic, told in wanted:
-            if objects.uid(pod) in self._refused or not differs(pod, TYPES[topic], told):
+        for mark in wanted:
+            uid = objects.uid(mark.pod)
+            if uid in self._refused or not mark.differs:
                 continue
             try:
-                await self._write(pod, topic, told)
+                await self._write(mark)
             except KubernetesError as error:
                 if isinstance(error, RefusedError) and (error.is_not_found or error.is_conflict):
                     continue  # another pod has its name by now
@@ -89,24 +137,17 @@ class Conditions:
                 if not isinstance(error, RefusedError) or error.is_overloaded or error.status >= 500:
                     self._not_before_s = now_s + AFTER_FAULT_S
                     return
-                self._refused[objects.uid(pod)] = now_s + AFTER_FAULT_S
+                self._refused[uid] = now_s + AFTER_FAULT_S
             else:
                 if not self._refused:
                     self._faults.worked()
 
-    async def _write(self, pod: Manifest, topic: Topic, told: str | None) -> None:
-        condition = {
-            "type": TYPES[topic],
-            "status": "False" if told is None else "True",
-            "reason": topic.value.over if told is None else topic.value.reason,
-            "message": told or "",
-            "lastTransitionTime": objects.time_written(datetime.now(UTC)),
-        }
+    async def _write(self, mark: PodMark) -> None:
         await self._api.patch(
             PODS,
-            objects.namespace(pod),
-            objects.name(pod),
-            {"metadata": {"uid": objects.uid(pod)}, "status": {"conditions": [condition]}},
+            objects.namespace(mark.pod),
+            objects.name(mark.pod),
+            mark.patch(),
             content_type=STRATEGIC_PATCH,
             subresource="status",
         )
@@ -132,12 +173,25 @@ class _Known:
     faults: tuple[str, ...] = ()
     standings: Standings = field(default_factory=dict)
     sizes: SizeNews = NO_NEWS
+    prediction: Prediction = NO_PREDICTION
+
+
+@dataclass(frozen=True, slots=True)
+class DenialSettings:
+    """After how many seconds a denial is told, and whether the size that the pod should have is foretold beside it."""
+
+    after_s: float = Topic.DENIED.value.patience_s
+    are_predicted: bool = False
+
+
+DEFAULT_DENIALS: Final = DenialSettings()
 
 
 class Announcer:
-    """Looks at the objects that the source has found (`find`), and at its runners."""
+    """Looks at the objects that the source has found (`find`), and at its runners. `pods_of_node` has every pod of the node, once it is
+    known which of them are scaled."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it reads, and the ways in which it tells
         self,
         find: Find,
         recorder: Recorder,
@@ -145,8 +199,13 @@ class Announcer:
         evictor_: Evictor,
         conditions: Conditions,
         log: Logger,
+        *,
+        pods_of_node: Callable[[], Iterable[Manifest]] = tuple,
+        denials: DenialSettings = DEFAULT_DENIALS,
     ) -> None:
         self._find = find
+        self._pods_of_node = pods_of_node
+        self._denials = denials
         self._recorder = recorder
         self._controllers = controllers
         self._evictor = evictor_
@@ -181,9 +240,14 @@ class Announcer:
             known = _renewed(before.get(objects.uid(each.manifest)), each, faults_of)
             matters = self._matters(known)
             condition = conditions.get(name)
-            standings, notices = look(known.standings, present(condition, matters), now_s)
+            standings, notices = look(
+                known.standings, present(condition, matters), now_s, self._denials.after_s
+            )
+            prediction = known.prediction.after(standings, condition, now_s)
             sizes, news = functools.reduce(SizeNews.heard, changes.get(name, ()), known.sizes).told(now_s)
-            self._known[objects.uid(each.manifest)] = replace(known, standings=standings, sizes=sizes)
+            self._known[objects.uid(each.manifest)] = replace(
+                known, standings=standings, sizes=sizes, prediction=prediction
+            )
             for notice in (*notices, *((news,) if news is not None else ())):
                 self.tell(each, notice)
 
@@ -208,10 +272,9 @@ class Announcer:
         """A pod is to be evicted, or that was refused."""
         self.tell(found, Notice(Topic.EVICTION if is_asked else Topic.NO_EVICTION, text))
 
-    def told_in_status(
-        self, conditions: Mapping[str, Condition]
-    ) -> Iterator[tuple[Manifest, Topic, str | None]]:
-        """The conditions that pods with a runner at work should have: the text that was told of each topic; None if it is not so."""
+    def told_in_status(self, conditions: Mapping[str, Condition]) -> Iterator[PodMark]:
+        """The conditions of pods with a runner at work, by the text that was told of each topic; and none of pods that are not scaled, or not
+        any more."""
         for known in self._known.values():
             spec = known.found.description
             if known.found.scaling is None or spec is None or spec.vm.name not in conditions:
@@ -220,7 +283,17 @@ class Announcer:
                 standing = known.standings.get(topic)
                 if standing is None or standing.told_s is not None:
                     text = without_ids(standing.told) if standing is not None else None
-                    yield known.found.manifest, topic, text
+                    yield PodMark(known.found.manifest, topic, text, self._predicted(known))
+        for pod in self._pods_of_node():
+            one = self._known.get(objects.uid(pod))
+            if one is None or one.found.obstacles:
+                yield from (PodMark(pod, topic) for topic in TYPES)
+
+    def _predicted(self, known: _Known) -> str | None:
+        size = known.prediction.size
+        if size is None or not self._denials.are_predicted:
+            return None
+        return json.dumps(pods.requests_of(known.found.manifest, size).written())
 
     def warnings(self) -> dict[str, tuple[str, ...]]:
         """The ignored parts of the annotations of each scaled VM, and the other controllers at work on it."""

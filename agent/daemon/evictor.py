@@ -75,4 +75,6 @@ def _candidates(found: Mapping[str, Found], conditions: Mapping[str, Condition])
         is_denied = condition is not None and (
             condition.health is Health.DENIED or (condition.health is Health.STUCK and VM in condition.peers)
         )
-        yield Candidate(objects.uid(each.manifest), is_denied)
+        growth = condition.growth if condition is not None else None
+        has_place = growth is None or growth.has_room_elsewhere is not False
+        yield Candidate(objects.uid(each.manifest), is_denied, has_place)

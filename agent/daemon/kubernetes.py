@@ -13,7 +13,7 @@ from agent.backends.factories import OnKubernetes
 from agent.backends.pod.containers import DivisionRules
 from agent.core.ports import VmSource
 from agent.daemon import annotations, policies
-from agent.daemon.announcer import Announcer, ClusterNode, Conditions
+from agent.daemon.announcer import Announcer, ClusterNode, Conditions, DenialSettings
 from agent.daemon.controllers import Controllers
 from agent.daemon.daemon import DaemonParts
 from agent.daemon.evictor import Evictor
@@ -143,20 +143,33 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         rng=watching.rng,
         log=watching.log,
     )
-    announcer = _announcer(settings, watching, source, recorder)
+    announcer = _announcer(settings, watching, source, recorder, stores)
     there = ClusterNode(watching.api, stores, recorder, lambda: source.found() if source.has_looked else None)
     return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling, informant), announcer, there)
 
 
 def _announcer(
-    settings: AgentSettings, watching: _Watching, source: KubernetesSource, recorder: EventRecorder
+    settings: AgentSettings,
+    watching: _Watching,
+    source: KubernetesSource,
+    recorder: EventRecorder,
+    stores: Stores,
 ) -> Announcer:
     api, log, rng = watching.api, watching.log, watching.rng
     controllers = Controllers(api, settings.node, source.found, manager=USER_AGENT, log=log, rng=rng)
     watching.start("Events", recorder.run)
     watching.start("other controllers", controllers.run)
-    evictor = Evictor(api, settings.kubernetes.evict_after, rng)
-    return Announcer(source.found, recorder, controllers, evictor, Conditions(api, log), log)
+    given = settings.kubernetes
+    return Announcer(
+        source.found,
+        recorder,
+        controllers,
+        Evictor(api, given.evict_after, rng),
+        Conditions(api, log),
+        log,
+        pods_of_node=lambda: stores.pods.objects().values() if source.has_looked else (),
+        denials=DenialSettings(given.denied_after, given.predicted_requests),
+    )
 
 
 def _checks(registry: policies.PolicyRegistry, chosen: Sequence[Any]) -> AgentChecks:

@@ -172,6 +172,10 @@ class KubernetesSettings(Settings):
     """A context of the kubeconfig; by default its current one."""
     informant: InformantUrl = "http://127.0.0.1:10302"
     """The node informant, for pods without an informant of their own."""
+    denied_after: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    """Seconds for which a pod's needs must have been denied before that is told: by an Event, by the condition `parley.dev/Denied`."""
+    predicted_requests: bool = False
+    """Whether a pod that is denied for so long, for want of room, gets the annotation `autoscaling.k8s.io/predicted-pod-requests`."""
     evict_after: Annotated[float, Field(ge=30, le=86_400)] = 600.0
     """Seconds for which a pod's needs must have been denied before it is evicted, if it allows that."""
 

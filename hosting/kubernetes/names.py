@@ -14,6 +14,8 @@ POOL: Final = "parley.dev/pool"
 ROLE: Final = "parley.dev/role"
 """Label of a scheduler's pod: LEADER on the one that leads; the Service selects it."""
 LEADER: Final = "leader"
+PLACEHOLDER: Final = "parley.dev/placeholder"
+"""Label of the pods that the scheduler makes in its own namespace, so that a cluster autoscaler adds a node for growth that is denied."""
 
 CONFIG: Final = "parley.dev/config"
 """Annotation, JSON: `policies`, `windows`, `tied`."""
@@ -50,6 +52,9 @@ CPU_BURST: Final = "parley.dev/cpu-burst"
 """Annotation, JSON with the published names (`policy`, `cpuBurstPercent`, ...): how far the pod's containers may exceed their CPU limit."""
 DENIED: Final = "parley.dev/Denied"
 """Type of a pod's condition: the pod should have more than is permitted, and has been so for a while."""
+PREDICTED: Final = "autoscaling.k8s.io/predicted-pod-requests"
+"""Annotation that agents write to a pod that is denied for want of room, JSON: the requests `{cpu, memory}` of the whole pod as it should
+be. Source: Karpenter's design of resizes in place (kubernetes-sigs/karpenter#3037), the annotation that carries the prediction."""
 CGROUP_MISMATCH: Final = "parley.dev/CgroupMismatch"
 """Type of a pod's condition: its control groups allow another size than the one that its status tells."""
 ROOM_FREED: Final = "parley.dev/RoomFreed"
@@ -64,7 +69,7 @@ MANAGED: Final = "parley.dev/managed"
 """Extended resource of pods that kube-scheduler must ask us about. No node has any of it, and none is needed."""
 
 _EITHER: Final = frozenset({EVICTION_ENABLED, EVICTION_PRIORITY, SUB_PRIORITY, EVICTION_POLICY})
-LABELS: Final = _EITHER | {ENABLED, QOS_CLASS, POOL, ROLE}
+LABELS: Final = _EITHER | {ENABLED, QOS_CLASS, POOL, ROLE, PLACEHOLDER}
 """All that are read of a pod or VirtualMachine."""
 ANNOTATIONS: Final = _EITHER | {
     CONFIG,

@@ -174,12 +174,17 @@ def holds(pod: Manifest) -> Resources:
     running = ZERO
     for each in containers(pod):
         running += each.applied() if is_infeasible else each.applied().max(resources(each.requests))
-    peak = reduce(Resources.max, (resources(each) for each in _while_starting(pod, "requests")), ZERO)
     whole = amounts((spec.get("resources") or {}).get("requests"))
-    most = running.max(peak)
+    most = running.max(_peak(pod))
     return Resources(whole.get("cpu", most.vcpu_milli), whole.get("memory", most.memory_bytes)) + _overhead(
         pod
     )
+
+
+def requests_of(pod: Manifest, size: Resources) -> Resources:
+    """The amount that kube-scheduler would count for the pod if it were made anew with that size: not less than it needs while it starts.
+    Raises `QuantityError`."""
+    return size.max(_peak(pod) + _overhead(pod))
 
 
 def limits(pod: Manifest) -> dict[ResourceName, int]:
@@ -197,6 +202,11 @@ def limits(pod: Manifest) -> dict[ResourceName, int]:
         if amount:
             found[name] = amount + overhead.get(name, 0)
     return found
+
+
+def _peak(pod: Manifest) -> Resources:
+    """The most that the pod asks for while its init containers run."""
+    return reduce(Resources.max, (resources(each) for each in _while_starting(pod, "requests")), ZERO)
 
 
 def _while_starting(

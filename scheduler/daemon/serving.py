@@ -26,6 +26,7 @@ from protocol.notices import LONGEST_POLL_S
 from scheduler.explain.pages import ExplainPages
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
+from scheduler.permits.core.placeholders import PlaceholderRules
 from scheduler.permits.core.rules import Rules
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Configuration
@@ -99,7 +100,7 @@ def no_scheduling(profiles: tuple[Profile, ...]) -> None:
 class Sources:
     """The sources of a core. `pools` are the pools that are described there, another object after each change;
     `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
-    it raises `FaultsError` if they cannot be used. `refreshed` is called whenever the core has taken what the cluster shows, `refused`
+    it raises `FaultsError` if they cannot be used; `use_placeholders` takes up their settings. `refreshed` is called whenever the core has taken what the cluster shows, `refused`
     with the faults of a configuration that is not taken up, once for each text."""
 
     cluster: Cluster
@@ -109,6 +110,7 @@ class Sources:
     migrator: Migrator | None = None
     guard: LeadershipGuard = field(default_factory=SoleScheduler)
     use_profiles: Callable[[tuple[Profile, ...]], None] = no_scheduling
+    use_placeholders: Callable[[PlaceholderRules | None], object] = lambda _: None
     refreshed: Callable[[], object] = lambda: None
     refused: Callable[[str], object] = lambda _: None
 
@@ -388,6 +390,7 @@ class Serving:
         except FaultsError as error:
             raise SettingsError(source.path, error.faults) from None
         await self.pools.configure(self._untaken.chain, source.path)
+        self._sources.use_placeholders(self._untaken.placeholders)
         rules, self._untaken = self._untaken.rules, None
         self.service.take(events.Configured(rules))
         self._log.info(

@@ -21,6 +21,7 @@ from hosting.supervisor import Child
 from hosting.threads import in_own_thread
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
+from scheduler.clusters.kubernetes.placeholders import Placeholders, PlaceholderSources
 from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.kubernetes.reading import is_served_by_published
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
@@ -34,11 +35,14 @@ from scheduler.daemon.serving import (
     Sources,
 )
 from scheduler.permits.core import events
+from scheduler.permits.core.elsewhere import nodes_with_room
+from scheduler.permits.core.placeholders import PlaceholderRules
+from scheduler.permits.core.state import CoreState
 from scheduler.permits.service.config_file import ConfigFile, Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.kube_extender.listener import ExtenderOptions, ListenerSettings
 from scheduler.placing.kube_extender.service import ExtenderService
-from scheduler.ports import ClusterUnreachableError, NotLeadingError
+from scheduler.ports import ClusterUnreachableError, MigratorError, NotLeadingError
 
 KEY: Final = "config.yaml"
 
@@ -206,12 +210,21 @@ class LeadershipTerm:
             migrator=self._migrator,
             guard=guard,
             use_profiles=self._use_profiles,
+            use_placeholders=self._use_placeholders,
             refreshed=self._refreshed,
             refused=self._tell_refused,
         )
         options = options.copy()
         options["first_start"] = options["first_start"] and is_first
         self.serving = Serving(options, sources, epoch=leadership.epoch)
+        self._placeholders = Placeholders(
+            api,
+            own_namespace(options),
+            PlaceholderSources(self.serving.core.state, self._cluster.nodes, guard),
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("placeholders"),
+        )
         self.changed: Callable[[], object] = lambda: None
         """Called when there are other routes."""
         self._scheduling: LiveScheduling | None = None
@@ -234,13 +247,20 @@ class LeadershipTerm:
         return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
 
     async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
-        """The nodes that a VM could go to, the best one first. Nobody is asked while pods are not our matter (mode `permits`)."""
-        return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
+        """The nodes that a VM could go to, the best one first; none is named while pods are not our matter (mode `permits`). Raises
+        `MigratorError` if there is none."""
+        if self._scheduling is not None:
+            return await self._scheduling.targets.choose(wanted)
+        check_room_elsewhere(self.serving.core.state, wanted)
+        return ()
 
     def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
         if self._scheduling is not None:
             self._scheduling.use(profiles)
             self.changed()
+
+    def _use_placeholders(self, rules: PlaceholderRules | None) -> None:
+        self._placeholders.use(rules)
 
     def _refreshed(self) -> None:
         if self._scheduling is not None:
@@ -301,6 +321,7 @@ class LeadershipTerm:
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
             "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
+            "placeholders": self._placeholders.run,
         }
         if self._scheduling is not None and self.extender is not None:
             own["room for refused pods"] = self._scheduling.tell_of_room(self.extender.refused)
@@ -309,11 +330,22 @@ class LeadershipTerm:
             self._scheduling.start()
 
     async def end(self) -> None:
-        """End everything; binds under way first."""
+        """End everything; binds under way first, and placeholders when nobody makes them any more."""
         if self.extender is not None:
             await self.extender.close()
         await self.serving.end()
+        await self._placeholders.end()
         await self.serving.close()
+
+
+def check_room_elsewhere(core: CoreState, wanted: events.MigrationWanted) -> None:
+    """Raises `MigratorError` if no other node has room for what a VM holds, by the ledger alone."""
+    record = core.vms.by_uid(wanted.uid)
+    if record is None:
+        return
+    amount = record.row.reserved
+    if next(nodes_with_room(core.ledger, core.nodes, wanted.node, amount), None) is None:
+        raise MigratorError(f"no other node has room for {record.name} of {amount}")
 
 
 def recorder_of(api: KubernetesApi, options: KubernetesOptions, rng: random.Random) -> EventRecorder:
@@ -339,7 +371,13 @@ def cluster_of(
     api: KubernetesApi, options: KubernetesOptions, rng: random.Random, tell_fault: TellFault | None = None
 ) -> KubernetesCluster:
     is_served = partial(is_served_by_published, options["published_agents"], options["scheduler_name"])
-    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"), tell_fault, is_served)
+    log, namespace = logs.logger("cluster"), own_namespace(options)
+    return KubernetesCluster(api, time.monotonic, rng, log, tell_fault, is_served, namespace)
+
+
+def own_namespace(options: KubernetesOptions) -> str:
+    """The namespace of this process, and of its placeholders: that of its pod, else that of its Lease."""
+    return (options["pod"] or options["lease"])[0]
 
 
 def configuration_of(

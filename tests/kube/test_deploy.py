@@ -11,7 +11,12 @@ from typing import Any, Final
 
 import pytest
 
+from hosting.kubernetes.names import PREDICTED
+from hosting.kubernetes.resources import Manifest
 from labs.clusters.programs import Programs
+from protocol.values import Resources
+from scheduler.clusters.kubernetes.placeholders import body_of
+from scheduler.permits.core.placeholders import NodePool, Placeholder, PlaceholderRules
 from tests.support.kube.deployed import (
     DEPLOY,
     MACHINES,
@@ -131,6 +136,7 @@ AGENT_MAY: Final = [
     ("PATCH", _pod(OWN_POD, "resize"), RESIZE),
     ("PATCH", _pod(OWN_POD, "status"), {"status": {"conditions": [DENIED]}}),
     ("PATCH", _pod(OWN_POD, "status"), MARK),
+    ("PATCH", _pod(OWN_POD, "status"), {"metadata": {"annotations": {PREDICTED: "{}"}}}),
     (
         "PATCH",
         _machine("on-deployed-0"),
@@ -182,7 +188,7 @@ AGENT_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
         "PATCH",
         _pod(OWN_POD, "status"),
         {"metadata": {"annotations": {"parley.dev/bounds": "{}"}}},
-        "parley.dev/fence only",
+        "parley.dev/fence and autoscaling.k8s.io/predicted-pod-requests only",
     ),
     ("PATCH", _machine("on-deployed-1"), MARK, "not change what is on node deployed-1"),
     ("PATCH", _machine("on-deployed-0"), {"metadata": {"annotations": {"a": "b"}}}, "parley.dev/fence only"),
@@ -382,6 +388,87 @@ def test_a_scheduler_may_not(
     status, said = caller.call(method, _named(path, names), body)
     assert status in {403, 422}, said
     assert why in said
+
+
+# ------------------------------------------------------------ placeholders
+
+OWN_PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PLACEHOLDER: Final = body_of(
+    Placeholder(
+        NodePool("pool", "blue"),
+        Resources(1000, 0),
+        (),
+        PlaceholderRules(30, ("pool",), "parley-placeholder", 1, Resources(1000, 1), Resources(1000, 1)),
+    ),
+    NAMESPACE,
+)
+
+
+@pytest.fixture(scope="module")
+def with_placeholders(deployed: Deployed) -> Iterator[Caller]:
+    """A scheduler with the component's rights; it has none of them before."""
+    own, _ = deployed.pods_of("parley-scheduler")
+    caller = deployed.as_pod_of("parley-scheduler", own)
+    status, said = caller.call("POST", f"{OWN_PODS}?dryRun=All", PLACEHOLDER)
+    assert (status, RBAC in said) == (403, True)
+    rights = str(DEPLOY / "components/placeholder")
+    deployed.plane.kubectl("apply", "--validate=strict", f"--kustomize={rights}")
+    deployed.system.shown(
+        "the right", lambda: caller.call("POST", f"{OWN_PODS}?dryRun=All", PLACEHOLDER)[0] == 201 or None
+    )
+    yield caller
+    deployed.plane.kubectl("delete", f"--kustomize={rights}")
+
+
+def _other(**changes: Any) -> Manifest:
+    return {**PLACEHOLDER, "spec": {**PLACEHOLDER["spec"], **changes}}
+
+
+def _with_container(**changes: Any) -> Manifest:
+    (container,) = PLACEHOLDER["spec"]["containers"]
+    return _other(containers=[{**container, **changes}])
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({**PLACEHOLDER, "metadata": {"name": "any"}}, "neither create nor delete pods"),
+        (_other(priorityClassName=None), "a placeholder has a negative priority"),
+        (_other(priorityClassName="parley-agent"), "a placeholder has a negative priority"),
+        (_other(serviceAccountName="parley-agent"), "the service account default"),
+        (_other(automountServiceAccountToken=None), "without a token"),
+        (_other(hostNetwork=True), "nothing of its host"),
+        (_other(hostPID=True), "nothing of its host"),
+        (_other(nodeName="deployed-0"), "no node"),
+        (_other(volumes=[{"name": "v", "secret": {"secretName": "parley-viewers"}}]), "no volumes"),
+        (_other(initContainers=PLACEHOLDER["spec"]["containers"]), ""),
+        (_with_container(env=[{"name": "A", "value": "b"}]), "no environment"),
+        (_with_container(securityContext={"privileged": True}), "no privileges"),
+    ],
+)
+def test_a_scheduler_makes_no_pod_but_a_placeholder(
+    with_placeholders: Caller, body: Manifest, why: str
+) -> None:
+    status, said = with_placeholders.call("POST", f"{OWN_PODS}?dryRun=All", body)
+    assert status in {403, 422}, said
+    assert why in said
+
+
+def test_a_scheduler_deletes_placeholders_and_nothing_else(
+    deployed: Deployed, with_placeholders: Caller
+) -> None:
+    assert with_placeholders.call("POST", OWN_PODS, PLACEHOLDER) == (201, "")
+    path = f"{OWN_PODS}/{PLACEHOLDER['metadata']['name']}"
+    status, said = with_placeholders.call("PATCH", path, {"metadata": {"labels": {"a": "b"}}})
+    assert (status, "may change pods of schedulers only" in said) == (422, True)
+    assert with_placeholders.call("DELETE", path) == (200, "")
+    for program in ("parley-scheduler", "parley-agent"):
+        name = deployed.pods_of(program)[0]["metadata"]["name"]
+        status, said = with_placeholders.call("DELETE", f"{OWN_PODS}/{name}?dryRun=All")
+        assert (status, "neither create nor delete pods" in said) == (422, True), said
+    elsewhere = {**PLACEHOLDER, "metadata": {**PLACEHOLDER["metadata"], "namespace": TEAM}}
+    status, said = with_placeholders.call("POST", f"/api/v1/namespaces/{TEAM}/pods?dryRun=All", elsewhere)
+    assert (status, RBAC in said) == (403, True)
 
 
 # ------------------------------------------------------------ what a viewer may do

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.hollow_nodes import NodeSize
+from protocol import quantities
 from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms, parley_programs
@@ -23,11 +25,12 @@ def parley(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ParleyProgra
         yield found
 
 
-@pytest.mark.timeout(240)  # denials and evictions wait for 30 s each
+@pytest.mark.timeout(240)  # an eviction waits for 30 s, room elsewhere is told after as long
 def test_a_denied_pod_has_events_and_a_condition_and_its_budget_holds(
     parley: ParleyPrograms, hollow_nodes: MakeHollowNodes, objects: Objects
 ) -> None:
-    """The pod fills its node and wants more; it may be evicted, but for its budget. Another pod cannot be scaled at all."""
+    """The pod fills its node and wants more. It may be evicted once another node has room, but for its budget. When it wants no more, nothing is
+    left at it. Another pod cannot be scaled at all."""
     (node,) = hollow_nodes(1, NodeSize("2", "4Gi")).names
     port = free_port()
     labels = {names.ENABLED: "true", "app": "busy"}
@@ -67,7 +70,12 @@ def test_a_denied_pod_has_events_and_a_condition_and_its_budget_holds(
     vm = f"{objects.namespace}/{name}"
     parley.load(running, port, cpus=4)
     scheduler = parley.scheduler("scheduler", "--first-start")
-    settings = {"kubeconfig": str(parley.plane.kubeconfig), "evictAfter": 30}
+    settings = {
+        "kubeconfig": str(parley.plane.kubeconfig),
+        "evictAfter": 30,
+        "deniedAfter": 5,
+        "predictedRequests": True,
+    }
     parley.agent(node, [scheduler], kubernetes=settings)
 
     def events(of: str) -> dict[str, str]:
@@ -79,8 +87,31 @@ def test_a_denied_pod_has_events_and_a_condition_and_its_budget_holds(
     shown_blocking("the pod is denied", lambda: parley.vms(node)[vm]["reasonCode"] == "node-headroom")
     shown_blocking("the denial is told", lambda: "node-headroom" in events(name).get("GrowthDenied", ""))
     condition = objects.condition(name, names.DENIED, "GrowthDenied")
-    assert (condition["status"], "node-headroom" in condition["message"]) == ("True", True)
+    assert (condition["status"], condition["message"]) == ("True", events(name)["GrowthDenied"])
+    assert condition["message"].startswith("denied ")
+    assert " CPU" in condition["message"].partition(", of the ")[0]
+
+    def predicted() -> dict[str, str]:
+        found = objects.get("pods", name)["metadata"]["annotations"].get(names.PREDICTED)
+        return json.loads(found) if found is not None else {}
+
+    foretold = shown_blocking("the size that it should have is foretold", predicted)
+    assert quantities.parse(foretold["cpu"]).milli_value() > 1500
+    assert set(foretold) == {"cpu", "memory"}
+
+    def is_old() -> bool:
+        since = datetime.fromisoformat(condition["lastTransitionTime"])
+        return datetime.now(UTC) - since > timedelta(seconds=30)
+
+    shown_blocking("the denial is old enough for an eviction", is_old)
+    assert "Evicting" not in events(name), "no node has room for it"
+    hollow_nodes(1, NodeSize("8", "16Gi"))
     shown_blocking("the budget says no", lambda: "budget" in events(name).get("EvictionRefused", ""))
     assert objects.get("pods", name)["metadata"]["uid"] == uid
+    parley.load(running, port, cpus=0.1)
+    condition = objects.condition(name, names.DENIED, "GrowthPermitted")
+    assert (condition["status"], condition.get("message", "")) == ("False", "")
+    assert predicted() == {}
+    shown_blocking("that it is over is told", lambda: "GrowthPermitted" in events(name))
     page = parley.page(f"agent-{node}", "/v1/vms")
     assert [each["vm"] for each in page["notScaled"]] == [f"{objects.namespace}/unscalable"]

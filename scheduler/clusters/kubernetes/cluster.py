@@ -70,9 +70,10 @@ class KubernetesCluster:
         log: Logger,
         tell_fault: TellFault | None = None,
         is_served: IsServed = lambda *_: False,
+        placeholders_in: str = "",
     ) -> None:
         """`tell_fault` is told of an object that cannot be read. `is_served` says which VirtualMachines count as VMs although their label
-        does not say so."""
+        does not say so. The placeholders in the namespace `placeholders_in` hold nothing."""
         self._api = api
         self._clock = clock
         self._log = log
@@ -110,6 +111,7 @@ class KubernetesCluster:
         self._faults: dict[str, tuple[str, ...]] = {}
         self._tell_fault = tell_fault
         self._is_served = is_served
+        self._placeholders_in = placeholders_in
 
     def children(self) -> Mapping[str, Child]:
         return {
@@ -334,7 +336,7 @@ class KubernetesCluster:
                 if reported is not None and reported.uid == objects.uid(pod)
                 else None
             )
-            around = replace(self._around(pod, room), last=last)
+            around = replace(self._around(pod, room), last=last, placeholders_in=self._placeholders_in)
             description = reading.describe(pod, around)
             if around.machine_name is not None and around.machine is None:
                 # Its owner may be deleted before the pod is, which still holds what the VM has.

@@ -24,6 +24,10 @@ MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """The errors raised by the reading of an object that is not as the API says."""
 
 
+_KEEPING_OFF: Final = ("NoSchedule", "NoExecute")
+_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+
+
 @dataclass(frozen=True, slots=True)
 class FoundVm:
     """A pod that is scaled: its row in the ledger, and its size and target as the cluster shows them."""
@@ -64,7 +68,8 @@ class PodContext:
     """The inputs of a pod's description beside the pod itself. `room` is its node's allocatable, None if the node is not known;
     `policies` are those of its namespace; `last` is the earlier valid part of its annotations. `machine` is the VirtualMachine that its
     label names (`machine_name`), None if there is none; `machine_fault` says why that cannot be read, `machine_holds` what it keeps all
-    the same, if that can be told. `is_served` is a VirtualMachine that a published agent may serve."""
+    the same, if that can be told. `is_served` is a VirtualMachine that a published agent may serve. `placeholders_in` is the namespace of
+    placeholders."""
 
     room: Resources | None
     policies: Sequence[ScalingPolicy] = ()
@@ -74,6 +79,7 @@ class PodContext:
     machine_holds: Resources | None = None
     is_served: bool = False
     last: Valid | None = None
+    placeholders_in: str = ""
 
 
 def is_served_by_published(
@@ -87,7 +93,20 @@ def is_served_by_published(
 def node_of(manifest: Manifest) -> NodeSpec:
     """A node. Raises one of `MALFORMED`."""
     found = objects.amounts((manifest.get("status") or {}).get("allocatable"))
-    return NodeSpec(objects.name(manifest), pods.resources(found).max(ZERO))
+    return NodeSpec(objects.name(manifest), pods.resources(found).max(ZERO), taints=taints(manifest))
+
+
+def taints(node: Manifest) -> tuple[str, ...]:
+    """The taints that keep pods off a node, `KEY=VALUE:EFFECT`, in a fixed order. A node that takes no pods has one of its own."""
+    spec = node.get("spec") or {}
+    found = {
+        f"{each['key']}={each.get('value') or ''}:{each['effect']}"
+        for each in spec.get("taints") or ()
+        if each["effect"] in _KEEPING_OFF
+    }
+    if spec.get("unschedulable"):
+        found.add(f"{_UNSCHEDULABLE}=:NoSchedule")
+    return tuple(sorted(found))
 
 
 def node_name(pod: Manifest) -> str:
@@ -98,6 +117,8 @@ def node_name(pod: Manifest) -> str:
 
 def describe(pod: Manifest, around: PodContext) -> Description:
     """The description of a pod with a node. Raises one of `MALFORMED` if it cannot be told."""
+    if is_placeholder(pod, around.placeholders_in):
+        return Description(FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), ZERO)))
     if around.machine_fault:
         raise ValueError(around.machine_fault)
     if around.machine_name is not None:
@@ -127,6 +148,12 @@ def describe(pod: Manifest, around: PodContext) -> Description:
     )
     found = FoundVm(spec, pods.size(pod), pods.target(pod))
     return Description(found, faults, scaling.policy, valid=scaling.valid)
+
+
+def is_placeholder(pod: Manifest, namespace: str) -> bool:
+    """Whether a pod is a placeholder of the scheduler in `namespace`: it goes as soon as it has a node, and holds nothing that anybody could miss.
+    In other namespaces the label has no meaning: else its writer would get room that nobody counts."""
+    return objects.namespace(pod) == namespace and objects.labels(pod).get(names.PLACEHOLDER) == "true"
 
 
 def unreadable(pod: Manifest, room: Resources | None, in_machine: Resources | None = None) -> FoundPod:

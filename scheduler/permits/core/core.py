@@ -20,6 +20,7 @@ from scheduler.permits.core import (
     clock,
     cluster,
     decision,
+    elsewhere,
     events,
     migration,
     neon_callers,
@@ -155,6 +156,9 @@ def _decide(opened: Decision, policy: CallerPolicy, call: AdmissionCall | None =
     posted, cause = concluded
     grant, before = posted.grant, record.row.state.current
     assert grant is not None
+    if opened.request.extension is not None:
+        wanted = opened.wanted.min(opened.base.current.max(record.spec.bounds.max))
+        grant = elsewhere.told(core, record, wanted, posted, opened.now_s)
     core.ledger.post(posted, cause)
     policy.remember(opened, grant)
     room.answered(opened, grant)

@@ -53,6 +53,7 @@ _VALUES: Final = (
     state.AdmissionCall,
     state.AskedYield,
     state.LastReply,
+    state.RoomSearch,
     state.Retired,
     state.VmRecord,
     state.Waiting,

@@ -25,12 +25,14 @@ class Holder(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node as the cluster shows it. Its own compute unit and system share, if it has them, go before the rules."""
+    """A node as the cluster shows it. Its own compute unit and system share, if it has them, go before the rules. `taints` are those that
+    keep pods away, as texts that are only compared."""
 
     name: str
     allocatable: Resources
     compute_unit: Resources | None = None
     system: Resources | None = None
+    taints: tuple[str, ...] = ()
 
 
 class Migration(enum.StrEnum):

@@ -28,6 +28,14 @@ class LastReply(Value, frozen=True):
     reasons: tuple[Reason, ...] = ()
 
 
+class RoomSearch(Value, frozen=True):
+    """A denial for want of room, since `since_s`: when other nodes were looked through last, and which one had room then; empty if none had."""
+
+    since_s: float
+    looked_s: float | None = None
+    found: str = ""
+
+
 @dataclass(slots=True)
 class AdmissionCall:
     """The request of a VM that waits for its pool's verdict. `joined` are the duplicates that wait for the same answer.
@@ -84,7 +92,8 @@ class VmRecord:
     `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known,
     told at `load1_at_s`. `is_leaving` says that its migration is being started, `is_late` that the VM
     came, or came back, while this process served already. `told` is what this process last told a caller without the
-    extension. `token` names the last answer that left the row unsettled.
+    extension. `token` names the last answer that left the row unsettled. `elsewhere` is what is known of other nodes while the VM's own
+    denies it room.
 
     `spare` and `spare_to_higher` are the amounts that the VM can give, as its agent told last; it is not asked before `rests_until_s`.
     `relapses` is how often in a row it has needed again what it gave.
@@ -109,6 +118,7 @@ class VmRecord:
     is_late: bool = False
     told: Resources | None = None
     token: str | None = None
+    elsewhere: RoomSearch | None = None
     priority: int = 0
     spare: Resources = ZERO
     spare_to_higher: Resources = ZERO

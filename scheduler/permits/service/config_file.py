@@ -18,7 +18,9 @@ from hosting import logs
 from hosting.amounts import PositiveResources, Resources, millionths
 from hosting.settings import Settings, listed, parse
 from hosting.watched_file import WatchedFile
+from protocol import values
 from scheduler.permits.core import rules
+from scheduler.permits.core.placeholders import PlaceholderRules
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.plugins.registry import SchedulingEntry
 from scheduler.pools.chain import config
@@ -30,6 +32,13 @@ MAX_GLOBS: Final = 200
 """In the whole file. Python keeps 256 compiled globs; with more, each match would compile its glob again."""
 MAX_DEFAULTS: Final = 64
 MAX_NAME: Final = 512
+NODE_POOL_LABELS: Final = (
+    "karpenter.sh/nodepool",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+)
+"""The labels by which Karpenter, GKE, EKS and AKS name the pool of a node."""
 _BRACKETS: Final = re.compile(r"\[!?\]?[^\]]*\]")
 
 _SHARE_RULE: Final = "a number above 0 and at most 1 with at most six decimals, such as 0.7"
@@ -215,6 +224,63 @@ class PoolsEntry(Settings):
         return config.ChainConfig(tuple(entry.named() for entry in self.plugins), self.cooldown)
 
 
+class TemplateMetadataEntry(Settings):
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of each placeholder, beside its own."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations of each placeholder, beside its own."""
+
+
+def _pod_spec(value: dict[str, Any]) -> dict[str, Any]:
+    containers = value.get("containers", [])
+    if not isinstance(containers, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) for each in containers
+    ):
+        raise ValueError(
+            "containers must be a list of mappings with a name; that of the placeholder is placeholder"
+        )
+    return value
+
+
+class TemplateEntry(Settings):
+    """A part of a pod, which is merged into each placeholder."""
+
+    metadata: TemplateMetadataEntry = Field(default_factory=TemplateMetadataEntry)
+    spec: Annotated[dict[str, Any], AfterValidator(_pod_spec)] = Field(default_factory=dict)
+    """A part of the pod's spec, such as `{containers: [{name: placeholder, image: …}]}`."""
+
+
+class PlaceholderEntry(Settings):
+    """Pending pods that make a cluster autoscaler add a node for growth that is denied for want of room."""
+
+    after: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    """Seconds for which growth must have been denied."""
+    node_pool_labels: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=317)]], Field(min_length=1, max_length=16)
+    ] = Field(default_factory=lambda: list(NODE_POOL_LABELS))
+    """The labels that name the pool of a node, of which the first one counts that it has."""
+    priority_class: Annotated[str, Field(min_length=1, max_length=253)] = "parley-placeholder"
+    """The PriorityClass of the pods; its value must be negative."""
+    most_pods: Annotated[int, Field(ge=1, le=100)] = 5
+    """At most so many, one for each pool of nodes: those where most is denied."""
+    most: PositiveResources = values.Resources(4000, 16 * 2**30)
+    """The most that one requests."""
+    step: PositiveResources = values.Resources(500, 512 * 2**20)
+    """Requests are whole steps of this amount; a pod is made anew if their number changes."""
+    template: TemplateEntry = Field(default_factory=TemplateEntry)
+
+    def given(self) -> PlaceholderRules:
+        return PlaceholderRules(
+            self.after,
+            tuple(self.node_pool_labels),
+            self.priority_class,
+            self.most_pods,
+            self.most,
+            self.step,
+            self.template.model_dump(),
+        )
+
+
 class Config(Settings):
     """The whole file. All of it may be left out."""
 
@@ -224,6 +290,8 @@ class Config(Settings):
     migration: MigrationEntry = Field(default_factory=MigrationEntry)
     pools: PoolsEntry = Field(default_factory=PoolsEntry)
     scheduling: SchedulingEntry = Field(default_factory=SchedulingEntry)
+    placeholder: PlaceholderEntry | None = None
+    """Placeholders on Kubernetes; none if it is left out."""
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -257,17 +325,19 @@ class Config(Settings):
 
 
 class _ConfigWithoutMigrator(Config):
-    """The file of a scheduler that cannot migrate."""
+    """The file of a scheduler that cannot migrate: its cluster is a file."""
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Those of any configuration, and a migration that nothing here can carry out."""
+        """Those of any configuration, and a migration or placeholders that nothing here can carry out."""
         faults = super().cross_faults(data)
         migration = data.get("migration") if isinstance(data, dict) else None
         if isinstance(migration, dict) and migration.get("enabled") is True:
             faults.append(
                 "migration.enabled: must be false (found True): this scheduler has nothing that can migrate VMs"
             )
+        if isinstance(data, dict) and data.get("placeholder") is not None:
+            faults.append("placeholder: must be left out: this scheduler's cluster is not Kubernetes")
         return faults
 
 
@@ -325,10 +395,16 @@ class Configuration:
     rules: rules.Rules
     chain: config.ChainConfig
     profiles: tuple[Profile, ...]
+    placeholders: PlaceholderRules | None = None
 
 
 def _all_of(file: Config) -> Configuration:
-    return Configuration(rules_of(file), file.pools.config(), file.scheduling.all_profiles())
+    return Configuration(
+        rules_of(file),
+        file.pools.config(),
+        file.scheduling.all_profiles(),
+        file.placeholder.given() if file.placeholder is not None else None,
+    )
 
 
 def model_of(*, migrator_present: bool) -> type[Config]:

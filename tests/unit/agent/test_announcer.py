@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from agent.core.condition import VM, Condition, Health
+from agent.core.condition import VM, Condition, DeniedGrowth, Health
 from agent.core.eviction import APART_S
 from agent.core.model import PerResource
-from agent.core.notices import AskedSizeChange
-from agent.daemon.announcer import AFTER_FAULT_S, Announcer, Conditions
+from agent.core.notices import PREDICTED_EVERY_S, AskedSizeChange
+from agent.daemon.announcer import AFTER_FAULT_S, DEFAULT_DENIALS, Announcer, Conditions, DenialSettings
 from agent.daemon.controllers import AGAIN_S, Controllers
 from agent.daemon.evictor import Evictor
 from agent.sources.described import Found, NodeFacts, describe
 from hosting import logs
 from hosting.kubernetes import objects
 from hosting.kubernetes.connection import ApiCall
-from hosting.kubernetes.names import EVICT
+from hosting.kubernetes.names import ENABLED, EVICT, PREDICTED
 from hosting.kubernetes.resources import LIMIT_RANGES, PODS, VERTICAL_POD_AUTOSCALERS, Manifest
 from protocol.values import Resources
 from tests.support.amounts import GIB, cu
@@ -49,7 +49,9 @@ class Recorded:
 class World:
     """An announcer over a fake API server with these pods; `conditions` are those of their runners."""
 
-    def __init__(self, *pods: Manifest, after_s: float = 600.0) -> None:
+    def __init__(
+        self, *pods: Manifest, after_s: float = 600.0, denials: DenialSettings = DEFAULT_DENIALS
+    ) -> None:
         self.server = FakeApiServer()
         self.api = self.server.api()
         self.pods = {f"default/{pod['metadata']['name']}": self.server.put(PODS, pod) for pod in pods}
@@ -63,8 +65,18 @@ class World:
         self.evictor = Evictor(self.api, after_s, rng)
         self.conditions_ = Conditions(self.api, log)
         self.announcer = Announcer(
-            self.found, self.recorded, self.controllers, self.evictor, self.conditions_, log
+            self.found,
+            self.recorded,
+            self.controllers,
+            self.evictor,
+            self.conditions_,
+            log,
+            pods_of_node=self.all_pods,
+            denials=denials,
         )
+
+    def all_pods(self) -> list[Manifest]:
+        return list(self.pods.values())
 
     def found(self) -> dict[str, Found]:
         facts = NodeFacts(cu(16), "http://127.0.0.1:10302", (), lambda *_: {})
@@ -82,6 +94,10 @@ class World:
         self.pods = {name: self.server.get(PODS, *name.split("/")) for name in self.pods}
         told = self.pods["default/a"]["status"].get("conditions") or ()
         return [(each["type"], each["status"], each["message"]) for each in told]
+
+    def predicted(self) -> str | None:
+        """The annotation of the pod `a`."""
+        return objects.annotations(self.pods["default/a"]).get(PREDICTED)
 
     async def evict(self, at_s: float) -> list[tuple[str, str, str, str]]:
         await self.evictor.look(self.found(), self.conditions, at_s, self.announcer.tell_of_eviction)
@@ -261,3 +277,92 @@ async def test_a_condition_that_is_refused_is_written_later() -> None:
     assert await world.write(30) == []
     assert await world.write(31 + AFTER_FAULT_S / 2) == []
     assert len(await world.write(30 + AFTER_FAULT_S)) == 1
+
+
+def lacking(wanted: Resources, *, elsewhere: bool | None = None) -> Condition:
+    growth = DeniedGrowth(wanted, Resources(500, 0), lacks_room=True, has_room_elsewhere=elsewhere)
+    return Condition(Health.DENIED, (FULL,), growth=growth)
+
+
+PREDICTING = DenialSettings(30, are_predicted=True)
+
+
+@virtually
+async def test_the_requests_that_a_denied_pod_should_have_are_an_annotation_until_the_denial_ends() -> None:
+    world = World(pod_manifest("a"), denials=PREDICTING)
+    world.conditions = {"default/a": lacking(Resources(8500, GIB))}
+    await world.write(0)
+    assert world.predicted() is None
+    assert await world.write(30) == [
+        (
+            "parley.dev/Denied",
+            "True",
+            f"denied 500m CPU, of the {Resources(8500, GIB)} that it should have: {FULL}",
+        )
+    ]
+    assert world.predicted() == '{"cpu": "8500m", "memory": "1Gi"}'
+    count = len(world.server.calls)
+    world.conditions = {"default/a": lacking(Resources(9000, GIB))}
+    await world.write(35)
+    assert len(world.server.calls) == count, "not so often"
+    await world.write(30 + PREDICTED_EVERY_S)
+    assert world.predicted() == '{"cpu": "9", "memory": "1Gi"}'
+    world.conditions = {"default/a": Condition(Health.OK)}
+    assert await world.write(70) == [("parley.dev/Denied", "False", "")]
+    assert world.predicted() is None
+
+
+@virtually
+async def test_nothing_is_foretold_unless_that_is_set_and_what_others_foretell_stays() -> None:
+    theirs = '{"cpu": "2", "memory": "4Gi"}'
+    world = World(pod_manifest("a"), pod_manifest("b", annotations={PREDICTED: theirs}))
+    world.conditions = {"default/a": lacking(cu(2)), "default/b": Condition(Health.OK)}
+    await world.write(0)
+    await world.write(30)
+    assert world.predicted() is None
+    assert objects.annotations(world.pods["default/b"])[PREDICTED] == theirs
+
+
+@pytest.mark.parametrize("denials", [PREDICTING, DEFAULT_DENIALS])
+@pytest.mark.parametrize("labels", [{ENABLED: "true"}, {}])
+@virtually
+async def test_what_an_earlier_agent_has_left_at_a_pod_goes(
+    labels: dict[str, str], denials: DenialSettings
+) -> None:
+    """Also if the pod is not scaled any more."""
+    condition = {"type": "parley.dev/Denied", "status": "True", "message": FULL}
+    left = pod_manifest("a", labels=labels, annotations={PREDICTED: "{}"})
+    left["status"] = {**left["status"], "conditions": [condition]}
+    world = World(left, denials=denials)
+    if labels:
+        world.conditions = {"default/a": lacking(cu(2))}
+        assert await world.write(0) == [("parley.dev/Denied", "True", FULL)], "it may still be so"
+        world.conditions = {"default/a": Condition(Health.OK)}
+    assert await world.write(1) == [("parley.dev/Denied", "False", "")]
+    assert world.predicted() is None
+
+
+@virtually
+async def test_a_foretold_pod_asks_for_no_less_than_it_needs_while_it_starts() -> None:
+    manifest = pod_manifest("a")
+    manifest["spec"]["initContainers"] = [
+        {"name": "init", "resources": {"requests": {"cpu": "1", "memory": "9Gi"}}}
+    ]
+    world = World(manifest, denials=PREDICTING)
+    world.conditions = {"default/a": lacking(Resources(8500, GIB))}
+    await world.write(0)
+    await world.write(30)
+    assert world.predicted() == '{"cpu": "8500m", "memory": "9Gi"}'
+
+
+@pytest.mark.parametrize(("elsewhere", "goes"), [(False, False), (True, True), (None, True)])
+@virtually
+async def test_a_pod_is_evicted_only_if_another_node_has_room_or_nobody_can_tell(
+    elsewhere: bool | None, goes: bool
+) -> None:
+    world = World(pod_manifest("a", annotations={EVICT: "true"}, ownerReferences=OWNED))
+    world.conditions = {"default/a": lacking(cu(2), elsewhere=elsewhere)}
+    await world.evict(0)
+    assert [each[2] for each in await world.evict(600)] == (["Evicting"] if goes else [])
+    world.conditions = {"default/a": lacking(cu(2), elsewhere=True)}
+    assert [each[2] for each in await world.evict(605)] == ([] if goes else ["Evicting"])

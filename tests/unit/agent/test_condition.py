@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.condition import Condition, Health, condition
+from agent.core.condition import Condition, DeniedGrowth, Health, condition
 from agent.core.state import RunnerState
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import Resources
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import CHANCE, FULL, LIFE, TIMING, VM, Driver, grant
 
@@ -62,6 +64,50 @@ def test_a_refusal_is_a_reason_and_not_stuck() -> None:
     found = now(driver)
     assert (found.health, found.reasons) == (Health.DENIED, (str(FULL[0]),))
     assert driver.size == cu(2)
+
+
+@pytest.mark.parametrize("code", [ReasonCode.NODE_HEADROOM, ReasonCode.POOL])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_denial_says_how_much_of_what_and_whether_there_is_room_elsewhere(
+    code: ReasonCode, elsewhere: bool
+) -> None:
+    """Room on another node is no cause of the denial, and is not named as one."""
+    full = Reason(code, "full")
+    more = (Reason(ReasonCode.ROOM_ELSEWHERE, "node n2 has room"),) if elsewhere else ()
+    driver = settled()
+    driver.scheduler = lambda request: grant(
+        request, UNIT * 2, sent_s=driver.now_s, reasons=(*more, full, *more)
+    )
+    driver.busy_cpus = 4
+    driver.wait(3 * PATIENCE_S)
+    found = now(driver)
+    assert found.reasons == (str(full),)
+    wanted = driver.plan().desired
+    expected = DeniedGrowth(wanted, wanted - cu(2), code is ReasonCode.NODE_HEADROOM, elsewhere)
+    assert found.growth == expected
+    assert str(expected).startswith(f"denied {wanted.vcpu_milli // 1000 - 2} CPU and ")
+    assert str(expected).endswith(f" of memory, of the {wanted} that it should have")
+
+
+def test_a_scheduler_without_the_extension_cannot_tell_of_room_elsewhere() -> None:
+    driver = settled()
+    driver.scheduler = lambda request: replace(grant(request, UNIT * 2, sent_s=driver.now_s), instance=None)
+    driver.busy_cpus = 4
+    driver.wait(3 * PATIENCE_S)
+    found = now(driver).growth
+    assert found is not None
+    assert (found.lacks_room, found.has_room_elsewhere) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("denied", "text"),
+    [
+        (Resources(250, 0), "denied 250m CPU, of the "),
+        (Resources(0, 2**20), "denied 1Mi of memory, of the "),
+    ],
+)
+def test_a_resource_that_is_not_denied_is_not_named(denied: Resources, text: str) -> None:
+    assert str(DeniedGrowth(cu(2), denied)).startswith(text)
 
 
 def test_a_scheduler_that_has_not_answered_yet_has_refused_nothing() -> None:

@@ -43,4 +43,16 @@ def test_a_budgets_no_is_asked_again_later_and_later() -> None:
 
 def test_while_one_is_refused_another_may_go() -> None:
     evictions = Evictions(600).seen(DENIED, 0).refused("a", 600, 1.0)
+    assert evictions.due(600 + APART_S - 1) is None
     assert evictions.due(600 + APART_S) == "b"
+
+
+def test_one_without_a_place_elsewhere_stays_and_another_goes() -> None:
+    """The time of its denial counts on: it goes as soon as there is a place."""
+    here, gone = Candidate("a", True, has_place=False), Candidate("a", True)
+    evictions = Evictions(600).seen((here,), 0).seen((here, Candidate("b", True)), 10)
+    assert evictions.due(609) is None
+    assert evictions.due(610) == "b"
+    evictions = evictions.seen((gone,), 611)
+    assert evictions.due(611) == "a"
+    assert evictions.seen((here,), 612).due(612) is None

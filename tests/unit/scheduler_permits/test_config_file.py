@@ -15,6 +15,7 @@ from hosting import settings, watched_file
 from hosting.settings import SettingsError
 from hosting.watched_file import FileUnreachableError
 from protocol.values import ZERO, Resources
+from scheduler.permits.core.placeholders import PlaceholderRules
 from scheduler.permits.core.rules import (
     DEFAULT_RULES,
     GrowthSwitches,
@@ -24,7 +25,14 @@ from scheduler.permits.core.rules import (
     Watermark,
 )
 from scheduler.permits.service import config_file
-from scheduler.permits.service.config_file import Config, ConfigFile, rules_of
+from scheduler.permits.service.config_file import (
+    NODE_POOL_LABELS,
+    Config,
+    ConfigFile,
+    model_of,
+    read_configuration,
+    rules_of,
+)
 
 GIB = 2**30
 EXAMPLE = Path(__file__).parents[3] / "examples" / "scheduler.yaml"
@@ -478,3 +486,60 @@ async def test_migration_needs_something_that_can_migrate(tmp_path: Path) -> Non
         with pytest.raises(SettingsError) as caught:
             await written.refresh(text)
         assert len(caught.value.faults) == 1
+
+
+def placeholders(text: str) -> PlaceholderRules | None:
+    return read_configuration(Path("s.yaml"), text.encode(), Config).placeholders
+
+
+def test_placeholders_are_off_and_their_settings_have_defaults() -> None:
+    assert placeholders("growth: {}") is None
+    found = placeholders("placeholder: {}")
+    assert found is not None
+    assert (found.after_s, found.most_pods, found.labels) == (30.0, 5, NODE_POOL_LABELS)
+    assert (found.most, found.step) == (Resources(4000, 16 * GIB), Resources(500, GIB // 2))
+    assert found.priority_class == "parley-placeholder"
+
+
+def test_the_settings_of_placeholders_are_read() -> None:
+    found = placeholders("""
+placeholder:
+  after: 60
+  nodePoolLabels: [pool]
+  priorityClass: low
+  mostPods: 2
+  most: {cpu: 1, memory: 1Gi}
+  step: {cpu: 100m, memory: 128Mi}
+  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: placeholder, image: mine}]}}
+""")
+    template = {
+        "metadata": {"labels": {"a": "b"}, "annotations": {}},
+        "spec": {"containers": [{"name": "placeholder", "image": "mine"}]},
+    }
+    step = Resources(100, 128 * 2**20)
+    assert found == PlaceholderRules(60, ("pool",), "low", 2, Resources(1000, GIB), step, template)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{after: 0}", "placeholder.after"),
+        ("{nodePoolLabels: []}", "placeholder.nodePoolLabels"),
+        ("{mostPods: 0}", "placeholder.mostPods"),
+        ("{step: {cpu: 0, memory: 1Gi}}", "placeholder.step"),
+        ("{template: {status: {}}}", "placeholder.template.status"),
+        ("{template: {spec: {containers: main}}}", "placeholder.template.spec: containers must be a list"),
+        ("{template: {spec: {containers: [{image: x}]}}}", "placeholder.template.spec: containers must be"),
+    ],
+)
+def test_a_fault_of_placeholders_is_told_with_its_place(text: str, fault: str) -> None:
+    (found,) = faults(f"placeholder: {text}")
+    assert found.startswith(fault)
+
+
+def test_placeholders_need_kubernetes() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_configuration(Path("s.yaml"), b"placeholder: {}", model_of(migrator_present=False))
+    assert caught.value.faults == [
+        "placeholder: must be left out: this scheduler's cluster is not Kubernetes"
+    ]

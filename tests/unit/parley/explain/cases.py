@@ -252,6 +252,8 @@ def by_reason() -> dict[ReasonCode, Evidence]:
                 code.LOWERED, "what this request was permitted has been lowered since; ask anew", retry_s=0.0
             )
         ),
+        # No scheduler names it alone: here it is the cause, so that its own words are seen.
+        code.ROOM_ELSEWHERE: limited(_limit(code.ROOM_ELSEWHERE, "node n2 has room for 5 CPU / 5Gi")),
         code.PLACED_ELSEWHERE: limited(_limit(code.PLACED_ELSEWHERE, "the pod is on n2 already")),
         code.OTHER: limited(
             ReasonShown(
