@@ -2,14 +2,16 @@
 size that the guest is asked to live with."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from agent.core.model import Denial, Reasons, YieldMode, amounts
+from agent.core.model import Denial, PerResource, Reasons, YieldMode, amounts
 from agent.core.on_metrics import goal_of, need_of
 from agent.core.policies.values import Goal, ResourceGoal
-from agent.core.state import Means, RegistrationPhase, RunnerState, UrgentGrowth
+from agent.core.state import Means, RegistrationPhase, RunnerState, UrgentGrowth, WishPhase
 from agent.core.timing import Timing
 from protocol.values import ZERO, Resources, Value
+
+Wishes: TypeAlias = PerResource[UrgentGrowth | None]
 
 URGENT: Final = "the guest cannot wait"
 URGENT_BEFORE: Final = "the guest could not wait before"
@@ -45,7 +47,7 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     """The amount of each resource that the VM should have, and why: the resource's goal within the bounds, at least the wish of
     `/try-upscale`. Stale metrics lower nothing."""
     use = state.in_use()
-    wanted, why = _towards(state, goal_of(state), now_s, timing)
+    wanted, why = _towards(state, goal_of(state), state.informant.wishes, now_s, timing)
     wanted, why = _yielded(wanted, why, state, now_s, timing)
     wanted, why = mended(wanted, why, state, now_s)
     wanted, why = _within_refusal(wanted, why, state, now_s)
@@ -57,10 +59,10 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
 
 
 def _towards(
-    state: RunnerState, goal: Goal | None, now_s: float, timing: Timing
+    state: RunnerState, goal: Goal | None, wishes: Wishes, now_s: float, timing: Timing
 ) -> tuple[Resources, Reasons]:
-    """The amounts of a goal within the VM's bounds, at least those of its wishes; the amount in use as long as there are no metrics."""
-    use, vm, wishes, read_s = state.in_use(), state.vm, state.informant.wishes, state.metrics.read_s
+    """The amounts of a goal within the VM's bounds, at least those of the wishes; the amount in use as long as there are no metrics."""
+    use, vm, read_s = state.in_use(), state.vm, state.metrics.read_s
     is_stale = read_s is not None and now_s - read_s > timing.metrics_stale_s
     if read_s is None:
         goal = None
@@ -74,7 +76,24 @@ def _towards(
 
 def needed(state: RunnerState, now_s: float, timing: Timing) -> Resources:
     """The amount without which the VM cannot do its present work; with stale metrics all that is in use."""
-    return _towards(state, need_of(state), now_s, timing)[0]
+    return _towards(state, need_of(state), _urgent(state, now_s, timing), now_s, timing)[0]
+
+
+def _urgent(state: RunnerState, now_s: float, timing: Timing) -> Wishes:
+    """The wishes without those that the guest has no more and whose gain stays for comfort only. The load behind a wish shows in the metrics a
+    little later; and a gain that was missed once is needed (docs/decisions/0047)."""
+    shows_s = timing.metrics_stale_s - timing.kept_s(0)
+    return PerResource(
+        *(
+            None
+            if wish is not None
+            and wish.phase is WishPhase.KEPT
+            and not wish.relapses
+            and now_s >= wish.until_s + shows_s
+            else wish
+            for wish in state.informant.wishes
+        )
+    )
 
 
 def _yielded(
@@ -85,7 +104,7 @@ def _yielded(
     if yielding is None or now_s >= yielding.until_s or vm.yields is YieldMode.NEVER:
         return wanted, why
     gives_need = vm.yields is YieldMode.TO_MINIMUM and yielding.priority >= vm.priority
-    least = _at_least(state) if gives_need else needed(state, now_s, timing)
+    least = _at_least(state, now_s, timing) if gives_need else needed(state, now_s, timing)
     lower = wanted.min(yielding.keep.max(least))
     text = f"gives back room for {yielding.waiter} (priority {yielding.priority})"
     return lower, Reasons(
@@ -94,10 +113,10 @@ def _yielded(
     )
 
 
-def _at_least(state: RunnerState) -> Resources:
+def _at_least(state: RunnerState, now_s: float, timing: Timing) -> Resources:
     """The amount that the VM gives to nobody: its minimum, and what its guest could not wait for."""
     use, least, most = state.in_use(), state.vm.bounds.min, state.vm.bounds.max
-    wishes = zip(state.informant.wishes, amounts(use), strict=True)
+    wishes = zip(_urgent(state, now_s, timing), amounts(use), strict=True)
     return least.max(Resources(*(0 if wish is None else wish.least(has) for wish, has in wishes)).min(most))
 
 
@@ -110,7 +129,7 @@ def means(state: RunnerState, wanted: Resources, now_s: float, timing: Timing) -
     spare = _without(has - need.max(state.vm.bounds.min), refused)
     to_higher = ZERO
     if state.vm.yields is YieldMode.TO_MINIMUM:
-        to_higher = _without(has - _at_least(state), refused)
+        to_higher = _without(has - _at_least(state, now_s, timing), refused)
     return Means(need, spare, to_higher if to_higher.exceeds(spare) else ZERO)
 
 

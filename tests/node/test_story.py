@@ -3,6 +3,7 @@
 Nothing is put into the pod. Kubelet, containers and cgroups are real; so are the API server and all of Parley's programs.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.node.real_node import RealNode
+from protocol.quantities import parse
 from tests.support.kube.loads import Load, limits, throttled_periods
 from tests.support.kube.objects import Objects
 from tests.support.kube.parley import ParleyPrograms, parley_programs
@@ -92,3 +94,48 @@ def test_memory_grows_before_it_runs_out_and_never_shrinks_below_what_is_in_use(
     load.set(memory_mib=20)
     shown_blocking("the shrink", lambda: pod.limits()["memory_bytes"] <= 128 * MIB)
     assert pod.restarts() == 0
+
+
+@pytest.fixture
+def comfortable(control_plane: ControlPlane, real_node: RealNode, tmp_path: Path) -> Iterator[ParleyPrograms]:
+    """Programs whose VMs keep for ten minutes what they needed once."""
+    with parley_programs(control_plane, tmp_path) as found:
+        scheduler = found.scheduler("scheduler", *SOON)
+        periods = {"metrics": 0.5, "tick": 2, "downWindow": 600}
+        found.agent(real_node.name, [scheduler], informant=found.node_informant(), periods=periods)
+        yield found
+
+
+def test_on_a_full_node_an_idle_neighbour_gives_its_room_to_a_pod_that_is_throttled(
+    comfortable: ParleyPrograms,
+    real_node: RealNode,
+    control_plane: ControlPlane,
+    objects: Objects,
+    tmp_path: Path,
+) -> None:
+    node = json.loads(control_plane.call("GET", f"/api/v1/nodes/{real_node.name}"))
+    room = int(parse(node["status"]["allocatable"]["cpu"]).nanos) // 10**6
+    filler = Load(tmp_path / "filler").pod(
+        "filler", node=real_node.name, requests={"cpu": f"{room - 1000}m", "memory": "64Mi"}
+    )
+    objects.create_pod(filler)
+    loads = {name: Load(tmp_path / name) for name in ("gives", "takes")}
+    pods = {}
+    for name, load in loads.items():
+        load.set(cpu_milli=20, memory_mib=20)
+        manifest = load.pod(
+            name,
+            node=real_node.name,
+            requests={"cpu": "200m", "memory": "128Mi"},
+            labels={names.ENABLED: "true"},
+        )
+        pods[name] = _Watched(real_node, comfortable, objects, objects.create_pod(manifest))
+    loads["gives"].set(cpu_milli=2000, memory_mib=20)
+    shown_blocking("gives has the whole node", lambda: pods["gives"].limits()["cpu_milli"] >= 750)
+    loads["gives"].set(cpu_milli=20, memory_mib=20)
+    loads["takes"].set(cpu_milli=2000, memory_mib=20)
+    shown_blocking("takes grows", lambda: pods["takes"].limits()["cpu_milli"] >= 500)
+    assert pods["gives"].limits()["cpu_milli"] <= 500
+    said = comfortable.page("scheduler", f"/v1/explain/{objects.namespace}/gives")
+    assert "yielded" in {limit["code"] for each in said["decisions"] for limit in each["limits"]}
+    assert pods["gives"].restarts() == pods["takes"].restarts() == 0

@@ -69,11 +69,16 @@ class DeniedVm:
 
 
 def denied_vms(core: CoreState) -> Iterator[DeniedVm]:
-    """The VMs that are denied growth for want of room, and how much of each resource."""
+    """The VMs that are denied growth that they need for want of room, and how much of each resource. Callers without the extension do not tell
+    comfort apart."""
     for record in core.vms:
-        pressure = record.row.state.pressure
-        if pressure != ZERO and not record.row.state.migrating:
-            yield DeniedVm(record.spec.uid, record.spec.node, pressure)
+        lacks = record.row.state.pressure
+        if lacks == ZERO or record.row.state.migrating:
+            continue
+        if record.waiting is not None:
+            lacks = (record.waiting.needed - record.row.state.current).max(ZERO).min(lacks)
+        if lacks != ZERO:
+            yield DeniedVm(record.spec.uid, record.spec.node, lacks)
 
 
 @dataclass(frozen=True, slots=True)
