@@ -1,7 +1,8 @@
 """Parley on Kubernetes: how fast a throttled pod of a real node grows, and the cost of 1,000 pods for the API server and the machine.
 
 `benchmarks/kube.py [--short]`: first one real node (as root): pods whose load jumps at random moments, from the first throttled period
-to the larger limit in the cgroup file, and how many resizes a sevenfold growth takes. Beside it stands the time of a Vertical Pod
+to the larger limit in the cgroup file, also on a full node, on which an idle neighbour must give its comfort first; and how many resizes
+a sevenfold growth takes. Beside it stands the time of a Vertical Pod
 Autoscaler by its published timings alone, which is computed and not measured. Then 1,000 pods on 20 hollow nodes with one agent each,
 one scheduler, and one node informant for all of them over made-up cgroups: calls to the API server for each resize, and the CPU time
 and memory of scheduler and agents. A part is left out, and its figures are null, if this machine lacks its requirements.
@@ -29,6 +30,8 @@ LATENCIES: Final = {
     "throttled_to_limit": "real node: throttled to larger limit",
     "throttled_to_patch": "  of that until the API server has it",
     "patch_to_limit": "  of that the kubelet's part",
+    "full_node_throttled_to_limit": "full node, idle neighbour: throttled to larger limit",
+    "full_node_throttled_to_patch": "  of that until the API server has it",
     "reference_vpa": "reference: VPA's published timings",
     "patch_to_done": "hollow nodes: patch to done",
 }

@@ -1,6 +1,7 @@
 """Jumps of load on a real node: from the first throttled period to the larger limit in the cgroup file, and how many steps growth takes."""
 
 import itertools
+import json
 import random
 import tempfile
 import time
@@ -20,6 +21,7 @@ from labs.clusters.control_plane import ControlPlane
 from labs.clusters.node.load_file import LoadFile
 from labs.clusters.node.real_node import RealNode
 from labs.clusters.programs import Programs
+from protocol.quantities import parse
 
 ALIVE: Final = 4
 """So many pods wait for their jump at the same time."""
@@ -36,6 +38,10 @@ PHASE_S: Final = 3.0
 JUMP_PATIENCE_S: Final = 15.0
 STEPS_PATIENCE_S: Final = 20.0
 LOOK_S: Final = 0.002
+FULL_MILLI: Final = 500
+"""The filler leaves so much of the node to the pod that gives and the one that takes."""
+COMFORT_S: Final = 35.0
+"""After so long the scheduler has heard that a VM can spare what its guest could not wait for: that shows in metrics within 15 s, and then in a tick."""
 PARTS: Final = ("try-upscale-to-permit", "permit-to-size")
 REFERENCE_JUMPS: Final = 10_000
 
@@ -108,6 +114,12 @@ class LoadedPod:
         _until(lambda: self.limit_milli() >= LARGE_MILLI, "large enough", STEPS_PATIENCE_S)
         return len(self._pods.seen[self.name].patched_s), time.monotonic() - began_s
 
+    def fill(self, milli: int) -> None:
+        """An endless load until the pod has so much, and then nearly none. Raises `TimeoutError`."""
+        self._load.set(cpu_milli=ENDLESS_MILLI)
+        _until(lambda: self.limit_milli() >= milli, "large enough", STEPS_PATIENCE_S)
+        self._load.set(cpu_milli=IDLE_MILLI)
+
     def end(self) -> None:
         self._load.set()
         with suppress(OSError):
@@ -126,6 +138,7 @@ def _until(is_there: Any, what: str, within_s: float = JUMP_PATIENCE_S) -> None:
 class Scene:
     """A node at work, with Parley on it."""
 
+    plane: ControlPlane
     node: RealNode
     pods: BenchmarkPods
     parley: ParleyPrograms
@@ -157,10 +170,10 @@ def _scene(plane: ControlPlane, found: Programs, directory: Path) -> Iterator[Sc
             pods = BenchmarkPods(plane)
             pods.start()
             informant = parley.node_informant(Path("/sys/fs/cgroup"))
-            scheduler = parley.scheduler()
+            scheduler = parley.scheduler("--rest", "1")
             awaited("a leading scheduler", parley.is_led)
             parley.agent(node.name, scheduler, informant)
-            yield Scene(node, pods, parley, directory)
+            yield Scene(plane, node, pods, parley, directory)
     finally:
         node.stop()
 
@@ -199,19 +212,50 @@ def climbs(scene: Scene, count: int, faults: Faults) -> list[tuple[int, float]]:
     return found
 
 
+def yields(scene: Scene, count: int, faults: Faults) -> list[Jump]:
+    """On a full node, one whose neighbour has kept what it needed a minute ago: so many pods jump, one after another."""
+    node = json.loads(scene.plane.call("GET", f"/api/v1/nodes/{scene.node.name}"))
+    room_milli = int(parse(node["status"]["allocatable"]["cpu"]).nanos) // 10**6
+    filler = {"cpu": f"{room_milli - FULL_MILLI}m", "memory": "64Mi"}
+    unscaled = LoadFile(scene.directory / "loads" / "filler").given_to(
+        labelled("filler", scene.node.name, filler)
+    )
+    del unscaled["metadata"]["labels"]
+    scene.pods.create(unscaled)
+    found: list[Jump] = []
+    gives = LoadedPod(scene.node, scene.pods, scene.directory / "loads", "gives")
+    for number in range(count):
+        takes = LoadedPod(scene.node, scene.pods, scene.directory / "loads", f"takes{number}")
+        try:
+            for pod in (gives, takes):
+                awaited(f"{pod.name} is heard", lambda pod=pod: pod.is_heard(scene.parley))  # type: ignore[misc] # bound now
+            gives.fill(FULL_MILLI - SMALL_MILLI)
+            time.sleep(COMFORT_S)
+            found.append(takes.jump())
+        except TimeoutError as error:
+            faults.add(f"{takes.name}: {error}")
+        takes.end()
+    gives.end()
+    return found
+
+
 def measure(plane: ControlPlane, found: Programs, *, is_short: bool) -> dict[str, Any]:
     """All of it on one real node, which is ended afterwards."""
     faults, rng = Faults(), random.Random(1)
-    count, large = (6, 1) if is_short else (24, 3)
+    count, large, full = (6, 1, 2) if is_short else (24, 3, 10)
     with tempfile.TemporaryDirectory() as name, _scene(plane, found, Path(name)) as scene:
         print(f"a real node: {count} jumps of load, one after another …", flush=True)
         seen = jumps(scene, count, faults, rng)
         means = {f"{part.replace('-', '_')}_mean_ms": scene.mean_ms(part) for part in PARTS}
         steps = climbs(scene, large, faults)
+        print(f"a full node: {full} jumps of load beside an idle neighbour …", flush=True)
+        given = yields(scene, full, faults)
     told = {
         "throttled_to_limit": in_ms([each.whole_s for each in seen]),
         "throttled_to_patch": in_ms([each.to_patch_s for each in seen]),
         "patch_to_limit": in_ms([each.to_limit_s for each in seen]),
+        "full_node_throttled_to_limit": in_ms([each.whole_s for each in given]),
+        "full_node_throttled_to_patch": in_ms([each.to_patch_s for each in given]),
         "reference_vpa": in_ms(autoscaler.waits_s(REFERENCE_JUMPS, rng)),
     }
     return {
