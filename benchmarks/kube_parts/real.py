@@ -170,7 +170,7 @@ def _scene(plane: ControlPlane, found: Programs, directory: Path) -> Iterator[Sc
             pods = BenchmarkPods(plane)
             pods.start()
             informant = parley.node_informant(Path("/sys/fs/cgroup"))
-            scheduler = parley.scheduler("--rest", "1")
+            scheduler = parley.scheduler()
             awaited("a leading scheduler", parley.is_led)
             parley.agent(node.name, scheduler, informant)
             yield Scene(plane, node, pods, parley, directory)
@@ -223,9 +223,11 @@ def yields(scene: Scene, count: int, faults: Faults) -> list[Jump]:
     del unscaled["metadata"]["labels"]
     scene.pods.create(unscaled)
     found: list[Jump] = []
-    gives = LoadedPod(scene.node, scene.pods, scene.directory / "loads", "gives")
     for number in range(count):
-        takes = LoadedPod(scene.node, scene.pods, scene.directory / "loads", f"takes{number}")
+        gives, takes = (
+            LoadedPod(scene.node, scene.pods, scene.directory / "loads", f"{name}{number}")
+            for name in ("gives", "takes")
+        )
         try:
             for pod in (gives, takes):
                 awaited(f"{pod.name} is heard", lambda pod=pod: pod.is_heard(scene.parley))  # type: ignore[misc] # bound now
@@ -235,7 +237,7 @@ def yields(scene: Scene, count: int, faults: Faults) -> list[Jump]:
         except TimeoutError as error:
             faults.add(f"{takes.name}: {error}")
         takes.end()
-    gives.end()
+        gives.end()
     return found
 
 

@@ -160,6 +160,7 @@ def follow(core: CoreState) -> _Outputs:
             outputs += _heard_of_yield(core, record)
         waiting = _in_order(core, queue, node)
         if account is not None and waiting:
+            outputs += _reads(core, account)
             outputs += _offer(core, account, waiting)
             outputs += _negotiate(core, account, queue, waiting)
         if not queue.waiting and not queue.asked:
@@ -207,6 +208,16 @@ def _order(core: CoreState, record: VmRecord) -> tuple[bool, int, bool, float, s
 def is_in_need(record: VmRecord) -> bool:
     """Whether a VM waits for more than comfort."""
     return record.waiting is not None and record.waiting.needed.exceeds(record.row.state.current)
+
+
+def _reads(core: CoreState, account: NodeAccount) -> Iterator[events.Output]:
+    """Read the VMs that have just given something back which the last read still shows in use: somebody waits for it."""
+    for record in _records(core, account):
+        state = record.row.state
+        if record.row.reserved is state.current:
+            continue
+        if any(floor.cause is Cause.OBSERVED and floor.since_s == core.now_s for floor in state.floors):
+            yield events.ReadNeeded(record.spec.pod)
 
 
 def asked_for(core: CoreState, waiter: VmRecord) -> list[tuple[PodName, AskedYield]]:

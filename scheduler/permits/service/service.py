@@ -115,8 +115,9 @@ class PermitService:
 
     async def tick(self) -> None:
         """Tell the core the time, and read the VMs whose floors may end by it."""
-        outputs = self.take(events.ClockTicked(self._clock()))
+        outputs = self._loop.decide(events.ClockTicked(self._clock()))
         pods = [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
+        self._loop.run(tuple(output for output in outputs if not isinstance(output, events.ReadNeeded)))
         if pods:
             await self._reader.read(pods)
 
@@ -208,7 +209,7 @@ class PermitService:
         finally:
             self._waiting.drop(pending.arrived.ticket)
 
-    def _perform(self, output: events.Output) -> None:
+    def _perform(self, output: events.Output) -> None:  # noqa: C901 - one case for each event of the closed union
         """Begin what an output of the core asks for, or tell an answer to the caller that waits for it."""
         match output:
             case events.Decided() | events.Refused() | events.HungUp():
@@ -234,8 +235,10 @@ class PermitService:
             case events.MigrationWanted():
                 self.recorder.migration_wanted(output)
                 self._effects.migrate(output)
-            case events.ReadNeeded() | events.Placed() | events.NotPlaced():
-                pass  # `tick` makes the reads; the caller that asks for a placement sees its outcome
+            case events.ReadNeeded():
+                self._looks.fresh(output.pod, _ignore)
+            case events.Placed() | events.NotPlaced():
+                pass  # the caller that asks for a placement sees its outcome
             case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
                 self.recorder.negotiated(output)
                 if not isinstance(output, events.YieldEnded):
@@ -344,6 +347,10 @@ class PermitService:
         if isinstance(error, NotLeadingError):
             return self.answers.not_leader(arrived.request, error.leader)
         return self.answers.our_fault(arrived.request, error)
+
+
+def _ignore(_: bool | Exception) -> None:
+    """Nobody waits for the read: what it shows counts by itself, and if it fails the clock asks for another."""
 
 
 def _is_overtaken(answer: events.Output) -> bool:

@@ -5,7 +5,7 @@ After every input the whole core is audited, so that every test checks the ident
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from protocol.extension import RawRequest, RequestExtension
@@ -34,6 +34,10 @@ EVERYWHERE = SchedulerConfig(HERE, is_first_start=True, published_agents=("*",))
 
 def pod(name: str) -> PodName:
     return PodName(name, "default")
+
+
+HINTS: Final = (events.ReadNeeded, events.RoomOffered, events.YieldAsked, events.YieldEnded)
+"""What a full node's request may cause beside its answer."""
 
 
 class World:
@@ -165,8 +169,9 @@ class World:
         since: float | None = None,
     ) -> events.Answer:
         """The answer of the core to one request; to one that arrived at `since`, on a pass with a look."""
-        (answer,) = self.apply(events.RequestArrived(7, request, at, look, since))
+        answer, *hints = self.apply(events.RequestArrived(7, request, at, look, since))
         assert isinstance(answer, events.Answer)
+        assert all(isinstance(hint, HINTS) for hint in hints), hints
         return answer
 
     def decide(self, request: AgentRequest, *, at: float = 0.0) -> events.Decided:
