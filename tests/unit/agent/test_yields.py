@@ -11,6 +11,7 @@ from agent.core.policies.values import Load, Sizing, micro
 from agent.core.state import Means
 from agent.core.timing import Timing
 from protocol.values import ZERO, Bounds, ComputeUnit, Resources
+from protocol.wire import MoreResources
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.agent.driver import APART, FULL, TIMING, Driver, grant, steady
 
@@ -95,7 +96,7 @@ def test_an_urgent_wish_is_needed_and_so_is_its_gain_until_it_shows_in_the_metri
     driver.try_upscale(cpu=True)
     assert driver.size.vcpu_milli > 4000
     size = driver.size
-    driver.tell(events.TryUpscaleReceived(driver.registrations[-1], events.MoreResources(False, False)))
+    driver.tell(events.TryUpscaleReceived(driver.registrations[-1], MoreResources(False, False)))
     driver.wait(4)
     assert driver.request().told == Means(size.max(cu(1, 1)).min(Resources(size.vcpu_milli, GIB)), cu(0, 3))
     driver.wait(20)
