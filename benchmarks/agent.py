@@ -114,7 +114,7 @@ class Look:
 
 class Node:
     """One agent over its VMs, with its scheduler and its guests. `more` are further settings, `paths` the folders in which the
-    agent finds more distributions."""
+    agent finds more distributions. The node has room for the maximum of every VM, unless `described` is another cluster file."""
 
     def __init__(
         self,
@@ -125,14 +125,18 @@ class Node:
         *,
         more: Sequence[str] = (f"periods: {PERIODS}",),
         paths: tuple[Path, ...] = (),
+        described: Path | None = None,
     ) -> None:
         self.vms = vms
         self._more = more
         self._directory = directory
         self._faults = faults
         self._open = AsyncExitStack()
-        cluster_path = cluster.write(directory / "cluster.yaml", cluster.Shape(vms, 1))
-        self.scheduler = program.Program.scheduler(program.free_port(), cluster_path)
+        # Without so much room growth would wait for what agents may hold from before the start.
+        arguments = () if described is None else ("--first-start",)
+        if described is None:
+            described = cluster.write(directory / "cluster.yaml", cluster.Shape(vms, 1))
+        self.scheduler = program.Program.scheduler(program.free_port(), described, *arguments)
         self.agent = program.Program.agent(program.free_port(), directory / "agent.yaml", paths)
         self.guests = guests.Guests(vms, lambda index: _guest(units_of(index)), rng)
 
@@ -167,7 +171,11 @@ class Node:
         """How many VMs are well, with an informant that uses this agent."""
         if self.guests.registered < self.vms:
             return self.guests.registered
-        return (await self._page(self.agent)).total("parley_agent_runners", state="ok")
+        return await self.count("ok")
+
+    async def count(self, state: str) -> float:
+        """How many VMs are in this state."""
+        return (await self._page(self.agent)).total("parley_agent_runners", state=state)
 
     async def look(self) -> Look:
         scheduler, agent = await self._page(self.scheduler), await self._page(self.agent)

@@ -1,7 +1,14 @@
-"""The cost of agents that listen for notices: long polls that are open at a permit server which has nothing to tell them.
+"""Notices: how soon room that falls free is permitted to one who waits for it, and the cost of agents that listen and hear nothing.
 
-`benchmarks/notices.py [--short] [--polls N] [--seconds N]`: 10,000 polls (2,000 with --short), each on a connection of its own, renewed
-at once whenever it is answered, so every 25 s. The server has a core of its own.
+`benchmarks/notices.py [--short] [--polls N] [--seconds N] [--vms N] [--rounds N]`: first the real agent with 400 simulated VMs on a full
+node, 100 of which want more CPUs than there are. 60 times (20 with --short) a VM of another agent, which is this program, gives back a
+unit. Scheduler and agent share a core; informants, and this program, have the other one.
+
+* freed to permit: from sending the request that gives the unit back until the agent of one who waits has written down that it may use
+  more, by its change log. The aim is a p50 below 50 ms. Room of which nobody has heard before the next round is an error.
+
+Then 10,000 polls (2,000 with --short) at another scheduler, each on a connection of its own, renewed at once whenever it is answered,
+so every 25 s. The server has a core of its own.
 
 * CPU: of the server while the polls are open, renewals included, less what it takes without them. The aim for 10,000 is 5 % of a core.
 * memory: by how much the server's resident memory grows by the polls. The aim for 10,000 is 200 MB.
@@ -13,6 +20,8 @@ Any other status than 200, a page with notices and a connection that ends are er
 import argparse
 import asyncio
 import json
+import math
+import random
 import sys
 import tempfile
 import time
@@ -23,13 +32,19 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.load import cluster, figures, http, program
+from benchmarks.agent import DEMAND_CPUS, HIGH, Node, units_of
+from benchmarks.load import agents, changes, cluster, figures, http, program
+from hosting import logs
 from hosting.lifecycle import allow_open_files
 from protocol.notices import LONGEST_POLL_S, NOTICES_PATH, NoticePage
 
 AT_ONCE = 100
 """Connections that are made at the same time: the server's backlog is bounded."""
 SHAPE = cluster.Shape(100, 100)
+WAITING_S = 60.0
+"""So soon all VMs that want more must be denied."""
+GAP_S = (0.3, 0.6)
+"""Between two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,8 @@ class Options:
 
     polls: int
     watch_s: float
+    vms: int
+    rounds: int
 
 
 class Listeners:
@@ -122,10 +139,80 @@ async def _measure(options: Options, directory: Path, faults: figures.Faults) ->
     }
 
 
+class Giver:
+    """The agent of a VM that has a unit more than it needs."""
+
+    def __init__(self, index: int, port: int) -> None:
+        self._agent = agents.Agent(index)
+        self._agent.held = agents.HIGH
+        self._port = port
+
+    async def ask(self, units: int) -> agents.Permit:
+        """Ask for so many units. Raises `OSError`, and `ValueError` if they are not permitted."""
+        agent = self._agent
+        status, body = await http.call(self._port, agent.http(agent.ask(units, agent.instance)))
+        if status != 200:
+            raise ValueError(f"status {status} for {units} units: {body!r}")
+        found = agents.read(json.loads(body))
+        agent.held, agent.instance, agent.token = found.units, found.instance, found.token
+        return found
+
+    async def settle(self) -> None:
+        """Hold all its units. Raises as `ask`."""
+        found = await self.ask(agents.HIGH)
+        while found.is_unsettled:
+            found = await self.ask(agents.HIGH)
+        if found.units != agents.HIGH:
+            raise ValueError(f"{found.units} units at first, for {found.reasons}")
+
+
+async def _freed(options: Options, directory: Path, faults: figures.Faults) -> dict[str, object]:
+    """The figures of room that falls free."""
+    rng = random.Random(1)
+    vms, rounds = options.vms, options.rounds
+    room = sum(units_of(index) for index in range(vms)) + rounds * agents.HIGH
+    path = cluster.write(directory / "cluster.yaml", cluster.Shape(vms + rounds, 1), room=room)
+    async with Node(vms, directory, rng, faults, described=path) as node:
+        print(f"starting over {vms} VMs …", flush=True)
+        await node.settled()
+        givers = [Giver(vms + index, node.scheduler.port) for index in range(rounds)]
+        for giver in givers:
+            await giver.settle()
+        waiters = range(0, vms, 4)
+        for index in waiters:
+            node.guests.guest_of(index).demand_cpus = DEMAND_CPUS[HIGH]
+        began_s = time.monotonic()
+        while (denied := await node.count("denied")) < len(waiters):
+            if time.monotonic() - began_s > WAITING_S:
+                raise SystemExit(f"{denied:g} of {len(waiters)} VMs wait for more after {WAITING_S:g} s")
+            await asyncio.sleep(0.5)
+        print(f"{denied:g} VMs wait for room; {rounds} rounds …", flush=True)
+        sent_s: list[float] = []
+        for giver in givers:
+            sent_s.append(time.monotonic())
+            await giver.ask(agents.LOW)
+            await asyncio.sleep(rng.uniform(*GAP_S))
+        log = (directory / "state" / "changes.jsonl").read_text().splitlines()
+    raised_s = [at_s for _, at_s in changes.raised(log, "held")]
+    latencies_s: list[float] = []
+    for at_s, next_s in zip(sent_s, [*sent_s[1:], math.inf], strict=True):
+        raised = next((each for each in raised_s if at_s < each < next_s), None)
+        if raised is None:
+            faults.add("room fell free, and nobody has it")
+        else:
+            latencies_s.append(raised - at_s)
+    found = {f"freed_to_permit_{name}": value for name, value in figures.in_ms(latencies_s).items()}
+    return {"vms": vms, "waiting": len(waiters), "rounds": rounds, **found}
+
+
 async def _main(options: Options) -> int:
     faults = figures.Faults()
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as directory:
-        found = await _measure(options, Path(directory), faults)
+        parts = [Path(directory) / name for name in ("freed", "polls")]
+        for part in parts:
+            part.mkdir()
+        freed = await _freed(options, parts[0], faults)
+        found = await _measure(options, parts[1], faults)
     names = {
         "cpu_percent_of_core": "% of a core for the polls",
         "idle_cpu_percent_of_core": "% of a core without them",
@@ -134,10 +221,14 @@ async def _main(options: Options) -> int:
         "kb_per_poll": "kB for each poll",
         "longest_poll_s": "s until a poll was answered at most",
     }
+    columns = ("p50_ms", "p99_ms", "max_ms")
+    header = (f"{options.vms} VMs, {freed['waiting']} wait", "p50 ms", "p99 ms", "max ms")
+    figures.table(header, [("freed to permit", *(freed[f"freed_to_permit_{each}"] for each in columns))])
+    print()
     figures.table((f"{options.polls} open polls", ""), [(text, found[name]) for name, text in names.items()])
     print(f"errors: {faults.count}")
     head = {"benchmark": "notices", "machine": figures.machine(), "polls": options.polls}
-    print(json.dumps({**head, **found, "errors": faults.count}))
+    print(json.dumps({**head, **freed, **found, "errors": faults.count}))
     return 1 if faults.count else 0
 
 
@@ -147,14 +238,18 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="2,000 polls, one round of renewals")
     parser.add_argument("--polls", type=int, help="10,000, with --short 2,000")
     parser.add_argument("--seconds", type=float, help="of watching: three rounds, with --short one")
+    parser.add_argument("--vms", type=int, default=400, help="on the full node")
+    parser.add_argument("--rounds", type=int, help="in which room falls free: 60, with --short 20")
     given = parser.parse_args()
+    rounds = given.rounds if given.rounds is not None else 20 if given.short else 60
     polls = given.polls if given.polls is not None else 2_000 if given.short else 10_000
     seconds = given.seconds if given.seconds is not None else LONGEST_POLL_S * (1 if given.short else 3)
-    if polls < 1 or seconds <= 0:
-        parser.error("polls and seconds must be above zero")
-    if allow_open_files(2 * polls) < polls + 100:
+    if min(polls, given.vms, rounds) < 1 or seconds <= 0:
+        parser.error("numbers and seconds must be above zero")
+    if allow_open_files(2 * max(polls, 4 * given.vms)) < max(polls, 4 * given.vms) + 100:
         parser.error("the system does not allow so many open files")
-    sys.exit(program.run(lambda: _main(Options(polls, seconds))))
+    logs.configure("error")
+    sys.exit(program.run(lambda: _main(Options(polls, seconds, given.vms, rounds))))
 
 
 if __name__ == "__main__":

@@ -40,13 +40,18 @@ def uid_of(index: int) -> str:
 
 
 def write(
-    path: Path, shape: Shape, sizes: tuple[int, ...] | None = None, pools: tuple[Pool, ...] = ()
+    path: Path,
+    shape: Shape,
+    sizes: tuple[int, ...] | None = None,
+    pools: tuple[Pool, ...] = (),
+    room: int | None = None,
 ) -> Path:
     """Write the file; with `sizes` (units, by index) the cluster shows what each VM has, else it shows no sizes.
 
-    A node has room for the maximum of every VM on it, so that growth is granted in full however much is unsettled.
+    A node has so many units of `room`, by default for the maximum of every VM on it, so that growth is granted in full however much is
+    unsettled.
     """
-    room = shape.per_node * MOST_UNITS
+    room = shape.per_node * MOST_UNITS if room is None else room
     lines = ["nodes:"]
     lines += [
         f'- {{name: node-{index:04}, allocatable: {{cpu: "{room}", memory: {room}Gi}}, '

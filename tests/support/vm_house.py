@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from hosting import files
@@ -26,6 +27,7 @@ from labs.vms.machine import INFORMANT_PORT, MIB, WORKLOAD_PORT, GuestWords, Mac
 from labs.vms.running import GuestSetup, RunningGuest
 from labs.vms.starting import start
 from parley.observer import Observer, Tail
+from protocol.explaining import ProgressCode
 from protocol.values import Resources
 from tests.support.our_programs import Ours
 from tests.support.vm_looks import ANSWER_S, GuestLook, UseWatch, VmLook, figures_of, guest_look
@@ -94,6 +96,8 @@ class HouseRules:
     handover_s: float = 60.0
     utilisation: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the agent's policy that win over those of the house."""
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By the names of VMs that have a policy of their own: its arguments that win over these."""
     agent_waits: Mapping[str, float] = field(default_factory=dict)
     """Waits of the agent's core that have no setting (`agent.core.timing.Timing`)."""
 
@@ -221,16 +225,24 @@ class VmHouse:
                 "tick": rules.tick_s,
                 "downWindow": rules.down_window_s,
             },
-            "policies": [{"name": "utilisation", "args": {**QUICK, **rules.utilisation}}],
+            **self._policies(),
             "vms": [
                 {
                     **vm.entry(),
                     "informant": vm.guest.informant_url,
                     "qmp": str(vm.guest.qmp_path),
+                    "annotations": self._annotations(vm.name),
                 }
                 for vm in self.vms.values()
             ],
         }
+
+    def _annotations(self, name: str) -> dict[str, str]:
+        own = self.rules.own.get(name)
+        return {} if own is None else {"parley.dev/config": json.dumps(self._policies(own))}
+
+    def _policies(self, own: Mapping[str, Any] = MappingProxyType({})) -> Document:
+        return {"policies": [{"name": "utilisation", "args": {**QUICK, **self.rules.utilisation, **own}}]}
 
     # ------------------------------------------------------------ load
 
@@ -319,6 +331,16 @@ class VmHouse:
         wanted = f"{cpus or 'some'} vCPUs and {memory_bytes // MIB if memory_bytes else 'some'} MiB at rest"
         return await self.looks(wanted, name, is_there)
 
+    async def negotiates(self, name: str, code: ProgressCode) -> str:
+        """Wait until the scheduler explains a VM's part in a negotiation so; its words."""
+
+        async def look() -> str | None:
+            page = await self.scheduler.get(f"/v1/explain/{NAMESPACE}/{name}")
+            found = page["negotiation"]
+            return found["message"] if found is not None and found["code"] == code else None
+
+        return await self._shown(f"{code} of {name}", name, look)
+
     async def _shown(self, what: str, name: str, look: Callable[[], Awaitable[T | None]]) -> T:
         try:
             return await shown(what, look)
@@ -330,6 +352,7 @@ class VmHouse:
         for what, page in (
             ("the agent", self.details(name)),
             ("the scheduler", self.node()),
+            ("its decisions", self.scheduler.get(f"/v1/explain/{NAMESPACE}/{name}")),
             ("the guest", self.guest(name)),
         ):
             try:
