@@ -185,12 +185,9 @@ def _in_order(core: CoreState, queue: NodeQueue, node: str) -> list[VmRecord]:
     found = []
     for uid in tuple(queue.waiting):
         record = core.vms.by_uid(uid)
-        if (
-            record is None
-            or record.waiting is None
-            or record.spec.node != node
-            or not _is_heard(record, core.now_s)
-        ):
+        if record is not None and not _is_heard(record, core.now_s):
+            record.waiting = None
+        if record is None or record.waiting is None or record.spec.node != node:
             del queue.waiting[uid]
         elif record.settled and not record.row.state.migrating and not record.owned_by_published:
             found.append(record)
