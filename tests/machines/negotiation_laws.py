@@ -3,8 +3,8 @@
 - *Offers.* Room that is offered to a VM in need is there, is kept for it, and is told once. It ends `OFFER_S` after it was offered unless
   its agent has asked. Nobody of lower priority gets room that one of higher priority needs and could use, and room that is there is
   offered to somebody whom it helps.
-- *Yields.* Nobody is asked who is in need, cannot take part, is at rest, has not answered yet, or for more than its agent told that it can
-  give. Together they are asked for no step more than what the waiter lacks. A node has one open negotiation for each resource, and each
+- *Yields.* Nobody is asked who cannot take part, is at rest, has not answered yet, or for more than its agent told that it can give; one in
+  need gives no comfort. Together they are asked for no step more than what the waiter lacks. A node has one open negotiation for each resource, and each
   ends.
 
 Need is taken for certain only where the node's room alone has cut a request. None of the core's own judgement is used.
@@ -293,11 +293,9 @@ class NegotiationLaws:
             raise LawBrokenError(f"{who}, and cannot give it")
         if now_s - talk.heard_s >= HEARD_S:
             raise LawBrokenError(f"{who}, and was not heard for long")
-        if self._needs(talk, now_s) is not None:
-            raise LawBrokenError(f"{who}, and needs {talk.needed} itself")
         if talk.is_open or now_s < talk.asked_s + REST_S:
             raise LawBrokenError(f"{who}, and was asked {now_s - talk.asked_s} s ago")
-        most = talk.spare
+        most = talk.spare if self._needs(talk, now_s) is None else ZERO
         if waiter.priority >= talk.priority:
             higher = talk.spare_to_higher
             if waiter.priority == talk.priority:
