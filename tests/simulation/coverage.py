@@ -4,8 +4,13 @@ Every row of the ledger covers what its VM may use: the larger of what any livin
 target, and the commands on their way. Every grant fits what the others' rows keep of the node, added up anew from these rows.
 """
 
+import enum
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from agent.core.model import Sample, YieldMode
 from protocol.values import ZERO, Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
@@ -16,6 +21,14 @@ from tests.simulation.vms import Vm
 if TYPE_CHECKING:
     from tests.simulation.schedulers import Process
     from tests.simulation.world import World
+
+
+class Negotiated(enum.StrEnum):
+    """Parts of negotiations that the default worlds must reach."""
+
+    OFFERED = "room is offered to a VM that waits"
+    GIVEN = "a VM gives back all that it was asked for"
+    REFUSED = "a VM does not give back all that it was asked for"
 
 
 class CoveredObserver(Observer):
@@ -38,6 +51,7 @@ class Coverage:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._told: dict[VmAccount, Vm] = {}
+        self.negotiated: Counter[Negotiated] = Counter()
 
     def is_told(self, vm: Vm) -> None:
         """The process that serves, or will, knows the VM from now on."""
@@ -103,6 +117,12 @@ class Coverage:
             elif isinstance(output, events.AdmissionCallNeeded):
                 row = self._row(process, output.uid)
                 self._fits(process, row, output.current, output.wanted, "is kept while its pool is asked")
+            elif isinstance(output, events.RoomOffered):
+                self.negotiated[Negotiated.OFFERED] += 1
+                row = self._row(process, output.uid)
+                self._fits(process, row, row.state.current, output.amount, "is offered")
+            elif isinstance(output, events.YieldEnded):
+                self.negotiated[Negotiated.REFUSED if output.why else Negotiated.GIVEN] += 1
         self.check_all()
 
     def _check_grant(self, process: "Process", decided: events.Decided) -> None:
@@ -146,6 +166,23 @@ class Coverage:
                     row.name.partition("/")[2],
                     f"{after} {what}, {before} before, but the others leave {room} ({name})",
                 )
+
+    # ------------------------------------------------------------ yields
+
+    def check_resize(self, vm: Vm, target: Resources, samples: Sequence[Sample]) -> None:
+        """No agent takes from its guest what that has just used, unless its VM gives even that to others."""
+        if len(samples) < 3 or vm.agent_vm.yields is YieldMode.TO_MINIMUM:
+            return
+        busy = [
+            (later.cpu_busy_s or 0.0) - (sooner.cpu_busy_s or 0.0)
+            for sooner, later in itertools.pairwise(samples)
+        ]
+        spans_s = [later.at_s - sooner.at_s for sooner, later in itertools.pairwise(samples)]
+        cpus = min(used_s / span_s for used_s, span_s in zip(busy, spans_s, strict=True))
+        memory = min((each.memory_total or 0) - (each.memory_available or 0) for each in samples)
+        used = Resources(int(1000 * cpus), memory).min(vm.spec.bounds.max)
+        if used.min(vm.target).exceeds(target):
+            self.fail(vm.name, f"its agent shrinks it to {target}, and its guest uses {used}")
 
     # ------------------------------------------------------------ sums
 

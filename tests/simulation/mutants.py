@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from agent.core import on_informant, on_scheduler, plan
+from agent.core import desire, on_informant, on_scheduler, plan
 from agent.core import on_metrics as agent_metrics
 from agent.core.state import RunnerState, SchedulerState
 from agent.core.timing import Timing
@@ -24,6 +24,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, RowState
 from scheduler.permits.core.state import CoreState, VmRecord
 from tests.machines import mutants as of_the_ledger
+from tests.machines import mutants_of_negotiation as of_negotiations
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm
 
@@ -187,6 +188,21 @@ def wish_without_an_end() -> Patch:
     return _patch(on_informant, "try_upscale_received", wished_for_ever)
 
 
+def yields_below_need() -> Patch:
+    """A VM tells all but its minimum as spare, and gives that."""
+    return _patch(desire, "needed", lambda state, *_: state.vm.bounds.min)
+
+
+def yield_without_an_end() -> Patch:
+    """Comfort that was given back for another VM's need is never asked for again."""
+    noticed = on_scheduler.noticed
+
+    def noticed_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
+        return noticed(state, event, now_s, replace(timing, yield_s=1e6))
+
+    return _patch(on_scheduler, "noticed", noticed_for_ever)
+
+
 # ---------------------------------------------------------------- the informant
 
 
@@ -254,4 +270,8 @@ MUTANTS: Final = (
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
     SimulationMutant(write_is_blind, 3),
     SimulationMutant(write_leaves_late, 14),
+    SimulationMutant(yields_below_need),
+    SimulationMutant(yield_without_an_end),
+    SimulationMutant(of_negotiations.frees_twice),
+    SimulationMutant(of_negotiations.offers_keep_nothing),
 )
