@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from protocol.extension import RequestExtension
 from protocol.values import ZERO, Resources
-from scheduler.permits.core import journal, parley_callers, room
+from scheduler.permits.core import journal, parley_callers, room, yields
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, Floor, Ledger, NodeAccount, RowState
 from scheduler.permits.core.model import Holder
@@ -20,7 +20,7 @@ from tests.machines.mutants import Mutant, Patch
 
 def asks_too_much() -> Patch:
     """Every neighbour is asked for all that it can spare."""
-    choose = room.choose
+    choose = yields.choose
 
     def choose_all(waiter: Lacking, neighbours: Sequence[Neighbour]) -> Mapping[Neighbour, Resources]:
         if not choose(waiter, neighbours):
@@ -39,7 +39,7 @@ def old_words_count() -> Patch:
         note(core, record, extension)
         record.spare = record.spare.max(before)
 
-    return mock.patch.object(parley_callers.room, "note", note_more)
+    return mock.patch.object(room, "note", note_more)
 
 
 def asks_who_waits() -> Patch:

@@ -13,13 +13,13 @@ from unittest import mock
 
 from agent.core import desire, on_informant, on_scheduler, plan
 from agent.core import on_metrics as agent_metrics
-from agent.core.state import RunnerState, SchedulerState
+from agent.core.state import Means, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from informant.core.guard import Guard
 from informant.core.sessions import Sessions
 from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
-from scheduler.permits.core import events, neon_callers, parley_callers, placement
+from scheduler.permits.core import events, neon_callers, parley_callers, placement, room
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, RowState
 from scheduler.permits.core.state import CoreState, VmRecord
@@ -92,6 +92,11 @@ def pending_floor_leaks() -> Patch:
 def permit_below_use() -> Patch:
     """The use of a caller without the extension is taken for little, and the caller is told so: that ends it for good."""
     return _patch(neon_callers, "_use", lambda *_: (UNIT, True))
+
+
+def nobody_is_asked() -> Patch:
+    """Growth that is denied waits, and that is all."""
+    return _patch(room, "_negotiate", lambda *_: ())
 
 
 # ---------------------------------------------------------------- the agent
@@ -188,9 +193,23 @@ def wish_without_an_end() -> Patch:
     return _patch(on_informant, "try_upscale_received", wished_for_ever)
 
 
-def yields_below_need() -> Patch:
+@contextlib.contextmanager
+def yields_below_need() -> Iterator[None]:
     """A VM tells all but its minimum as spare, and gives that."""
-    return _patch(desire, "needed", lambda state, *_: state.vm.bounds.min)
+    means, yielded, needed = desire.means, desire._yielded, desire.needed
+    nothing = _patch(desire, "needed", lambda state, *_: state.vm.bounds.min)
+
+    def means_of_all(state: RunnerState, wanted: Resources, now_s: float, timing: Timing) -> Means:
+        need = needed(state, now_s, timing).min(wanted)
+        with nothing:
+            return replace(means(state, wanted, now_s, timing), need=need)
+
+    def yielded_all(*of: Any) -> Any:
+        with nothing:
+            return yielded(*of)
+
+    with _patch(plan, "means", means_of_all), _patch(desire, "_yielded", yielded_all):
+        yield
 
 
 def yield_without_an_end() -> Patch:
@@ -270,8 +289,8 @@ MUTANTS: Final = (
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
     SimulationMutant(write_is_blind, 3),
     SimulationMutant(write_leaves_late, 14),
+    SimulationMutant(nobody_is_asked),
     SimulationMutant(yields_below_need),
     SimulationMutant(yield_without_an_end),
     SimulationMutant(of_negotiations.frees_twice),
-    SimulationMutant(of_negotiations.offers_keep_nothing),
 )

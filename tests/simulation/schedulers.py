@@ -118,6 +118,7 @@ class Process:
         clock = self.world.clock
         if clock.now_s >= self.stopped_until_s:
             self.apply(events.ClockTicked(clock.now_s))
+            self.world.coverage.check_waits(self)
         clock.after(TICK_S, self._tick)
 
     # ------------------------------------------------------------ the core

@@ -62,7 +62,8 @@ def kept(core: Core, name: str) -> Resources:
     """The amount that is kept for a VM that was told of it."""
     record = core.vms.find(pod(name))
     assert record is not None
-    return max((each.amount for each in record.row.state.floors if each.cause is Cause.OFFERED), default=ZERO)
+    found = [each.amount for each in record.row.state.floors if each.cause is Cause.OFFERED]
+    return found[0] if found else ZERO
 
 
 def asked(outputs: tuple[events.Output, ...]) -> dict[str, Resources]:
