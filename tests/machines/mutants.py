@@ -456,7 +456,7 @@ MUTANTS: Final = (
     Mutant(27, growth_in_a_pool_that_is_above),
     Mutant(28, verdict_of_the_pool_it_left, 681),
     Mutant(29, handover_dies_with_the_scheduler, 11),
-    Mutant(30, blind_write, 1182),
+    Mutant(30, blind_write, 22),
     Mutant(31, mutants_of_kinds.limit_of_the_other_resource),
     Mutant(32, mutants_of_kinds.permit_counted_by_the_smaller),
     Mutant(33, mutants_of_kinds.pool_counted_by_the_smaller),

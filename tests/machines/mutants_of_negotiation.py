@@ -11,7 +11,7 @@ from protocol.extension import RequestExtension
 from protocol.values import ZERO, Resources
 from scheduler.permits.core import journal, parley_callers, room, yields
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.ledger import Cause, Floor, Ledger, NodeAccount, RowState
+from scheduler.permits.core.ledger import Cause, Floor, Ledger, RowState
 from scheduler.permits.core.model import Holder
 from scheduler.permits.core.state import CoreState, NodeQueue, VmRecord
 from scheduler.permits.core.yields import Lacking, Neighbour
@@ -44,13 +44,13 @@ def old_words_count() -> Patch:
 
 def asks_who_waits() -> Patch:
     """A VM that waits in need is asked for comfort, as if it had any."""
-    neighbours = room._neighbours
+    neighbour = room._neighbour
 
-    def neighbours_in_need(core: CoreState, account: NodeAccount) -> list[Neighbour]:
+    def neighbour_in_need(record: VmRecord) -> Neighbour:
         with mock.patch.object(room, "is_in_need", return_value=False):
-            return neighbours(core, account)
+            return neighbour(record)
 
-    return mock.patch.object(room, "_neighbours", neighbours_in_need)
+    return mock.patch.object(room, "_neighbour", neighbour_in_need)
 
 
 def asks_again_at_once() -> Patch:
@@ -180,7 +180,7 @@ def queue_is_lost_in_a_snapshot() -> Patch:
 NEGOTIATION_MUTANTS: Final = (
     Mutant(1, asks_too_much, 6),
     Mutant(2, old_words_count, 8),
-    Mutant(3, asks_who_waits, 26),
+    Mutant(3, asks_who_waits, 6),
     Mutant(4, asks_again_at_once, 1),
     Mutant(5, asks_for_two_at_a_time, 6),
     Mutant(6, waits_for_an_answer_for_ever, 1),

@@ -3,7 +3,7 @@
 - *Offers.* Room that is offered to a VM in need is there, is kept for it, and is told once. It ends `OFFER_S` after it was offered unless
   its agent has asked. Nobody of lower priority gets room that one of higher priority needs and could use, and room that is there is
   offered to somebody whom it helps.
-- *Yields.* Nobody is asked who cannot take part, is at rest, has not answered yet, or for more than its agent told that it can give; one in
+- *Yields.* Nobody is asked who cannot take part, is at rest (but for the one that it has just given to), has not answered yet, or for more than its agent told that it can give; one in
   need gives no comfort. Together they are asked for no step more than what the waiter lacks. A node has one open negotiation for each resource, and each
   ends.
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tests.machines.core_port import CorePort
 
 HEARD_S: Final = 35.0
+GOES_ON_S: Final = 20.0
 _FOR_ROOM: Final = {ReasonCode.NODE_HEADROOM, ReasonCode.VM_BOUNDS}
 
 
@@ -293,7 +294,8 @@ class NegotiationLaws:
             raise LawBrokenError(f"{who}, and cannot give it")
         if now_s - talk.heard_s >= HEARD_S:
             raise LawBrokenError(f"{who}, and was not heard for long")
-        if talk.is_open or now_s < talk.asked_s + REST_S:
+        is_at_rest = now_s < talk.asked_s + REST_S and not self._goes_on(talk, ask, standing, now_s)
+        if talk.is_open or is_at_rest:
             raise LawBrokenError(f"{who}, and was asked {now_s - talk.asked_s} s ago")
         most = talk.spare if self._needs(talk, now_s) is None else ZERO
         if waiter.priority >= talk.priority:
@@ -307,3 +309,12 @@ class NegotiationLaws:
             raise LawBrokenError(f"{who}, can give {most}, and would keep {ask.keep} of at least {least}")
         if ask.keep + ask.amount != standing.current:
             raise LawBrokenError(f"{who} and to keep {ask.keep}, and has {standing.current}")
+
+    @staticmethod
+    def _goes_on(talk: Talk, ask: Ask, standing: Standing, now_s: float) -> bool:
+        """Whether the VM has just given the same one all that it was asked for: it may be asked for more."""
+        before = talk.asked
+        if before is None or before.waiter != ask.waiter or now_s >= talk.asked_s + GOES_ON_S:
+            return False
+        amounts = zip(before.amount.named(), before.keep.named(), standing.current.named(), strict=True)
+        return all(not amount or has <= keep for (_, amount), (_, keep), (_, has) in amounts)
