@@ -10,6 +10,8 @@ from protocol.wire import AgentRequest
 from scheduler.permits.core import events, journal
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.service.inputs import CorePlacements
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, World, pod
 
@@ -197,3 +199,14 @@ def test_what_a_node_negotiates_goes_on_after_a_snapshot() -> None:
     for event in (arrived, seen(world, "a", UNIT), events.ClockTicked(20.0)):
         assert again.apply(event) == world.core.apply(event)
     assert kept(again, "c") == cu(3), "the first has not come for it"
+
+
+def test_room_that_a_placement_gives_back_is_offered_and_the_placer_has_its_answer() -> None:
+    world = full("a", "b")
+    placements = CorePlacements(world.core, world.apply, lambda: 1.0, lambda *_: None)
+    world.node("n1", cu(6))
+    holder = Holder(Kind.POD, "uid-new")
+    assert placements.assume(holder, "d/new", "n1", cu(2), until_s=60.0) is None
+    says(world, "b", cu(3))
+    assert placements.assume(holder, "d/new", "n1", UNIT, until_s=60.0) is None
+    assert kept(world.core, "b") == cu(3)
