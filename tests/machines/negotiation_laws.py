@@ -60,6 +60,7 @@ class Talk:
     needed: Resources = ZERO
     is_denied: bool = False
     offered: Resources = ZERO
+    kept: Resources = ZERO
     offered_until_s: float | None = None
     asked: Ask | None = None
     asked_s: float = -REST_S
@@ -121,8 +122,8 @@ class NegotiationLaws:
         for place, offer in enumerate(offers):
             self._check_offer(offer, offers[place:], now_s)
             talk = self._talk(offer.uid)
-            talk.offered = offer.amount
-            if self._port.offered(talk.uid) != ZERO:
+            talk.offered, talk.kept = offer.amount, self._port.offered(talk.uid)
+            if talk.kept != ZERO:
                 talk.offered_until_s = now_s + OFFER_S
         self._check_room_is_offered(now_s)
         asks = [hint for hint in hints if isinstance(hint, Ask)]
@@ -222,7 +223,7 @@ class NegotiationLaws:
         talk, holder = self._talk(offer.uid), vm_holder(offer.uid)
         before = self._port.kept_for_use(holder)
         if talk.offered_until_s is not None:
-            before = before.max(talk.offered)
+            before = before.max(talk.kept)
         return (self._port.reserved(holder) - before).max(ZERO)
 
     def _check_room_is_offered(self, now_s: float) -> None:

@@ -237,7 +237,9 @@ def _offer(core: CoreState, account: NodeAccount, waiting: list[VmRecord]) -> It
         ):
             continue
         if is_needed and amount.exceeds(row.reserved):
-            floor = Floor(Cause.OFFERED, amount, until_s=core.now_s + core.config.offer_s)
+            # An earlier offer is not taken back before its time, if there is less room of one resource by now.
+            kept = next((each.amount for each in row.state.floors if each.cause is Cause.OFFERED), ZERO)
+            floor = Floor(Cause.OFFERED, amount.max(kept), until_s=core.now_s + core.config.offer_s)
             core.ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
             core.timers.schedule(record.spec.uid, floor.until_s)
         record.waiting = replace(wish, offered=amount)
