@@ -190,7 +190,7 @@ class NegotiationLaws:
             raise LawBrokenError(f"{who}, and cannot ask for it")
         if not offer.amount.exceeds(standing.current) or offer.amount.fits_in(talk.offered):
             raise LawBrokenError(f"{who}, of which it has {standing.current} and was told {talk.offered}")
-        kept, node = self._port.kept_for_use(vm_holder(offer.uid)), offer.node
+        kept, node = self._kept_before(talk), offer.node
         rises = zip(
             offer.amount.named(),
             kept.named(),
@@ -220,11 +220,13 @@ class NegotiationLaws:
 
     def _newly_kept(self, offer: Offer) -> Resources:
         """The amount that an offer has taken of its node, beside an earlier one to the same VM."""
-        talk, holder = self._talk(offer.uid), vm_holder(offer.uid)
-        before = self._port.kept_for_use(holder)
-        if talk.offered_until_s is not None:
-            before = before.max(talk.kept)
-        return (self._port.reserved(holder) - before).max(ZERO)
+        talk = self._talk(offer.uid)
+        return (self._port.reserved(vm_holder(talk.uid)) - self._kept_before(talk)).max(ZERO)
+
+    def _kept_before(self, talk: Talk) -> Resources:
+        """The amount that a row keeps without a new offer to its VM."""
+        kept = self._port.kept_for_use(vm_holder(talk.uid))
+        return kept if talk.offered_until_s is None else kept.max(talk.kept)
 
     def _check_room_is_offered(self, now_s: float) -> None:
         for talk in self._talks.values():
