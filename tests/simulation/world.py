@@ -35,6 +35,8 @@ MEMORY_TARGET: Final = 0.75
 MEMORY_MARGIN_BYTES: Final = 100 * 2**20
 PRIORITIES: Final = (0, 0, 10)
 YIELDS: Final = (YieldMode.SLACK, YieldMode.SLACK, YieldMode.TO_MINIMUM, YieldMode.NEVER)
+SILENT_EVERY: Final = 3
+"""In one of so many worlds no agent polls for notices, and all VMs are of the same priority and give comfort only."""
 PUBLISHED_EVERY: Final = 4
 PUBLISHED_VM: Final = 3
 """In every fourth world this VM is served by a runner without the extension."""
@@ -140,6 +142,7 @@ class World:
         self.daemons: dict[str, list[Daemon]] = {}
         self.published: dict[str, PublishedRunner] = {}
         self.published_nodes: tuple[str, ...] = NODES[1:] if seed % PUBLISHED_EVERY == 0 else ()
+        self.is_silent = seed % SILENT_EVERY == 1
         self._counts = 0
         self.placements = Placements(self)
         self.hiding = Hiding(self)
@@ -173,8 +176,8 @@ class World:
             bounds,
             unit,
             SLOT_BYTES,
-            priority=self._manners_dice.choice(PRIORITIES),
-            yields=self._manners_dice.choice(YIELDS),
+            priority=0 if self.is_silent else self._manners_dice.choice(PRIORITIES),
+            yields=YIELDS[0] if self.is_silent else self._manners_dice.choice(YIELDS),
         )
         account = self.observer.vm(name, node.account, lambda: self._kept(spec))
         vm = Vm(
@@ -251,6 +254,8 @@ class World:
         """The scheduler speaks first: whoever serves the VM when the notice arrives hears it."""
         vm = self.find(pod)
         assert vm is not None
+        if self.is_silent:
+            return
 
         def arrive() -> None:
             for life in self.lives(vm):
