@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from agent.core.model import YieldMode
 from protocol.extension import RawRequest, RequestExtension
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import ZERO, Resources
@@ -124,6 +125,7 @@ class ExtendedAgent:
         claim, wanted = self.held.max(use), want.max(use)
         self.hold(self.held.min(wanted))
         self.number += 1
+        need, spare, to_higher, priority = self._means(wanted, claim) if self.knows else (None,) * 4
         extension = RequestExtension(
             self.life,
             self.started_ms,
@@ -133,10 +135,38 @@ class ExtendedAgent:
             self.knows,
             RawRequest(wanted, claim, None, True if self.is_apart else None),
             self.token if self.is_fenced and self._is_alone(now_s) else None,
+            need,
+            spare,
+            to_higher,
+            priority,
         )
         self.latest = AgentRequest(PluginProtoVersion.V1_1, self.vm.name, _ONE_SLOT, None, extension)
         self.latest_use, self.latest_edits, self.is_answered = use, self.edits, False
         return self._attempt(now_s)
+
+    def _means(
+        self, wanted: Resources, has: Resources
+    ) -> tuple[Resources | None, Resources | None, Resources | None, int | None]:
+        """The need, the two amounts that it could give, and the priority, as they travel."""
+        vm = self.vm
+        need = wanted if vm.needs is None else vm.needs.min(wanted)
+        spare = to_higher = ZERO
+        if vm.yields is not YieldMode.NEVER and not vm.refuses:
+            spare = (has - need.max(vm.bounds.min)).max(ZERO)
+            if vm.yields is YieldMode.TO_MINIMUM:
+                to_higher = (has - vm.bounds.min).max(ZERO)
+        return (
+            need if need != wanted else None,
+            spare if spare != ZERO else None,
+            to_higher if to_higher.exceeds(spare) else None,
+            vm.priority or None,
+        )
+
+    def least(self, priority: int) -> Resources:
+        """The amount that it keeps when a VM of that priority needs room."""
+        vm = self.vm
+        gives_need = vm.yields is YieldMode.TO_MINIMUM and priority >= vm.priority
+        return vm.bounds.min if gives_need else vm.bounds.min.max(vm.needs or self.wants)
 
     def _is_alone(self, now_s: float) -> bool:
         return self.knows is not None and now_s >= self.alone_after_s

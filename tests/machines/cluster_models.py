@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from agent.core.model import YieldMode
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from tests.machines.agent_models import ExtendedAgent
@@ -85,7 +86,8 @@ class Vm:
 
     `writes` counts the targets that were set by others than the agents with the extension, `edits` those by nobody
     whom the scheduler knows. `is_tied` says that its resources are, whatever its agents ask for; `asks_apart` is the kind
-    that its next life asks for. `fences` counts the fences: a command of an agent that does not know the last one is void.
+    that its next life asks for. It needs `needs` without comfort (None: all that it asks for), and gives to others as `yields` says, unless its
+    guest `refuses`. `fences` counts the fences: a command of an agent that does not know the last one is void.
     """
 
     name: PodName
@@ -99,6 +101,10 @@ class Vm:
     account: VmAccount
     is_tied: bool = False
     asks_apart: bool = False
+    priority: int = 0
+    yields: YieldMode = YieldMode.SLACK
+    needs: Resources | None = None
+    refuses: bool = False
     spec: VmSpec = field(init=False)
     holder: Holder = field(init=False)
     size: Resources = ZERO

@@ -12,7 +12,7 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import Life, Retry
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import AgentRequest, PodName
-from scheduler.permits.core import events
+from scheduler.permits.core import events, journal
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.ledger import RowState as Kept
@@ -22,6 +22,7 @@ from scheduler.permits.core.state import SchedulerConfig
 from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:
+    from tests.machines.negotiation_laws import NegotiationLaws
     from tests.machines.pool_laws import PoolLaws
     from tests.machines.pool_models import ChainVerdict
 
@@ -34,6 +35,12 @@ SAFE_HANDOVER_S = 40.0
 """The shortest hand-over that a scheduler does not warn of."""
 SLOT_BYTES = 2**30
 COMMAND_DEADLINE_S = 5.0
+OFFER_S = 10.0
+REST_S = 60.0
+YIELD_S = 20.0
+_MOST_MAIL = 24
+_TWIN_INPUTS = 30
+"""For so many inputs a core that was restored and the one that it was taken from are given the same."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,6 +99,44 @@ class Waits:
     call: AdmissionCall | None
 
 
+class Offer(NamedTuple):
+    """A VM that waits is told that it would be permitted so much."""
+
+    uid: str
+    node: str
+    amount: Resources
+
+
+class Ask(NamedTuple):
+    """A VM is asked to shrink to `keep`, by `amount`, for a VM of `priority` that waits."""
+
+    uid: str
+    node: str
+    keep: Resources
+    amount: Resources
+    waiter: PodName
+    priority: int
+
+
+class Ended(NamedTuple):
+    """A VM that was asked has answered, or has not in time."""
+
+    uid: str
+
+
+Hint: TypeAlias = Offer | Ask | Ended
+
+
+class Standing(NamedTuple):
+    """A VM as the core knows it, apart from what its agent has told of its needs: its permit now, its bounds, and whether it may take part."""
+
+    pod: PodName
+    node: str
+    current: Resources
+    bounds: Bounds
+    may_negotiate: bool
+
+
 Answer: TypeAlias = Permitted | Rejected | HungUp
 _LOOK_WANTED = LookWanted()
 
@@ -148,6 +193,7 @@ class CorePort:
         *,
         is_first: bool = False,
         handover_s: float = HANDOVER_S,
+        mail: list[Offer | Ask] | None = None,
     ) -> None:
         self.instance = instance
         self.handover_s = handover_s
@@ -159,6 +205,9 @@ class CorePort:
                 published_agents=published_agents,
                 started_s=started_s,
                 is_first_start=is_first,
+                offer_s=OFFER_S,
+                rest_s=REST_S,
+                yield_s=YIELD_S,
             )
         )
         self._tickets = instance.int << 32  # so that verdicts for an earlier process find nobody
@@ -171,54 +220,120 @@ class CorePort:
         """The amounts that are kept for pods that are not seen yet, and until when each is kept at least."""
         self.told: list[tuple[int, Answer]] = []
         """Answers to requests that waited, by their ticket; the world takes them."""
+        self.mail: list[Offer | Ask] = mail if mail is not None else []
+        """Notices on their way to agents."""
+        self.negotiation: NegotiationLaws | None = None
+        self._requests: dict[int, AgentRequest] = {}
+        """Requests of agents with the extension that are not answered yet."""
+        self._twin: Core | None = None
+        self._twin_inputs = 0
+
+    # ------------------------------------------------------------ the core
+
+    def _apply(self, event: events.Input, request: AgentRequest | None = None) -> tuple[events.Output, ...]:
+        """Give the core an input; what it tells agents of its own accord is judged and goes to the mail. `request` is that of an agent
+        with the extension, which the event is about."""
+        is_retry = request is not None and self._is_retry(request)
+        outputs = self._core.apply(event)
+        if self._twin is not None:
+            self._compare(self._twin, event, outputs)
+        if self.negotiation is not None:
+            self._judge(self.negotiation, outputs, request, is_retry=is_retry)
+        return outputs
+
+    def restore(self) -> None:
+        """The process goes on from a snapshot of itself, as a replay does; for a while the two are compared."""
+        self._twin, self._twin_inputs = self._core, _TWIN_INPUTS
+        self._core = journal.restore(journal.snapshot_of(self._core))
+
+    def _compare(self, twin: Core, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
+        expected = twin.apply(event)
+        if outputs != expected:
+            raise LawBrokenError(f"{outputs} comes of {event} after a snapshot, and {expected} without")
+        self._twin_inputs -= 1
+        if not self._twin_inputs:
+            self._twin = None
+
+    def _judge(
+        self,
+        laws: "NegotiationLaws",
+        outputs: tuple[events.Output, ...],
+        request: AgentRequest | None,
+        *,
+        is_retry: bool,
+    ) -> None:
+        now_s = self._core.state.now_s
+        if (
+            request is not None
+            and request.extension is not None
+            and not isinstance(outputs[-1], events.Refused)
+        ):
+            laws.heard(request.extension.pod_uid, now_s)
+        for output in outputs:
+            if isinstance(output, events.Decided | events.AdmissionCallNeeded):
+                asked = self._requests.pop(output.ticket, request)
+                if asked is None:
+                    continue
+                if not is_retry:
+                    laws.answered(asked, self._answer(output))
+                if isinstance(output, events.AdmissionCallNeeded):
+                    self._requests[output.ticket] = asked
+        hints = [hint for hint in map(_hint, outputs) if hint is not None]
+        laws.applied(hints, now_s)
+        self.mail += [hint for hint in hints if not isinstance(hint, Ended)]
+        del self.mail[:-_MOST_MAIL]
+
+    def _is_retry(self, request: AgentRequest) -> bool:
+        record = self._core.vms.find(request.pod)
+        return record is not None and self.is_retry(request, record.spec)
 
     # ------------------------------------------------------------ inputs
 
     def node_seen(self, name: str, allocatable: Resources, unit: Resources) -> None:
         self._allocatable[name] = allocatable
-        self._core.apply(events.NodeSeen(NodeSpec(name, allocatable, unit)))
+        self._apply(events.NodeSeen(NodeSpec(name, allocatable, unit)))
         self._check()
 
     def configured(self, system: dict[str, Resources], *, is_stopped: bool) -> None:
         """The configuration is loaded again: what each node keeps for itself, and whether anything may grow."""
         self._system, self.is_stopped = system, is_stopped
         overrides = tuple([NodeOverride((name,), amount) for name, amount in system.items()])
-        self._core.apply(
+        self._apply(
             events.Configured(Rules(DEFAULT_RULES.node, overrides, GrowthSwitches(stopped=is_stopped)))
         )
         self._check()
 
     def pool_seen(self, terms: PoolSpec) -> None:
-        self._core.apply(events.PoolSeen(terms))
+        self._apply(events.PoolSeen(terms))
         if self.laws is not None:
             self.laws.recount(terms.name)
 
     def pool_gone(self, name: str) -> None:
-        self._core.apply(events.PoolGone(name))
+        self._apply(events.PoolGone(name))
         self._check()
 
     def vm_seen(self, vm: VmSpec, reading: Observation | None, now_s: float, *, is_new: bool) -> None:
         self._now_s = now_s
-        self._take(self._core.apply(events.VmSeen(vm, reading, now_s, is_new)))
+        self._take(self._apply(events.VmSeen(vm, reading, now_s, is_new)))
         self._shown(vm.uid)
         if self.laws is not None:
             self.laws.seen(vm, reading)
 
     def vm_gone(self, vm: VmSpec) -> None:
-        self._take(self._core.apply(events.VmGone(vm.pod, vm.uid, self._now_s)))
+        self._take(self._apply(events.VmGone(vm.pod, vm.uid, self._now_s)))
         self._shown(vm.uid)
         if self.laws is not None:
             self.laws.gone(vm)
 
     def pod_seen(self, pod: PodSpec) -> None:
         """The cluster shows a pod that is no VM."""
-        self._core.apply(events.PodSeen(pod))
+        self._apply(events.PodSeen(pod))
         self._shown(pod.uid)
         self._check()
 
     def pod_gone(self, pod: PodSpec) -> None:
         """The cluster shows that a pod is gone or has ended."""
-        self._core.apply(events.PodGone(pod))
+        self._apply(events.PodGone(pod))
         self._shown(pod.uid)
         self._check()
 
@@ -239,7 +354,7 @@ class CorePort:
         asked = events.PlacementAssumed(
             self._tickets, holder, holder.uid, node, amount, until_s, now_s, pool, reservation
         )
-        (answer,) = self._core.apply(asked)
+        answer = self._apply(asked)[0]
         if isinstance(answer, events.Placed):
             self._assumed[holder] = amount, until_s
             if self.laws is not None:
@@ -249,23 +364,23 @@ class CorePort:
 
     def forget(self, holder: Holder) -> None:
         """A pod will not be bound."""
-        self._core.apply(events.PlacementForgotten(holder))
+        self._apply(events.PlacementForgotten(holder))
         self._shown(holder.uid)
         self.check_placements()
 
     def cluster_read(self, begun_s: float) -> None:
         """A read of everything that was begun then has been told."""
-        self._core.apply(events.ClusterRead(begun_s))
+        self._apply(events.ClusterRead(begun_s))
         for holder in [holder for holder, (_, until_s) in self._assumed.items() if until_s <= begun_s]:
             self._shown(holder.uid)
         self.check_placements()
 
     def reservation_seen(self, reservation: ReservationSpec) -> None:
-        self._core.apply(events.ReservationSeen(reservation))
+        self._apply(events.ReservationSeen(reservation))
         self.check_placements()
 
     def reservation_gone(self, uid: str) -> None:
-        self._core.apply(events.ReservationGone(uid))
+        self._apply(events.ReservationGone(uid))
         self.check_placements()
 
     def _shown(self, uid: str) -> None:
@@ -293,7 +408,9 @@ class CorePort:
     def tick(self, now_s: float) -> list[PodName]:
         """The clock; the pods that are to be read."""
         self._now_s = now_s
-        outputs = self._core.apply(events.ClockTicked(now_s))
+        outputs = self._apply(events.ClockTicked(now_s))
+        if self.negotiation is not None:
+            self.negotiation.ticked(now_s)
         self._take(outputs)
         self._check()
         return [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
@@ -309,7 +426,7 @@ class CorePort:
         before = len(self.told)
         if self.laws is not None:
             self.laws.begins(self.laws.waiting(ticket))
-        self._take(self._core.apply(events.AdmissionCallEnded(ticket, said, now_s)))
+        self._take(self._apply(events.AdmissionCallEnded(ticket, said, now_s)))
         if self.laws is not None:
             answers = [answer for told, answer in self.told[before:] if told == ticket]
             self.laws.told(ticket, verdict, answers[0] if answers else None)
@@ -355,7 +472,8 @@ class CorePort:
             look = events.Look(True, record.reading, is_watched=True)
         if self.laws is not None:
             self.laws.begins(request.pod)
-        outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look, since_s))
+        event = events.RequestArrived(self._tickets, request, now_s, look, since_s)
+        outputs = self._apply(event, request if request.extension is not None else None)
         answer = self._take(outputs, self._tickets)
         assert answer is not None
         if self.laws is not None:
@@ -448,15 +566,15 @@ class CorePort:
 
     @classmethod
     def firm(cls, kept: Kept) -> Resources:
-        """The amount that a row keeps for good: its permit and every floor but those that only wait for a pool's verdict."""
+        """The amount that a row keeps for good: its permit and every floor but those that only wait, for a pool's verdict or for its agent."""
         return cls.floors(kept).max(kept.current)
 
     @staticmethod
     def floors(kept: Kept) -> Resources:
-        """The amount that the floors of a row keep, without those that only wait for a pool's verdict."""
+        """The amount that the floors of a row keep, without those that only wait, for a pool's verdict or for its agent."""
         amount = ZERO
         for floor in kept.floors:
-            if floor.cause is not Cause.PENDING:
+            if floor.cause not in (Cause.PENDING, Cause.OFFERED):
                 amount = amount.max(floor.amount)
         return amount
 
@@ -469,6 +587,46 @@ class CorePort:
         """Whether a VM came, or came back, while the process served already, at a size that is known."""
         record = self._core.vms.find(vm.pod)
         return record is not None and record.is_late and record.reading is not None
+
+    def standing(self, uid: str) -> Standing | None:
+        """A VM by its UID; None if the core does not know it."""
+        record = self._core.vms.by_uid(uid)
+        if record is None:
+            return None
+        state = record.row.state
+        may_negotiate = (
+            record.settled
+            and not state.migrating
+            and not record.owned_by_published
+            and record.admission is None
+        )
+        return Standing(record.spec.pod, record.spec.node, state.current, record.spec.bounds, may_negotiate)
+
+    def step(self, uid: str) -> Resources:
+        """The step in which a VM grows and shrinks."""
+        record = self._core.vms.by_uid(uid)
+        unit = self._core.state.compute_unit(record) if record is not None else None
+        return unit.step if unit is not None else UNIT
+
+    def offered(self, uid: str) -> Resources:
+        """The amount that is kept for a VM that was told of it, and has not asked yet."""
+        row = self._core.ledger.row(vm_holder(uid))
+        found = (
+            [floor for floor in row.state.floors if floor.cause is Cause.OFFERED] if row is not None else []
+        )
+        return found[0].amount if found else ZERO
+
+    def offers_end_s(self) -> list[float]:
+        """When each amount that is kept for a VM that was told of it is kept no more."""
+        floors = (floor for row in self._core.ledger.rows() for floor in row.state.floors)
+        return [
+            floor.until_s for floor in floors if floor.cause is Cause.OFFERED and floor.until_s is not None
+        ]
+
+    def kept_for_use(self, holder: Holder) -> Resources:
+        """The amount that the ledger keeps for a VM and that it may use already."""
+        kept = self.kept(holder)
+        return kept.kept(Cause.OFFERED) if kept is not None else self.reserved(holder)
 
     def is_pending(self) -> bool:
         """Whether anything is kept for a request that waits for its pool."""
@@ -506,6 +664,18 @@ class CorePort:
             return "no row"
         floors = ", ".join(f"{floor.cause.value} {floor.amount}" for floor in row.state.floors)
         return f"current {row.state.current}" + (f", floors {floors}" if floors else "")
+
+
+def _hint(output: events.Output) -> Hint | None:
+    match output:
+        case events.RoomOffered():
+            return Offer(output.uid, output.node, output.amount)
+        case events.YieldAsked():
+            return Ask(output.uid, output.node, output.keep, output.amount, output.waiter, output.priority)
+        case events.YieldEnded():
+            return Ended(output.uid)
+        case _:
+            return None
 
 
 def pod_holder(uid: str) -> Holder:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.machines import ledger_laws
 from tests.machines.ledger_drain import drain
-from tests.machines.ledger_moves import HAND_OVERS_EVERY, SHAPES, Chooser, Move, build
+from tests.machines.ledger_moves import HAND_OVERS_EVERY, NEGOTIATES_EVERY, SHAPES, Chooser, Move, build
 from tests.machines.permit_laws import Reached
 
 STEPS_EACH: Final = 3_000
@@ -37,7 +37,13 @@ def walk(seed: int, steps: int = STEPS_EACH) -> Walk:
     dice = random.Random(seed)
     shape = SHAPES[seed % len(SHAPES)]
     world = build(shape, is_known=dice.random() < 0.5)
-    chooser = Chooser(dice, shape, dice.choice(_CALM), hands_over=seed % HAND_OVERS_EVERY == 1)
+    chooser = Chooser(
+        dice,
+        shape,
+        dice.choice(_CALM),
+        hands_over=seed % HAND_OVERS_EVERY == 1,
+        negotiates=seed % NEGOTIATES_EVERY in (1, 3),
+    )
     last: deque[tuple[int, float, Move, tuple[int, ...]]] = deque(maxlen=_LAST)
     step = 0
     try:

@@ -18,7 +18,7 @@ def check_row(world: "World", vm: Vm) -> None:
     """A row keeps what its VM may use, up to what a documented cause did behind the scheduler's back."""
     if not world.is_strict or vm.is_gone:
         return
-    account, kept = vm.account, world.port.reserved(vm.holder)
+    account, kept = vm.account, world.port.kept_for_use(vm.holder)
     if vm.published is not None:
         _check_told(world, vm, vm.published, kept)
     if account.cpu_milli <= kept.vcpu_milli and account.memory_bytes <= kept.memory_bytes:

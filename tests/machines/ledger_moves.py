@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.wire import PodName
-from tests.machines import moves_agents, moves_cluster, moves_placing, moves_pools
+from tests.machines import moves_agents, moves_cluster, moves_placing, moves_pools, moves_room
 from tests.machines.cluster_models import cu
 from tests.machines.core_port import HANDOVER_S, POOL, SAFE_HANDOVER_S
 from tests.machines.ledger_world import World
 from tests.machines.moves_agents import AMOUNTS, FATES, SKEWS_MS, SPANS_S
 from tests.machines.moves_cluster import ASIDE_S, MAXIMA, POD_AMOUNTS, POOLS_OF_BIRTHS, STEPS
 from tests.machines.moves_pools import HOWS, LABELS, LIMITS, OWN_LIMITS, PER_VM
+from tests.machines.moves_room import HOWS as HOWS_OF_NOTICES
+from tests.machines.moves_room import MODES, NEEDS, PRIORITIES
 from tests.machines.placing_models import AMOUNTS as PLACED_AMOUNTS
 from tests.machines.pool_models import OTHER
 
@@ -121,6 +123,11 @@ MOVES: Final = (
     Move(moves_pools.pool_goes, (_POOLS, 4), 0.3, is_fault=True),
     Move(moves_pools.pool_comes, (_POOLS,), 1.5),
     Move(moves_pools.vm_is_labelled, (VM, len(LABELS), _YES_NO), 0.6, is_fault=True),
+    Move(moves_room.vm_is_described, (VM, len(PRIORITIES), len(MODES), len(NEEDS)), 4),
+    Move(moves_room.notice_arrives, (MANY, len(HOWS_OF_NOTICES), _FATE), 12),
+    Move(moves_room.node_negotiates, (VM, _WANT, 6, _YES_NO), 6),
+    Move(moves_room.offer_comes_to_its_end, (MANY, _ASIDE), 1),
+    Move(moves_room.scheduler_is_restored, (), 0.5),
 )
 HAND_OVERS: Final = frozenset(
     {
@@ -131,6 +138,10 @@ HAND_OVERS: Final = frozenset(
 HAND_OVERS_EVERY: Final = 2
 """In every second world the moves of `HAND_OVERS` are made as well. With them a minute passes in which nobody says anything: bugs
 that need many words in a row show in the other worlds."""
+NEGOTIATION: Final = frozenset(move.act for move in MOVES if move.act.__module__ == moves_room.__name__)
+NEGOTIATES_EVERY: Final = 5
+"""In two of so many worlds agents tell their needs, and notices reach them. In the others all growth that is denied is needed, and room is
+offered to deaf ears."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +203,16 @@ def build(shape: Shape, *, is_known: bool) -> World:
 class Chooser:
     """Draws moves. `calm` worlds have rarer faults, so that what faults leave behind has time to matter."""
 
-    def __init__(self, dice: random.Random, shape: Shape, calm: float, *, hands_over: bool) -> None:
+    def __init__(
+        self, dice: random.Random, shape: Shape, calm: float, *, hands_over: bool, negotiates: bool
+    ) -> None:
         self._draw = dice.random
         moves = [
             move
             for move in MOVES
             if (shape.has_published or not (move.name.startswith("published") or move.name == "look_ends"))
             and (hands_over or move.act not in HAND_OVERS)
+            and (negotiates or move.act not in NEGOTIATION)
         ]
         weights = [move.weight * (calm if move.is_fault else 1.0) for move in moves]
         self._moves = moves

@@ -19,14 +19,17 @@ from tests.machines.core_port import (
     COMMAND_DEADLINE_S,
     HANDOVER_S,
     Answer,
+    Ask,
     CorePort,
     Glance,
     LookWanted,
+    Offer,
     Permitted,
     Waits,
 )
 from tests.machines.ledger_excuses import Excuses
 from tests.machines.ledger_observer import Observer
+from tests.machines.negotiation_laws import NegotiationLaws
 from tests.machines.permit_laws import Reached
 from tests.machines.placing_models import Binder
 from tests.machines.pool_models import Pools
@@ -69,6 +72,7 @@ class World:
         self.pods: list[OtherPod] = []
         self.packets: list[Packet] = []
         self.answers: list[Returned] = []
+        self.mail: list[Offer | Ask] = []
         self.waiting: list[Waiting] = []
         self.asking: dict[int, Asking] = {}
         self.is_stopped = False
@@ -109,10 +113,7 @@ class World:
         self.waiting, self.untold_births, self.untold_deaths = [], [], []
         for vm in self.vms:
             vm.heard_until_s = 0.0
-        published = tuple(node.name for node in self.nodes if node.serves_published)
-        self.port = CorePort(
-            UUID(int=self.count()), published, self.now_s, is_first=is_first, handover_s=self.handover_s
-        )
+        self.port = self._new_port(is_first=is_first)
         self.watch = Watch(self)
         self.is_starting = True
         for node in self.nodes:
@@ -135,6 +136,20 @@ class World:
         for vm in self.vms:
             if not vm.is_vanished:
                 self.watch.is_told(vm, edits=vm.edits)
+
+    def _new_port(self, *, is_first: bool) -> CorePort:
+        published = tuple(node.name for node in self.nodes if node.serves_published)
+        port = CorePort(
+            UUID(int=self.count()),
+            published,
+            self.now_s,
+            is_first=is_first,
+            handover_s=self.handover_s,
+            mail=self.mail,
+        )
+        if self.is_strict:
+            port.negotiation = NegotiationLaws(port, self.reached)
+        return port
 
     def _one_life(self, vm: Vm) -> None:
         """The node lock: what a life beside another one holds is known to the process that heard both, to no later one."""

@@ -66,7 +66,7 @@ def agent_asks(world: World, vm: int, life: int, want: int, fate: int) -> None:
         if agent.must_look:
             world.observe(agent)
         agent.attempt = 0
-        _send(world, agent.ask(amount_for(agent.vm, want), world.now_s), FATES[fate])
+        send(world, agent.ask(amount_for(agent.vm, want), world.now_s), FATES[fate])
 
 
 def agent_asks_again(world: World, vm: int, life: int, fate: int) -> None:
@@ -78,10 +78,10 @@ def agent_asks_again(world: World, vm: int, life: int, fate: int) -> None:
         agent.attempt = 0
         again = agent.may_ask_again()
         packet = agent.ask_again(world.now_s) if again else agent.ask(agent.wants, world.now_s)
-        _send(world, packet, FATES[fate])
+        send(world, packet, FATES[fate])
 
 
-def _send(world: World, packet: Packet, fate: int) -> None:
+def send(world: World, packet: Packet, fate: int) -> None:
     if fate == UNDER_WAY:
         world.send(packet)
     elif fate != LOST:

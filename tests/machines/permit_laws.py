@@ -43,6 +43,12 @@ class Reached(enum.StrEnum):
     FROM_RESERVATION = "a pod is placed in the room of a reservation, on a node that has none beside it"
     OTHER_KIND = "room is kept for a pod, and a VM is bound, or the reverse"
     NEVER_BOUND = "a read shows that a pod was never bound, and its room is free"
+    OFFERED = "room is offered to a VM in need, and kept for it"
+    OFFER_LAPSED = "a VM does not come for the room that it was offered"
+    OUTRANKED = "room helps a VM, and not the one of higher priority"
+    YIELD_ASKED = "a neighbour is asked to give back some"
+    YIELD_GIVEN = "a neighbour gives back what it was asked for"
+    YIELD_REFUSED = "a neighbour does not give what it was asked for"
     BOUND_LATE = "a pod is bound though its room was given back"
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.core import events
-from agent.core.model import Vm
+from agent.core.model import Vm, YieldMode
 from agent.core.policies.combined import Combined, PluginPolicy
 from agent.core.policies.values import PluginAnswer
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
 from protocol.reasons import ErrorCode
-from protocol.values import Bounds, Observation, Resources
+from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import MoreResources
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import APART, FULL, UNSETTLED, UTILISATION, VM, Driver, decreed, grant, refusal
@@ -96,6 +96,10 @@ class World(Driver):
                 if request.number in self.numbers:
                     assert request == self.last_request, "another request under a number that was used"
                 assert not self.numbers or request.number >= self.numbers[-1]
+                if request.told is not None:
+                    least = self.state.vm.bounds.min
+                    assert request.told.spare.fits_in((request.claim - least).max(ZERO)), "more than it has"
+                    assert request.told.spare_to_higher.fits_in((request.claim - least).max(ZERO))
                 self.numbers.append(request.number)
                 self.last_request = request
             case events.Observe():
@@ -343,6 +347,20 @@ class AgentMachine(RuleBasedStateMachine):
         assert isinstance(action, events.AskDownscale)
         self.world.end(action, events.DownscaleDenied(action.amount, "in use"))
         self.world.settle()
+
+    @rule(cpu=SHARES, memory=SHARES, priority=st.sampled_from([0, 10]), yields=st.sampled_from(YieldMode))
+    def another_vm_needs_room(self, cpu: int, memory: int, priority: int, yields: YieldMode) -> None:
+        """It never wants more by that than without; a later ask takes the place of an earlier one."""
+        world = self.world
+        world.tell(events.VmChanged(replace(world.state.vm, yields=yields)))
+        is_first, before = world.state.yielding is None, world.plan().desired
+        world.tell(events.YieldNoticed(cu(cpu, memory), "default/other", priority))
+        assert not is_first or world.plan().desired.fits_in(before)
+
+    @rule(chance=CHANCES)
+    def the_scheduler_speaks_first(self, chance: float) -> None:
+        self.world.tell(events.RoomNoticed(cu(8)))
+        self.world.tell(events.EpochNoticed(chance))
 
     @rule(units=st.integers(1, 8))
     def the_vm_may_have(self, units: int) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from tests.machines.ledger_driver import walk, walk_some
 from tests.machines.mutants import MUTANTS, Mutant
+from tests.machines.mutants_of_negotiation import NEGOTIATION_MUTANTS
 from tests.machines.mutants_of_placements import PLACEMENT_MUTANTS
 
-ALL = (*MUTANTS, *PLACEMENT_MUTANTS)
+ALL = (*MUTANTS, *PLACEMENT_MUTANTS, *NEGOTIATION_MUTANTS)
 
 WORLDS = 60
 
@@ -24,5 +25,5 @@ def test_the_walk_finds_the_bug(mutant: Mutant) -> None:
 
 
 def test_every_bug_has_a_number_of_its_own() -> None:
-    for mutants in (MUTANTS, PLACEMENT_MUTANTS):
+    for mutants in (MUTANTS, PLACEMENT_MUTANTS, NEGOTIATION_MUTANTS):
         assert [mutant.number for mutant in mutants] == list(range(1, len(mutants) + 1))

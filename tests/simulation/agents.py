@@ -5,12 +5,14 @@ goes on, also between a decision and the write that comes of it.
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from uuid import UUID
 
 from agent.core import events
 from agent.core.condition import Condition, condition
+from agent.core.model import Sample
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined, PluginPolicy
 from agent.core.policies.peaks import NO_SURGES, NO_TAIL
@@ -91,6 +93,7 @@ class Life:
         self._held = ZERO
         self._held_until_s = 0.0
         self.planned: Plan | None = None
+        self.samples: deque[Sample] = deque(maxlen=3)
         self._plugin_dice = random.Random(f"{vm.name} {ident}")  # its own: other draws stay as they were
         policy = WITH_PLUGIN if vm.name.endswith("0") else POLICY
         self._core = RunnerCore(TIMING, policy, self._new_id)
@@ -140,6 +143,8 @@ class Life:
     def hear(self, event: events.Event) -> None:
         if self.is_over:
             return
+        if isinstance(event, events.MetricsRead):
+            self.samples.append(event.sample)
         if self.is_stopped:
             self._inbox.append(event)
         else:
@@ -179,6 +184,8 @@ class Life:
     def _take_up(self, started: events.Started, now_s: float) -> None:
         """Perform what was started, once the process is not stopped any more."""
         action = started.action
+        if isinstance(action, events.Resize):
+            self.world.coverage.check_resize(self.vm, action.target, self.samples)
         if isinstance(action, events.Resize) and self.stops_at_write_s:
             span_s, self.stops_at_write_s = self.stops_at_write_s, 0.0
             self.world.trace.add(now_s, self.vm.name, f"life {self.ident} decides to write", action.target)

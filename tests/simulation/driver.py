@@ -3,14 +3,16 @@
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from tests.simulation import calm
 from tests.simulation.clock import Clock
+from tests.simulation.coverage import Negotiated
 from tests.simulation.scripts import Happening, script
 from tests.simulation.world import NODES, VMS_EACH, World
 
@@ -22,7 +24,7 @@ _CHUNKS_PER_WORKER: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The end of one run: how many steps it took, and what broke at `at_s`, if anything did."""
+    """The end of one run: how many steps it took, how it negotiated, and what broke at `at_s`, if anything did."""
 
     seed: int
     steps: int
@@ -30,6 +32,7 @@ class Run:
     at_s: float = 0.0
     trace: tuple[str, ...] = ()
     script: tuple[Happening, ...] = ()
+    negotiated: Counter[Negotiated] = field(default_factory=Counter)
 
     def told(self) -> str:
         """The failure for a person: seed, what happened, and the last lines about those concerned."""
@@ -57,18 +60,19 @@ def run(seed: int, length_s: float = LENGTH_S, happenings: Sequence[Happening] |
         trace = tuple(world.trace.told(Clock.START_S, _concerned(world, failure), MOST_LINES))
         at_s = clock.now_s - Clock.START_S
         return Run(seed, clock.steps, failure, at_s, trace, tuple(chosen))
-    return Run(seed, clock.steps)
+    return Run(seed, clock.steps, negotiated=world.coverage.negotiated)
 
 
 def run_some(seeds: Iterable[int], length_s: float = LENGTH_S) -> Run:
     """Run worlds one after the other until one breaks; the steps of all of them, and the failure."""
-    total, last = 0, 0
+    total, last, negotiated = 0, 0, Counter[Negotiated]()
     for seed in seeds:
         done = run(seed, length_s)
         total, last = total + done.steps, seed
+        negotiated += done.negotiated
         if done.failure:
             return Run(seed, total, done.failure, done.at_s, done.trace, done.script)
-    return Run(last, total)
+    return Run(last, total, negotiated=negotiated)
 
 
 def run_many(first_seed: int, runs: int) -> Run:
@@ -79,14 +83,15 @@ def run_many(first_seed: int, runs: int) -> Run:
     size = max(1, runs // (workers * _CHUNKS_PER_WORKER))
     seeds = range(first_seed, first_seed + runs)
     chunks = [seeds[at : at + size] for at in range(0, runs, size)]
-    total = 0
+    total, negotiated = 0, Counter[Negotiated]()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         for done in pool.map(run_some, chunks):
             total += done.steps
+            negotiated += done.negotiated
             if done.failure:
                 pool.shutdown(cancel_futures=True)
                 return replace(done, steps=total)
-    return Run(seeds[-1], total)
+    return Run(seeds[-1], total, negotiated=negotiated)
 
 
 def shrink(

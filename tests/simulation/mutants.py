@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from agent.core import on_informant, on_scheduler, plan
+from agent.core import desire, on_informant, on_scheduler, plan
 from agent.core import on_metrics as agent_metrics
-from agent.core.state import RunnerState, SchedulerState
+from agent.core.state import Means, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from informant.core.guard import Guard
 from informant.core.sessions import Sessions
 from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
-from scheduler.permits.core import events, neon_callers, parley_callers, placement
+from scheduler.permits.core import events, neon_callers, parley_callers, placement, room
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, RowState
 from scheduler.permits.core.state import CoreState, VmRecord
 from tests.machines import mutants as of_the_ledger
+from tests.machines import mutants_of_negotiation as of_negotiations
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm
 
@@ -91,6 +92,11 @@ def pending_floor_leaks() -> Patch:
 def permit_below_use() -> Patch:
     """The use of a caller without the extension is taken for little, and the caller is told so: that ends it for good."""
     return _patch(neon_callers, "_use", lambda *_: (UNIT, True))
+
+
+def nobody_is_asked() -> Patch:
+    """Growth that is denied waits, and that is all."""
+    return _patch(room, "_negotiate", lambda *_: ())
 
 
 # ---------------------------------------------------------------- the agent
@@ -187,6 +193,35 @@ def wish_without_an_end() -> Patch:
     return _patch(on_informant, "try_upscale_received", wished_for_ever)
 
 
+@contextlib.contextmanager
+def yields_below_need() -> Iterator[None]:
+    """A VM tells all but its minimum as spare, and gives that."""
+    means, yielded, needed = desire.means, desire._yielded, desire.needed
+    nothing = _patch(desire, "needed", lambda state, *_: state.vm.bounds.min)
+
+    def means_of_all(state: RunnerState, wanted: Resources, now_s: float, timing: Timing) -> Means:
+        need = needed(state, now_s, timing).min(wanted)
+        with nothing:
+            return replace(means(state, wanted, now_s, timing), need=need)
+
+    def yielded_all(*of: Any) -> Any:
+        with nothing:
+            return yielded(*of)
+
+    with _patch(plan, "means", means_of_all), _patch(desire, "_yielded", yielded_all):
+        yield
+
+
+def yield_without_an_end() -> Patch:
+    """Comfort that was given back for another VM's need is never asked for again."""
+    noticed = on_scheduler.noticed
+
+    def noticed_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
+        return noticed(state, event, now_s, replace(timing, yield_s=1e6))
+
+    return _patch(on_scheduler, "noticed", noticed_for_ever)
+
+
 # ---------------------------------------------------------------- the informant
 
 
@@ -254,4 +289,8 @@ MUTANTS: Final = (
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
     SimulationMutant(write_is_blind, 3),
     SimulationMutant(write_leaves_late, 14),
+    SimulationMutant(nobody_is_asked),
+    SimulationMutant(yields_below_need),
+    SimulationMutant(yield_without_an_end),
+    SimulationMutant(of_negotiations.frees_twice),
 )

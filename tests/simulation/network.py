@@ -1,4 +1,5 @@
-"""The network between agents and the scheduler: messages travel, are lost, come late, and whole VMs are cut off.
+"""The network between agents and the scheduler: messages travel, are lost, come late, and whole VMs are cut off. Notices come twice now and
+then, too.
 
 A connection is one request and one reply. Who gave up waiting hears nothing any more, but what was sent may still arrive.
 """
@@ -12,6 +13,10 @@ from tests.simulation.clock import Clock
 
 T = TypeVar("T")
 QUICK_S = (0.001, 0.02)
+NOTICE_LOST = 0.1
+NOTICE_REPEATED = 0.1
+NOTICE_LATE = 0.1
+NOTICE_LATE_S = 30.0
 
 
 @dataclass(slots=True)
@@ -48,6 +53,7 @@ class Network:
 
     clock: Clock
     dice: random.Random
+    notices: random.Random  # their own: other draws stay as they were
     weather: Weather = field(default_factory=Weather)
     cut_until_s: dict[str, float] = field(default_factory=dict)
 
@@ -69,6 +75,15 @@ class Network:
         self.clock.after(
             self._delay_s(weather.late_reply, min(weather.late_s, 4.0)), lambda: call.answer(reply)
         )
+
+    def notice(self, vm: str, arrive: Callable[[], object]) -> None:
+        """A notice is sent, which a poll that broke off may have lost, or may bring once more."""
+        draw = self.notices.random
+        times = 0 if draw() < NOTICE_LOST else 2 if draw() < NOTICE_REPEATED else 1
+        for _ in range(times):
+            span_s = NOTICE_LATE_S if draw() < NOTICE_LATE else QUICK_S[1]
+            if not self.is_cut(vm):
+                self.clock.after(QUICK_S[0] + span_s * draw(), arrive)
 
     def _weather(self) -> Weather:
         return self.weather if self.clock.now_s < self.weather.until_s else _FAIR

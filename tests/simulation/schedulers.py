@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from uuid import UUID
 
+from agent.core.events import EpochNoticed, RoomNoticed, YieldNoticed
 from protocol.values import ZERO, Resources
-from protocol.wire import AgentRequest
+from protocol.wire import AgentRequest, PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Holder
@@ -78,6 +79,8 @@ class Process:
         self.watch.list_all()
         self.is_serving = True
         self.world.coverage.check_all()
+        for vm in self.world.vms:
+            self.world.notice(vm.pod, EpochNoticed(self.world.network.notices.random()))
         self._tick()
         self.watch.read_now_and_then()
 
@@ -115,6 +118,7 @@ class Process:
         clock = self.world.clock
         if clock.now_s >= self.stopped_until_s:
             self.apply(events.ClockTicked(clock.now_s))
+            self.world.coverage.check_waits(self)
         clock.after(TICK_S, self._tick)
 
     # ------------------------------------------------------------ the core
@@ -151,10 +155,20 @@ class Process:
                     self._placing.pop(ticket)
                 case events.Joined() | events.AdmissionCallCancelled() | events.MigrationWanted():
                     pass
-                case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
-                    pass
+                case events.RoomOffered(pod, _, _, amount):
+                    self._notice(pod, RoomNoticed(amount))
+                case events.YieldAsked(pod, _, _, keep, _, waiter, priority):
+                    self._notice(pod, YieldNoticed(keep, str(waiter), priority))
+                case events.YieldEnded():
+                    self.world.trace.add(
+                        self.world.clock.now_s, output.pod.name, "has given", output.amount, output.why
+                    )
                 case _:
                     assert_never(output)
+
+    def _notice(self, pod: PodName, event: RoomNoticed | YieldNoticed) -> None:
+        self.world.trace.add(self.world.clock.now_s, pod.name, "is told:", event)
+        self.world.notice(pod, event)
 
     # ------------------------------------------------------------ requests
 

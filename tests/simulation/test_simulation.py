@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from tests.simulation.coverage import Negotiated
 from tests.simulation.driver import run, run_many, seed_of, shrink
 
 RUNS = int(os.environ.get("PARLEY_SIMULATION_RUNS", "8"))
@@ -21,6 +22,7 @@ def test_no_world_breaks_a_law_and_all_come_to_rest(capsys: pytest.CaptureFixtur
         print(f" PARLEY_SIMULATION_SEED={seed} ", end="", flush=True)  # noqa: T201 - as said
     done = run_many(seed, RUNS)
     assert not done.failure, shrink(done).told()
+    assert set(done.negotiated) == set(Negotiated) or RUNS < 8, "nodes must be full often enough"
 
 
 def test_a_seed_repeats_its_run() -> None:

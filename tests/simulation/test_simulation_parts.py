@@ -30,7 +30,9 @@ def test_the_clock_lets_things_happen_in_order() -> None:
 
 def test_a_lost_request_never_arrives_and_a_late_one_does() -> None:
     clock, arrived = Clock(), list[float]()
-    network = Network(clock, random.Random(1), Weather(Clock.START_S + 1.0, lost_request=ALWAYS))
+    network = Network(
+        clock, random.Random(1), random.Random(1), Weather(Clock.START_S + 1.0, lost_request=ALWAYS)
+    )
     network.request("v0", lambda: arrived.append(clock.now_s))
     clock.run_until(Clock.START_S + 100.0)
     assert arrived == []
@@ -43,7 +45,7 @@ def test_a_lost_request_never_arrives_and_a_late_one_does() -> None:
 
 def test_who_is_cut_off_reaches_nobody_and_who_hung_up_hears_nothing() -> None:
     clock, heard = Clock(), list[str]()
-    network = Network(clock, random.Random(1))
+    network = Network(clock, random.Random(1), random.Random(1))
     network.cut_until_s["v0"] = clock.now_s + 10.0
     network.request("v0", lambda: heard.append("cut off"))
     network.request("v1", lambda: heard.append("not cut off"))

@@ -5,8 +5,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.core.events import VmChanged
+from agent.core.events import EpochNoticed, RoomNoticed, VmChanged, YieldNoticed
 from agent.core.model import Vm as AgentVm
+from agent.core.model import YieldMode
 from protocol.values import ZERO, Bounds, ComputeUnit, Resources, Units
 from protocol.wire import PodName
 from scheduler.permits.core import events
@@ -32,6 +33,10 @@ MOST: Final = (UNIT * 8, UNIT * 6, UNIT * 8)
 CPU_TARGET: Final = 0.75
 MEMORY_TARGET: Final = 0.75
 MEMORY_MARGIN_BYTES: Final = 100 * 2**20
+PRIORITIES: Final = (0, 0, 10)
+YIELDS: Final = (YieldMode.SLACK, YieldMode.SLACK, YieldMode.TO_MINIMUM, YieldMode.NEVER)
+SILENT_EVERY: Final = 3
+"""In one of so many worlds no agent polls for notices, and all VMs are of the same priority and give comfort only."""
 PUBLISHED_EVERY: Final = 4
 PUBLISHED_VM: Final = 3
 """In every fourth world this VM is served by a runner without the extension."""
@@ -128,14 +133,16 @@ class World:
         self._vms_dice = random.Random(f"{seed} vms")
         self._guests_dice = random.Random(f"{seed} guests")
         self._kinds_dice = random.Random(f"{seed} kinds")
+        self._manners_dice = random.Random(f"{seed} manners")
         self.pool = Pool(random.Random(f"{seed} pool"))
-        self.network = Network(self.clock, random.Random(f"{seed} network"))
+        self.network = Network(self.clock, random.Random(f"{seed} network"), random.Random(f"{seed} notices"))
         self.nodes: list[Node] = []
         self.vms: list[Vm] = []
         self.informants: dict[str, Informant] = {}
         self.daemons: dict[str, list[Daemon]] = {}
         self.published: dict[str, PublishedRunner] = {}
         self.published_nodes: tuple[str, ...] = NODES[1:] if seed % PUBLISHED_EVERY == 0 else ()
+        self.is_silent = seed % SILENT_EVERY == 1
         self._counts = 0
         self.placements = Placements(self)
         self.hiding = Hiding(self)
@@ -163,7 +170,15 @@ class World:
         pod, bounds = PodName(name, "default"), Bounds(UNIT, most)
         spec = VmSpec(pod, f"uid-{name}", node.name, bounds, SLOT_BYTES, UNIT, pool=pool)
         unit = ComputeUnit(UNIT, is_apart=self._kinds_dice.random() < APART_SHARE)
-        agent_vm = AgentVm(pod, spec.uid, bounds, unit, SLOT_BYTES)
+        agent_vm = AgentVm(
+            pod,
+            spec.uid,
+            bounds,
+            unit,
+            SLOT_BYTES,
+            priority=0 if self.is_silent else self._manners_dice.choice(PRIORITIES),
+            yields=YIELDS[0] if self.is_silent else self._manners_dice.choice(YIELDS),
+        )
         account = self.observer.vm(name, node.account, lambda: self._kept(spec))
         vm = Vm(
             name,
@@ -234,6 +249,19 @@ class World:
             for daemon in self.daemons[vm.name]
             if daemon.life is not None and not daemon.life.is_over
         ]
+
+    def notice(self, pod: PodName, event: RoomNoticed | YieldNoticed | EpochNoticed) -> None:
+        """The scheduler speaks first: whoever serves the VM when the notice arrives hears it."""
+        vm = self.find(pod)
+        assert vm is not None
+        if self.is_silent:
+            return
+
+        def arrive() -> None:
+            for life in self.lives(vm):
+                life.hear(event)
+
+        self.network.notice(vm.name, arrive)
 
     def superseded(self, life: Life, named_ms: int) -> None:
         """A life has learnt that another one owns its VM."""

@@ -91,6 +91,7 @@ def pod_gone(core: CoreState, event: events.PodGone) -> _Outputs:
 
 
 def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
+    core.now_s = max(core.now_s, seen.now_s)
     vm = pools.with_pool(seen.vm, core.rules)
     outputs: _Outputs = ()
     record = core.vms.find(vm.pod)
@@ -117,6 +118,7 @@ def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
 
 
 def vm_gone(core: CoreState, event: events.VmGone) -> _Outputs:
+    core.now_s = max(core.now_s, event.now_s)
     record = core.vms.find(event.pod)
     if record is None or record.spec.uid != event.uid:
         placement.forget(core, Holder(Kind.VM, event.uid))

@@ -147,7 +147,12 @@ def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
     reasons = granted.reasons
     denied = _denied_for_room(way, granted) if reasons else ZERO
     if denied != ZERO:
-        others = [limit for limit in limits_found if limit.reason.code is not ReasonCode.NODE_HEADROOM]
+        # With room the pool would have been asked for more.
+        others = [
+            limit
+            for limit in limits_found
+            if limit.reason.code is not ReasonCode.NODE_HEADROOM and limit.reason != pools.ASKED_FOR_LESS
+        ]
         granted = replace(granted, with_room=grant(way, others).permit)
     if any(reason.code in _EXPLAINED for reason in reasons):
         granted = replace(granted, reasons=tuple(_explained(decision, reason) for reason in reasons))

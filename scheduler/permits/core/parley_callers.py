@@ -206,7 +206,8 @@ def _hand_over(core: CoreState, record: VmRecord, now_s: float) -> None:
         assert record.gate.life is not None
         about = str(record.gate.life.agent_id)
     row = record.row
-    had = row.state.without(Cause.HANDOVER).reserved  # what it took over itself has a floor of its own
+    # The amount that it took over itself has a floor of its own; room that it was only told of it cannot use.
+    had = row.state.without(Cause.HANDOVER).without(Cause.OFFERED).reserved
     floor = Floor(Cause.HANDOVER, had, until_s=now_s + core.config.handover_s, about=about)
     core.ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
 

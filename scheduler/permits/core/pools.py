@@ -23,7 +23,7 @@ from scheduler.permits.core.state import AdmissionCall, VmRecord
 _CHANGED: Final = Reason(
     ReasonCode.POOL, "the VM's pool was changed while it was asked; ask again", retry_after_s=0.0
 )
-_ASKED_FOR_LESS: Final = Reason(
+ASKED_FOR_LESS: Final = Reason(
     ReasonCode.POOL, "there is more room by now than the VM's pool was asked for", retry_after_s=0.0
 )
 
@@ -141,7 +141,7 @@ def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall)
         return []  # a limit of its own (`bounds`)
     if verdict.generation not in (None, account.spec.generation):
         return [Limit(0, _CHANGED)]
-    asked = way.within(call.wanted, _ASKED_FOR_LESS)
+    asked = way.within(call.wanted, ASKED_FOR_LESS)
     found = _unless_all(_of_units(record, account, way, verdict), asked, is_all=verdict.is_all)
     if verdict.amounts:
         of_amounts: list[Limit] = []
@@ -206,6 +206,6 @@ def without_asked_for_less(granted: Grant) -> Grant:
     kept: list[Reason] = []
     for reason in granted.reasons:
         is_said = any(reason.resource is None or each.resource in (None, reason.resource) for each in kept)
-        if not (is_said and reason.message == _ASKED_FOR_LESS.message):
+        if not (is_said and reason.message == ASKED_FOR_LESS.message):
             kept.append(reason)
     return granted if len(kept) == len(granted.reasons) else structs.replace(granted, reasons=tuple(kept))

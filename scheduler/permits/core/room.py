@@ -186,12 +186,9 @@ def _in_order(core: CoreState, queue: NodeQueue, node: str) -> list[VmRecord]:
     found = []
     for uid in tuple(queue.waiting):
         record = core.vms.by_uid(uid)
-        if (
-            record is None
-            or record.waiting is None
-            or record.spec.node != node
-            or not _is_heard(record, core.now_s)
-        ):
+        if record is not None and not _is_heard(record, core.now_s):
+            record.waiting = None
+        if record is None or record.waiting is None or record.spec.node != node:
             del queue.waiting[uid]
         elif record.settled and not record.row.state.migrating and not record.owned_by_published:
             found.append(record)
@@ -251,7 +248,9 @@ def _offer(core: CoreState, account: NodeAccount, waiting: list[VmRecord]) -> It
         ):
             continue
         if is_needed and amount.exceeds(row.reserved):
-            floor = Floor(Cause.OFFERED, amount, until_s=core.now_s + core.config.offer_s)
+            # An earlier offer is not taken back before its time, if there is less room of one resource by now.
+            kept = next((each.amount for each in row.state.floors if each.cause is Cause.OFFERED), ZERO)
+            floor = Floor(Cause.OFFERED, amount.max(kept), until_s=core.now_s + core.config.offer_s)
             core.ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
             core.timers.schedule(record.spec.uid, floor.until_s)
         record.waiting = replace(wish, offered=amount)

@@ -135,7 +135,7 @@ class CorePlacements:
         asked = events.PlacementAssumed(
             next(self._tickets), holder, name, node, amount, until_s, self._clock(), pool, reservation
         )
-        (answer,) = self._take(asked)
+        answer = self._take(asked)[0]  # before notices to VMs of the node
         return answer.reason if isinstance(answer, events.NotPlaced) else None
 
     def forget(self, holder: Holder) -> None:

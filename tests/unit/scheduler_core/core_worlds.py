@@ -5,7 +5,7 @@ After every input the whole core is audited, so that every test checks the ident
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from protocol.extension import RawRequest, RequestExtension
@@ -36,8 +36,10 @@ def pod(name: str) -> PodName:
     return PodName(name, "default")
 
 
-HINTS: Final = (events.ReadNeeded, events.RoomOffered, events.YieldAsked, events.YieldEnded)
-"""What a full node's request may cause beside its answer."""
+def without_notices(outputs: tuple[events.Output, ...]) -> list[events.Output]:
+    """What came of an input, but for what agents are told that did not ask, and reads on behalf of those who wait."""
+    notices = events.ReadNeeded | events.RoomOffered | events.YieldAsked | events.YieldEnded
+    return [output for output in outputs if not isinstance(output, notices)]
 
 
 class World:
@@ -145,8 +147,9 @@ class World:
         version: int = 2,
         apart: bool = False,
         token: str | None = None,
+        **means: Any,
     ) -> AgentRequest:
-        """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
+        """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names. `means` are need, spare and priority."""
         self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
         extension = RequestExtension(
             agent,
@@ -157,6 +160,7 @@ class World:
             names,
             RawRequest(want, claim, unit, True if apart else None),
             token,
+            **means,
         )
         return AgentRequest(PluginProtoVersion(version), pod(name), SlotResources(1, 1), metrics, extension)
 
@@ -169,9 +173,8 @@ class World:
         since: float | None = None,
     ) -> events.Answer:
         """The answer of the core to one request; to one that arrived at `since`, on a pass with a look."""
-        answer, *hints = self.apply(events.RequestArrived(7, request, at, look, since))
+        (answer,) = without_notices(self.apply(events.RequestArrived(7, request, at, look, since)))
         assert isinstance(answer, events.Answer)
-        assert all(isinstance(hint, HINTS) for hint in hints), hints
         return answer
 
     def decide(self, request: AgentRequest, *, at: float = 0.0) -> events.Decided:
@@ -264,7 +267,7 @@ class World:
     ) -> events.Output:
         """The answer to a placement that somebody assumes."""
         asked = events.PlacementAssumed(1, holder, name, node, amount, until, at, pool, reservation)
-        (output,) = self.apply(asked)
+        (output,) = without_notices(self.apply(asked))
         return output
 
     def configure(self, rules: Rules) -> None:
@@ -332,7 +335,7 @@ def rules(
 
 
 def decided(outputs: tuple[events.Output, ...]) -> events.Decided:
-    (answer,) = outputs
+    (answer,) = without_notices(outputs)
     assert isinstance(answer, events.Decided), answer
     return answer
 

@@ -295,7 +295,7 @@ class World:
         assumed = events.PlacementAssumed(
             next(self._tickets), holder, name, node, amount, until_s=until_s, now_s=now_s()
         )
-        (answer,) = self.core.apply(assumed)
+        answer = self.core.apply(assumed)[0]
         return answer.reason if isinstance(answer, events.NotPlaced) else None
 
     def forget(self, holder: Holder) -> None:

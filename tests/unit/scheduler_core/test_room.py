@@ -1,0 +1,212 @@
+"""A full node negotiates: who is told of room and for how long, who is asked to give some back, and what comes of it.
+
+Laws for every course of events are those of tests/machines/negotiation_laws.py.
+"""
+
+from typing import Any
+
+from protocol.values import ZERO, Observation, Resources
+from protocol.wire import AgentRequest
+from scheduler.permits.core import events, journal
+from scheduler.permits.core.core import Core
+from scheduler.permits.core.ledger import Cause
+from scheduler.permits.core.model import Holder, Kind
+from scheduler.permits.service.inputs import CorePlacements
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, World, pod
+
+
+def full(*names: str, of: Resources | None = None) -> World:
+    """A node that is full of VMs of two units, or of that size, each of which has asked for what it has."""
+    size = of or cu(2)
+    world = World(size * len(names))
+    for name in names:
+        world.vm(name, size)
+        says(world, name, size)
+    return world
+
+
+def says(
+    world: World,
+    name: str,
+    want: Resources,
+    *,
+    at: float = 0.0,
+    request: AgentRequest | None = None,
+    **means: Any,
+) -> tuple[events.Output, ...]:
+    """What comes of a request beside its answer; it claims what the VM has by the ledger."""
+    claim = current(world, name)
+    asked = request or world.request(name, want, claim=claim, apart=True, **means)
+    _, *notices = world.take(asked, 1, at=at)
+    return tuple(notices)
+
+
+def gives(world: World, name: str, down_to: Resources, *, at: float = 1.0) -> tuple[events.Output, ...]:
+    """What comes of it when a VM shrinks, and the cluster shows that."""
+    told = says(world, name, down_to, at=at)
+    return told + world.apply(seen(world, name, down_to, at=at))
+
+
+def seen(world: World, name: str, size: Resources, *, at: float = 1.0) -> events.VmSeen:
+    return events.VmSeen(world.record(name).spec, Observation(size, size, at), at)
+
+
+def current(world: World, name: str) -> Resources:
+    return world.record(name).row.state.current
+
+
+def offered(name: str, amount: Resources) -> events.RoomOffered:
+    return events.RoomOffered(pod(name), f"uid-{name}", "n1", amount)
+
+
+def kept(core: Core, name: str) -> Resources:
+    """The amount that is kept for a VM that was told of it."""
+    record = core.vms.find(pod(name))
+    assert record is not None
+    found = [each.amount for each in record.row.state.floors if each.cause is Cause.OFFERED]
+    return found[0] if found else ZERO
+
+
+def asked(outputs: tuple[events.Output, ...]) -> dict[str, Resources]:
+    """Who is asked for how much."""
+    return {each.pod.name: each.amount for each in outputs if isinstance(each, events.YieldAsked)}
+
+
+def ended(outputs: tuple[events.Output, ...]) -> list[tuple[str, Resources, str]]:
+    return [(each.pod.name, each.amount, each.why) for each in outputs if isinstance(each, events.YieldEnded)]
+
+
+def test_freed_room_is_kept_for_the_one_who_waits_until_it_asks() -> None:
+    world = full("a", "b")
+    assert says(world, "b", cu(3)) == ()
+    assert gives(world, "a", UNIT) == (offered("b", cu(3)),)
+    assert kept(world.core, "b") == cu(3)
+    assert world.permit(world.request("a", cu(2), claim=UNIT)) == UNIT
+    says(world, "b", cu(3), at=1.0)
+    assert (current(world, "b"), kept(world.core, "b")) == (cu(3), ZERO)
+
+
+def test_room_that_nobody_comes_for_is_free_again_and_offered_to_others() -> None:
+    world = full("a", "b", "c")
+    says(world, "b", cu(3), priority=7)
+    says(world, "c", cu(3))
+    assert gives(world, "a", UNIT) == (offered("b", cu(3)),)
+    assert world.ticked(10.9) == ()
+    assert world.ticked(11.0) == (offered("c", cu(3)),)
+    says(world, "c", cu(3), at=12.0)
+    assert current(world, "c") == cu(3)
+    gives(world, "c", cu(2), at=13.0)
+    assert kept(world.core, "b") == ZERO, "it waits no more, until it asks again"
+    assert world.record("b").waiting is None
+
+
+def test_nobody_keeps_what_was_freed_for_one_that_has_gone() -> None:
+    world = full("a", "b", "c")
+    says(world, "b", cu(3), priority=7)
+    says(world, "c", cu(3))
+    gives(world, "a", UNIT)
+    gone = world.apply(events.VmGone(pod("b"), "uid-b", 1.0))
+    assert gone == (offered("c", cu(3)),)
+
+
+def test_room_that_was_offered_is_not_the_former_agents() -> None:
+    world = full("a", "b")
+    says(world, "b", cu(3))
+    gives(world, "a", UNIT)
+    later = world.request("b", cu(2), agent=NEXT_AGENT, started=2000, claim=cu(2))
+    says(world, "b", cu(2), at=1.0, request=later)
+    assert world.record("b").row.reserved == cu(2)
+
+
+def test_a_vm_of_a_pool_that_got_a_part_waits_for_the_rest_at_once() -> None:
+    world = full("a", "b")
+    world.see("b", None, at=0.0, pool="blue")
+    gives(world, "a", UNIT)
+    world.take(world.request("b", cu(5), claim=cu(2)), 2)
+    world.pool_says(2, events.PoolVerdict())
+    waiting = world.record("b").waiting
+    assert (current(world, "b"), waiting.wanted if waiting else None) == (cu(3), cu(5))
+
+
+def test_a_neighbour_is_asked_and_what_it_gives_is_offered() -> None:
+    world = full("a", "b")
+    says(world, "a", cu(2), spare=UNIT)
+    assert asked(says(world, "b", cu(4))) == {"a": UNIT}
+    outputs = gives(world, "a", UNIT)
+    assert ended(outputs) == [("a", UNIT, "")]
+    assert offered("b", cu(3)) in outputs
+
+
+def test_a_refusal_is_the_next_ones_turn() -> None:
+    world = full("a", "b", "c")
+    says(world, "a", cu(2), spare=UNIT)
+    says(world, "b", cu(2), spare=UNIT, priority=3)
+    assert asked(says(world, "c", cu(3))) == {"a": UNIT}
+    outputs = says(world, "a", cu(2), at=1.0)
+    assert ended(outputs) == [("a", ZERO, "it has no more to spare")]
+    assert asked(outputs) == {"b": UNIT}
+
+
+def test_silence_is_a_refusal_after_a_while() -> None:
+    world = full("a", "b", "c")
+    for name, priority in (("a", 0), ("b", 3)):
+        says(world, name, cu(2), spare=UNIT, priority=priority)
+    says(world, "c", cu(3))
+    assert ended(world.ticked(19.9)) == []
+    outputs = world.ticked(20.0)
+    assert [name for name, _, _ in ended(outputs)] == ["a"]
+    assert asked(outputs) == {"b": UNIT}
+
+
+def test_who_gave_goes_first_among_its_like() -> None:
+    world = full("a", "b", "c")
+    says(world, "a", cu(2), spare=UNIT)
+    says(world, "b", cu(3))
+    gives(world, "a", UNIT)
+    says(world, "b", cu(3), at=1.0)
+    world.apply(seen(world, "b", cu(3)))
+    says(world, "c", cu(3), at=2.0)
+    says(world, "a", cu(2), at=3.0)
+    assert gives(world, "b", cu(2), at=4.0) == (offered("a", cu(2)),)
+
+
+def test_one_that_soon_needs_what_it_gave_is_left_alone_for_longer() -> None:
+    world = full("a", "b", of=cu(4))
+    rests = []
+    at = 0.0
+    for _ in range(3):
+        says(world, "a", cu(4), at=at, spare=UNIT)
+        assert asked(says(world, "b", cu(5), at=at)) == {"a": UNIT}
+        gives(world, "a", cu(3), at=at)
+        says(world, "b", cu(5), at=at)
+        says(world, "a", cu(4), at=at + 1)  # it needs that again
+        rests.append(world.record("a").rests_until_s - at - 1)
+        gives(world, "b", cu(4), at=at + 2)
+        says(world, "a", cu(4), at=at + 2)
+        at = world.record("a").rests_until_s
+    assert rests[0] < rests[1] < rests[2]
+    assert rests[1] == 2 * rests[0]
+
+
+def test_what_a_node_negotiates_goes_on_after_a_snapshot() -> None:
+    world = full("a", "b", "c")
+    says(world, "a", cu(2), spare=UNIT)
+    says(world, "b", cu(3))
+    says(world, "c", cu(3))
+    again = journal.restore(journal.snapshot_of(world.core))
+    arrived = events.RequestArrived(5, world.request("a", UNIT, claim=cu(2), apart=True), 1.0)
+    for event in (arrived, seen(world, "a", UNIT), events.ClockTicked(20.0)):
+        assert again.apply(event) == world.core.apply(event)
+    assert kept(again, "c") == cu(3), "the first has not come for it"
+
+
+def test_room_that_a_placement_gives_back_is_offered_and_the_placer_has_its_answer() -> None:
+    world = full("a", "b")
+    placements = CorePlacements(world.core, world.apply, lambda: 1.0, lambda *_: None)
+    world.node("n1", cu(6))
+    holder = Holder(Kind.POD, "uid-new")
+    assert placements.assume(holder, "d/new", "n1", cu(2), until_s=60.0) is None
+    says(world, "b", cu(3))
+    assert placements.assume(holder, "d/new", "n1", UNIT, until_s=60.0) is None
+    assert kept(world.core, "b") == cu(3)
