@@ -86,6 +86,8 @@ class ProgressCode(enum.StrEnum):
     """Neighbours of the VM were asked to give back room for it."""
     ROOM_OFFERED = "room-offered"
     """There is room on its node for what the VM waits for, in full or in part."""
+    OFFER_LAPSED = "offer-lapsed"
+    """Room was kept for the VM, and its agent did not ask for it."""
     YIELD_ASKED = "yield-asked"
     """The VM was asked to give back room for another VM of its node."""
     YIELDED = "yielded"

@@ -21,7 +21,7 @@ from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import SequenceSource
-from protocol.values import ZERO
+from protocol.values import ZERO, Resources
 from protocol.versions import Negotiation, PluginProtoVersion, VersionRange
 
 
@@ -228,13 +228,27 @@ def noticed(
         case events.RoomNoticed():
             return _with(state, replace(link, denied=NO_DENIALS))
         case events.YieldNoticed(keep, waiter, priority):
-            return replace(state, yielding=Yielding(keep, waiter, priority, now_s + timing.yield_s))
+            least = _still_to_keep(state, keep, now_s)
+            return replace(state, yielding=Yielding(least, waiter, priority, now_s + timing.yield_s))
         case events.EpochNoticed(chance):  # soon, and not all runners at once
             soon_s = now_s + timing.epoch_spread_s * chance
             next_tick_s, retry_at_s = min(link.next_tick_s, soon_s), min(link.retry_at_s, soon_s)
             return _with(state, replace(link, next_tick_s=next_tick_s, retry_at_s=retry_at_s))
         case _:
             assert_never(event)
+
+
+def _still_to_keep(state: RunnerState, keep: Resources, now_s: float) -> Resources:
+    """`keep` of each resource that is asked for; of another one any amount will do. A notice that comes late takes back nothing of a later
+    one."""
+    use, most, before = state.in_use(), state.vm.bounds.max, state.yielding
+    kept = Resources(
+        keep.vcpu_milli if keep.vcpu_milli < use.vcpu_milli else max(most.vcpu_milli, use.vcpu_milli),
+        keep.memory_bytes
+        if keep.memory_bytes < use.memory_bytes
+        else max(most.memory_bytes, use.memory_bytes),
+    )
+    return kept if before is None or now_s >= before.until_s else kept.min(before.keep)
 
 
 def lapse(state: RunnerState, now_s: float) -> RunnerState:

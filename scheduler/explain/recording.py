@@ -117,13 +117,16 @@ class DecisionRecorder:
         message = f"the migration was given up, and the VM stays on node {node}"
         self._record(pod, DecisionOutcome.MIGRATION, records.told(ProgressCode.MIGRATION_ENDED, message))
 
-    def negotiated(self, said: events.YieldAsked | events.YieldEnded | events.RoomOffered) -> None:
+    def negotiated(self, said: events.Negotiated) -> None:
         """A full node is negotiated: told of the VM that waits, and of the one that was asked."""
         vm = said.pod.full_name
         match said:
             case events.RoomOffered():
                 text = f"there is room now for {said.amount}"
                 self._negotiation(said.pod, ProgressCode.ROOM_OFFERED, text)
+            case events.OfferLapsed():
+                text = f"{records.part_text(said.amount)} were kept for it, and its agent did not ask"
+                self._negotiation(said.pod, ProgressCode.OFFER_LAPSED, text)
             case events.YieldAsked():
                 amount = records.part_text(said.amount)
                 text = f"waits for {amount} that {vm} was asked for"

@@ -158,7 +158,9 @@ class Process:
                 case events.RoomOffered(pod, _, _, amount):
                     self._notice(pod, RoomNoticed(amount))
                 case events.YieldAsked(pod, _, _, keep, _, waiter, priority):
-                    self._notice(pod, YieldNoticed(keep, str(waiter), priority))
+                    self._notice(pod, YieldNoticed(keep, waiter.full_name, priority))
+                case events.OfferLapsed():
+                    pass
                 case events.YieldEnded():
                     self.world.trace.add(
                         self.world.clock.now_s, output.pod.name, "has given", output.amount, output.why

@@ -9,6 +9,7 @@ NEGOTIATED: Final = frozenset(
     {
         ProgressCode.WAITS_FOR_ROOM,
         ProgressCode.ROOM_OFFERED,
+        ProgressCode.OFFER_LAPSED,
         ProgressCode.YIELD_ASKED,
         ProgressCode.YIELDED,
         ProgressCode.YIELD_REFUSED,

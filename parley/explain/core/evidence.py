@@ -206,6 +206,10 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
         ProgressCode.ROOM_OFFERED: Advice(
             "there is room for it now, and its agent has been told", "Nothing; its agent asks at once."
         ),
+        ProgressCode.OFFER_LAPSED: Advice(
+            "room was kept for it, and its agent did not ask for it",
+            "Look whether the VM's agent runs and reaches the scheduler, if it still wants to grow.",
+        ),
         ProgressCode.YIELD_ASKED: Advice(
             "it was asked to give back room for another VM of its node",
             "Nothing; set `parley.dev/yield` if it should give more, or nothing.",

@@ -261,9 +261,8 @@ def _negotiation(view: ExplainView, record: VmRecord) -> ReasonShown | None:
     if asked.is_open:
         text = f"was asked {ago} to give back {records.part_text(asked.amount)} for {whom}"
         return records.told(ProgressCode.YIELD_ASKED, text)
-    given = (asked.before - record.row.state.current).max(ZERO).min(asked.amount)
-    code = ProgressCode.YIELD_REFUSED if given == ZERO else ProgressCode.YIELDED
-    return records.told(code, f"gave back {records.part_text(given)} to {whom}, asked {ago}")
+    code = ProgressCode.YIELD_REFUSED if asked.given == ZERO else ProgressCode.YIELDED
+    return records.told(code, f"gave back {records.part_text(asked.given)} to {whom}, asked {ago}")
 
 
 def _waits_for_room(view: ExplainView, record: VmRecord, wish: Waiting) -> ReasonShown:

@@ -31,6 +31,7 @@ _TOLD_BY_MESSAGE: Final = frozenset(
         ProgressCode.MIGRATION_ENDED,
         ProgressCode.WAITS_FOR_ROOM,
         ProgressCode.ROOM_OFFERED,
+        ProgressCode.OFFER_LAPSED,
         ProgressCode.YIELD_ASKED,
         ProgressCode.YIELDED,
         ProgressCode.YIELD_REFUSED,

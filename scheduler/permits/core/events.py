@@ -440,6 +440,16 @@ class YieldEnded:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OfferLapsed:
+    """The agent of a VM has not asked for the `amount` that was kept for it; nobody keeps it any more."""
+
+    pod: PodName
+    uid: str
+    node: str
+    amount: Resources
+
+
 Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded | AdmissionCallNeeded | Joined
 Output: TypeAlias = (
     Answer
@@ -451,4 +461,6 @@ Output: TypeAlias = (
     | RoomOffered
     | YieldAsked
     | YieldEnded
+    | OfferLapsed
 )
+Negotiated: TypeAlias = RoomOffered | YieldAsked | YieldEnded | OfferLapsed

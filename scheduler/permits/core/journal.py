@@ -216,7 +216,7 @@ def gap_line(lost: int) -> str:
     return _line({"gap": lost})
 
 
-def recorded(output: events.Output) -> dict[str, Any]:  # noqa: C901 - one line for each event of the closed union
+def recorded(output: events.Output) -> dict[str, Any]:  # noqa: C901, PLR0912 - one line for each event of the closed union
     """An output as it is compared: the part that the caller was told."""
     match output:
         case events.Decided():
@@ -245,6 +245,8 @@ def recorded(output: events.Output) -> dict[str, Any]:  # noqa: C901 - one line 
             return {"room_offered": str(output.pod), "amount": str(output.amount)}
         case events.YieldAsked():
             return {"yield_asked": str(output.pod), "keep": str(output.keep), "for": str(output.waiter)}
+        case events.OfferLapsed():
+            return {"offer_lapsed": str(output.pod), "amount": str(output.amount)}
         case events.YieldEnded():
             return {"yield_ended": str(output.pod), "amount": str(output.amount), "why": output.why}
 

@@ -80,7 +80,8 @@ def _note_relapse(core: CoreState, record: VmRecord, now_s: float) -> None:
         return
     if now_s >= asked.asked_s + SOON_S:
         return
-    if is_in_need(record) and asked.before.exceeds(current):
+    lacks = ZERO if record.waiting is None else (record.waiting.needed - current).max(ZERO)
+    if asked.given != ZERO and any(_is_of(asked, name) for name, amount in lacks.named() if amount):
         record.asked = replace(asked, is_missed=True)
         record.relapses += 1
         record.rests_until_s = now_s + _rest_s(core, record)
@@ -116,9 +117,9 @@ def _closed(core: CoreState, record: VmRecord, why: str) -> _Outputs:
     """A VM has given back what it was asked for, or will not (`why`)."""
     asked, spec = record.asked, record.spec
     assert asked is not None
-    record.asked = replace(asked, is_open=False)
-    core.queue(spec.node).asked.pop(spec.uid, None)
     given = (asked.before - record.row.state.current).max(ZERO).min(asked.amount)
+    record.asked = replace(asked, is_open=False, given=given)
+    core.queue(spec.node).asked.pop(spec.uid, None)
     return (events.YieldEnded(spec.pod, spec.uid, spec.node, given, asked.waiter, asked.priority, why),)
 
 
@@ -132,12 +133,16 @@ def _rest_s(core: CoreState, record: VmRecord) -> float:
 def elapse(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
     """Time has passed for one VM: room that was kept for it and not asked for, or a neighbour that has not answered."""
     row, asked = record.row, record.asked
+    outputs: _Outputs = ()
     for floor in row.state.floors:
         if floor.cause is Cause.OFFERED and floor.until_s is not None and floor.until_s <= now_s:
             record.waiting = None  # until it asks again
+            lost = (floor.amount - row.state.current).max(ZERO)
+            outputs = (events.OfferLapsed(record.spec.pod, record.spec.uid, record.spec.node, lost),)
     if asked is None or not asked.is_open or now_s < asked.until_s:
-        return ()
-    return _closed(core, record, f"it has not given it back within {core.config.yield_s:.0f} s")
+        return outputs
+    why = f"it has not given it back within {core.config.yield_s:.0f} s"
+    return (*outputs, *_closed(core, record, why))
 
 
 def _is_heard(record: VmRecord, now_s: float) -> bool:
@@ -198,7 +203,7 @@ def _in_order(core: CoreState, queue: NodeQueue, node: str) -> list[VmRecord]:
 def _order(core: CoreState, record: VmRecord) -> tuple[bool, int, bool, float, str]:
     waiting, asked = record.waiting, record.asked
     assert waiting is not None
-    has_given = asked is not None and not asked.is_open and core.now_s < record.rests_until_s
+    has_given = asked is not None and asked.given != ZERO and core.now_s < record.rests_until_s
     return not is_in_need(record), -record.priority, not has_given, waiting.since_s, record.name
 
 
@@ -263,8 +268,9 @@ def _negotiate(
     """Ask neighbours for the first of those in need, in each resource for which nobody was asked yet."""
     busy = {name for uid in queue.asked for name in RESOURCE_NAMES if _is_asked(core, uid, name)}
     able: list[VmRecord] | None = None
-    for record in waiting[:MOST_TRIED]:
-        if len(busy) == len(RESOURCE_NAMES) or not is_in_need(record):
+    tries = 0
+    for record in waiting:
+        if len(busy) == len(RESOURCE_NAMES) or not is_in_need(record) or tries == MOST_TRIED:
             return
         row, wish = record.row, record.waiting
         assert wish is not None
@@ -281,6 +287,7 @@ def _negotiate(
             able = [each for each in _records(core, account) if _is_able(each, core.now_s)]
         if not able:
             return
+        tries += 1
         neighbours = [_neighbour(each) for each in able if _may_be_asked(each, record, core.now_s)]
         asked = choose(Lacking(way, room, record.priority), neighbours)
         for neighbour, amount in asked.items():

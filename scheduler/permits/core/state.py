@@ -68,7 +68,7 @@ class Waiting(Value, frozen=True):
 
 class AskedYield(Value, frozen=True):
     """A VM was asked at `asked_s` to shrink from `before` to `keep`, for a VM that waits. `is_open` until it has answered, or has not by
-    `until_s`. `is_comfort` says that no more than comfort was asked for; `is_missed` says that it has soon needed again what it gave."""
+    `until_s`. `is_comfort` says that no more than comfort was asked for; `is_missed` says that it has soon needed again what it had `given`."""
 
     keep: Resources
     before: Resources
@@ -79,6 +79,7 @@ class AskedYield(Value, frozen=True):
     is_comfort: bool = True
     is_open: bool = True
     is_missed: bool = False
+    given: Resources = ZERO
 
     @property
     def amount(self) -> Resources:

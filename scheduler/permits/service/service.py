@@ -239,10 +239,11 @@ class PermitService:
                 self._looks.fresh(output.pod, _ignore)
             case events.Placed() | events.NotPlaced():
                 pass  # the caller that asks for a placement sees its outcome
-            case events.RoomOffered() | events.YieldAsked() | events.YieldEnded():
+            case events.RoomOffered() | events.YieldAsked():
                 self.recorder.negotiated(output)
-                if not isinstance(output, events.YieldEnded):
-                    self.notices.tell(output)
+                self.notices.tell(output)
+            case events.YieldEnded() | events.OfferLapsed():
+                self.recorder.negotiated(output)
             case _:
                 assert_never(output)
 

@@ -141,6 +141,13 @@ def test_a_yield_never_grows_a_vm() -> None:
     assert asks(driver.forget(), UNIT * 8).wait(2).resizes() == []
 
 
+def test_a_yield_of_cpu_leaves_memory_alone_and_a_late_notice_takes_nothing_back() -> None:
+    driver = asks(comfortable(), cu(2, 4)).memory(6).wait(6)
+    assert driver.size == cu(2, 6)
+    asks(driver, cu(1, 6))
+    assert asks(driver, cu(3, 6)).wait(2).size == cu(1, 6)
+
+
 def test_the_comfort_comes_back_after_a_minute_and_the_need_at_once() -> None:
     driver = asks(comfortable(), cu(1, 1)).wait(2)
     assert driver.size == cu(1, 1)

@@ -187,6 +187,7 @@ def lively(world: RecordingWorld) -> None:
     world.take(world.request("waits", cu(3), claim=cu(2)), 10, at=8.0)
     world.take(world.request("gives", UNIT, claim=cu(2)), 11, at=8.0)
     world.read("gives", UNIT, at=8.0)
+    world.ticked(18.0)
     world.ticked(80.0)
 
 

@@ -43,9 +43,9 @@ def says(
 
 
 def gives(world: World, name: str, down_to: Resources, *, at: float = 1.0) -> tuple[events.Output, ...]:
-    """What comes of it when a VM shrinks, and the cluster shows that."""
-    told = says(world, name, down_to, at=at)
-    return told + world.apply(seen(world, name, down_to, at=at))
+    """What comes of it when a VM shrinks, and the cluster shows that, beside the read that somebody waits for."""
+    told = says(world, name, down_to, at=at) + world.apply(seen(world, name, down_to, at=at))
+    return tuple(each for each in told if not isinstance(each, events.ReadNeeded))
 
 
 def seen(world: World, name: str, size: Resources, *, at: float = 1.0) -> events.VmSeen:
@@ -93,12 +93,22 @@ def test_room_that_nobody_comes_for_is_free_again_and_offered_to_others() -> Non
     says(world, "c", cu(3))
     assert gives(world, "a", UNIT) == (offered("b", cu(3)),)
     assert world.ticked(10.9) == ()
-    assert world.ticked(11.0) == (offered("c", cu(3)),)
+    lapsed = events.OfferLapsed(pod("b"), "uid-b", "n1", UNIT)
+    assert world.ticked(11.0) == (lapsed, offered("c", cu(3)))
     says(world, "c", cu(3), at=12.0)
     assert current(world, "c") == cu(3)
     gives(world, "c", cu(2), at=13.0)
     assert kept(world.core, "b") == ZERO, "it waits no more, until it asks again"
     assert world.record("b").waiting is None
+
+
+def test_a_vm_that_has_given_something_is_read_at_once_if_somebody_waits_for_it() -> None:
+    world = full("a", "b")
+    assert says(world, "a", UNIT) == ()
+    world = full("a", "b")
+    says(world, "b", cu(3))
+    assert says(world, "a", UNIT, at=1.0) == (events.ReadNeeded(pod("a")),)
+    assert says(world, "a", UNIT, at=1.5) == ()
 
 
 def test_nobody_keeps_what_was_freed_for_one_that_has_gone() -> None:
@@ -169,6 +179,17 @@ def test_who_gave_goes_first_among_its_like() -> None:
     says(world, "c", cu(3), at=2.0)
     says(world, "a", cu(2), at=3.0)
     assert gives(world, "b", cu(2), at=4.0) == (offered("a", cu(2)),)
+
+
+def test_who_was_asked_and_gave_nothing_does_not_go_first() -> None:
+    world = full("a", "b", "c", "d")
+    says(world, "a", cu(2), spare=UNIT)
+    says(world, "b", cu(3))
+    says(world, "a", cu(2), at=1.0)
+    says(world, "b", cu(2), at=1.0)
+    says(world, "c", cu(3), at=2.0)
+    says(world, "a", cu(3), at=3.0)
+    assert gives(world, "d", UNIT, at=4.0) == (offered("c", cu(3)),)
 
 
 def test_one_that_soon_needs_what_it_gave_is_left_alone_for_longer() -> None:

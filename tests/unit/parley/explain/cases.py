@@ -537,6 +537,7 @@ def by_negotiation() -> dict[ProgressCode, Evidence]:
     messages = {
         code.WAITS_FOR_ROOM: "waits for 3 CPUs that shop/till was asked for 0.4 s ago",
         code.ROOM_OFFERED: "3 CPUs more are kept for it until its agent asks, for 9 s at most",
+        code.OFFER_LAPSED: "3 CPUs were kept for it, and its agent did not ask",
         code.YIELD_ASKED: "was asked 0.4 s ago to give back 2 CPUs for shop/till (priority 1000)",
         code.YIELDED: "gave back 2 CPUs to shop/till (priority 1000), asked 3.1 s ago",
         code.YIELD_REFUSED: "gave back nothing to shop/till (priority 1000), asked 3.1 s ago",
