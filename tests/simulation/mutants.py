@@ -287,7 +287,7 @@ MUTANTS: Final = (
     SimulationMutant(wish_without_an_end, length_s=SHORT_S),
     SimulationMutant(every_downscale_refused, length_s=SHORT_S),
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
-    SimulationMutant(write_is_blind, 3),
+    SimulationMutant(write_is_blind, 26),
     SimulationMutant(write_leaves_late, 14),
     SimulationMutant(nobody_is_asked),
     SimulationMutant(yields_below_need),
