@@ -138,7 +138,7 @@ class Process:
         row = self.core.ledger.row(holder)
         return row.reserved if row is not None else None
 
-    def _take(self, outputs: tuple[events.Output, ...]) -> None:
+    def _take(self, outputs: tuple[events.Output, ...]) -> None:  # noqa: C901 - one case for each event of the closed union
         for output in outputs:
             match output:
                 case events.Decided() | events.Refused() | events.HungUp():

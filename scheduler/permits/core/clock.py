@@ -29,7 +29,8 @@ def tick(core: CoreState, event: events.ClockTicked) -> tuple[events.Output, ...
     finally:  # if one fails by our fault, the others are still due
         for uid in due:
             core.timers.schedule(uid, now_s)
-    core.to_follow.update(core.queues)  # neighbours may have rested for long enough
+    # Neighbours may have rested for long enough.
+    core.to_follow.update(node for node, queue in core.queues.items() if queue.has_needy)
     if core.rules.migration_enabled:
         outputs += migration.choose(core, now_s)
     return tuple(outputs)
@@ -56,7 +57,7 @@ def elapse(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Outp
     if record.published_heard_s is not None:
         state = admission.after_silence(core.config, state, now_s, record.published_heard_s)
     if state.pressure != ZERO and now_s >= _pressure_until_s(core, record):
-        state = replace(state, pressure=ZERO)
+        state, record.waiting = replace(state, pressure=ZERO), None
     if state is not row.state:
         core.ledger.post(Verdict(row.holder, row.node, state))
     if not _needs_read(core, record, state, now_s):

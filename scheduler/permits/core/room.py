@@ -27,8 +27,8 @@ _Outputs = tuple[events.Output, ...]
 
 HEARD_S: Final = 35.0
 """An agent that was not heard for so long, two of its ticks, neither waits nor gives anything back."""
-MOST_TRIED: Final = 16
-"""So many of those who wait on a node are looked at, if those before them cannot be helped."""
+MOST_TRIED: Final = 8
+"""Neighbours are looked through for so many of those who wait on a node, if those before them cannot be helped."""
 GOES_ON_S: Final = 20.0
 """So soon after it was asked a VM may be asked for more by the same one."""
 SOON_S: Final = 600.0
@@ -164,6 +164,7 @@ def follow(core: CoreState) -> _Outputs:
         for record in _asked(core, queue, node):
             outputs += _heard_of_yield(core, record)
         waiting = _in_order(core, queue, node)
+        queue.has_needy = any(map(is_in_need, waiting[:1]))
         if account is not None and waiting:
             outputs += _reads(core, account)
             outputs += _offer(core, account, waiting)
@@ -268,6 +269,7 @@ def _negotiate(
     """Ask neighbours for the first of those in need, in each resource for which nobody was asked yet."""
     busy = {name for uid in queue.asked for name in RESOURCE_NAMES if _is_asked(core, uid, name)}
     able: list[VmRecord] | None = None
+    sparable: set[str] = set()
     tries = 0
     for record in waiting:
         if len(busy) == len(RESOURCE_NAMES) or not is_in_need(record) or tries == MOST_TRIED:
@@ -285,8 +287,11 @@ def _negotiate(
             continue
         if able is None:
             able = [each for each in _records(core, account) if _is_able(each, core.now_s)]
-        if not able:
+            sparable = {name for each in able for name in RESOURCE_NAMES if _can_spare(each, name)}
+        if not sparable:
             return
+        if not (lacks & sparable if wish.unit.is_apart else lacks <= sparable):
+            continue
         tries += 1
         neighbours = [_neighbour(each) for each in able if _may_be_asked(each, record, core.now_s)]
         asked = choose(Lacking(way, room, record.priority), neighbours)
@@ -321,6 +326,10 @@ def _is_able(record: VmRecord, now_s: float) -> bool:
         and not (record.asked is not None and record.asked.is_open)
         and _is_heard(record, now_s)
     )
+
+
+def _can_spare(record: VmRecord, resource: str) -> bool:
+    return amount_of(record.spare, resource) > 0 or amount_of(record.spare_to_higher, resource) > 0
 
 
 def _may_be_asked(record: VmRecord, waiter: VmRecord, now_s: float) -> bool:

@@ -379,10 +379,11 @@ class SchedulerConfig:
 @dataclass(slots=True)
 class NodeQueue:
     """The VMs of one node that wait for room, and those that were asked to give back some, by their UIDs. VMs may have gone, or be done,
-    that are still named."""
+    that are still named. `has_needy` says that one of those who wait needs room for more than comfort."""
 
     waiting: dict[str, None] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
+    has_needy: bool = True
 
 
 @dataclass(slots=True)
