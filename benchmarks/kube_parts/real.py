@@ -212,8 +212,8 @@ def climbs(scene: Scene, count: int, faults: Faults) -> list[tuple[int, float]]:
     return found
 
 
-def yields(scene: Scene, count: int, faults: Faults) -> list[Jump]:
-    """On a full node, one whose neighbour has kept what it needed a minute ago: so many pods jump, one after another."""
+def yields(scene: Scene, count: int, faults: Faults, rng: random.Random) -> list[Jump]:
+    """On a full node, one whose neighbour has kept what it needed a minute ago: so many pods jump, one after another, at a random phase."""
     node = json.loads(scene.plane.call("GET", f"/api/v1/nodes/{scene.node.name}"))
     room_milli = int(parse(node["status"]["allocatable"]["cpu"]).nanos) // 10**6
     filler = {"cpu": f"{room_milli - FULL_MILLI}m", "memory": "64Mi"}
@@ -232,7 +232,7 @@ def yields(scene: Scene, count: int, faults: Faults) -> list[Jump]:
             for pod in (gives, takes):
                 awaited(f"{pod.name} is heard", lambda pod=pod: pod.is_heard(scene.parley))  # type: ignore[misc] # bound now
             gives.fill(FULL_MILLI - SMALL_MILLI)
-            time.sleep(COMFORT_S)
+            time.sleep(COMFORT_S + rng.uniform(0, PHASE_S))
             found.append(takes.jump())
         except TimeoutError as error:
             faults.add(f"{takes.name}: {error}")
@@ -251,7 +251,7 @@ def measure(plane: ControlPlane, found: Programs, *, is_short: bool) -> dict[str
         means = {f"{part.replace('-', '_')}_mean_ms": scene.mean_ms(part) for part in PARTS}
         steps = climbs(scene, large, faults)
         print(f"a full node: {full} jumps of load beside an idle neighbour …", flush=True)
-        given = yields(scene, full, faults)
+        given = yields(scene, full, faults, rng)
     told = {
         "throttled_to_limit": in_ms([each.whole_s for each in seen]),
         "throttled_to_patch": in_ms([each.to_patch_s for each in seen]),

@@ -278,7 +278,9 @@ class NegotiationLaws:
                 raise LawBrokenError(f"{batch} is asked for while {other.asked} is open")
         for ask in batch:
             asked = self._talk(ask.uid)
-            asked.asked, asked.asked_s, asked.is_open, asked.lacked = ask, now_s, True, lacked
+            # Another one of the batch may have answered, for its resource, before this one does.
+            asked.lacked = frozenset(name for name in lacked if amount_of(ask.amount, name))
+            asked.asked, asked.asked_s, asked.is_open = ask, now_s, True
             self._reached[Reached.YIELD_ASKED] += 1
 
     def _is_at(self, talk: Talk, ask: Ask) -> bool:
