@@ -1,7 +1,7 @@
 """Tells of the scaling of pods and VirtualMachines, and of plugins and strategies of the node: in the log, as Events, in the status of pods,
 and on the status page.
 
-The notices to owners of pods, and their moments, are decided by `agent.core.notices`.
+The notices to owners of pods, and their moments, are decided by `agent.core.owner_notices`.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from agent.core.condition import Condition
-from agent.core.notices import (
+from agent.core.owner_notices import (
     NO_NEWS,
     NO_PREDICTION,
     AskedSizeChange,
     Matters,
-    Notice,
+    OwnerNotice,
     Prediction,
     SizeNews,
     Standings,
@@ -257,7 +257,7 @@ class Announcer:
         faults = dict.fromkeys((*found.faults, *known.faults, *([more] if more else ())))
         return Matters(found.obstacles, tuple(faults), self._controllers.of(found))
 
-    def tell(self, found: Found, notice: Notice) -> None:
+    def tell(self, found: Found, notice: OwnerNotice) -> None:
         """One notice, in the log and as an Event."""
         name = f"{objects.namespace(found.manifest)}/{objects.name(found.manifest)}"
         text = without_ids(notice.text)
@@ -270,7 +270,7 @@ class Announcer:
 
     def tell_of_eviction(self, found: Found, is_asked: bool, text: str) -> None:
         """A pod is to be evicted, or that was refused."""
-        self.tell(found, Notice(Topic.EVICTION if is_asked else Topic.NO_EVICTION, text))
+        self.tell(found, OwnerNotice(Topic.EVICTION if is_asked else Topic.NO_EVICTION, text))
 
     def told_in_status(self, conditions: Mapping[str, Condition]) -> Iterator[PodMark]:
         """The conditions of pods with a runner at work, by the text that was told of each topic; and none of pods that are not scaled, or not

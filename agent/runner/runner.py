@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from agent.core import events
 from agent.core.condition import Condition, condition, denial_reasons
 from agent.core.model import Vm
-from agent.core.notices import AskedSizeChange, SizeWatch
+from agent.core.owner_notices import AskedSizeChange, SizeWatch
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.remembered import NOTHING, Remembered

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.model import Sample, Vm
-from agent.core.notices import AskedSizeChange, SizeWatch
+from agent.core.owner_notices import AskedSizeChange, SizeWatch
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.peaks import NO_SURGES, NO_TAIL

@@ -9,7 +9,7 @@ import pytest
 from agent.core.condition import VM, Condition, DeniedGrowth, Health
 from agent.core.eviction import APART_S
 from agent.core.model import PerResource
-from agent.core.notices import PREDICTED_EVERY_S, AskedSizeChange
+from agent.core.owner_notices import PREDICTED_EVERY_S, AskedSizeChange
 from agent.daemon.announcer import AFTER_FAULT_S, DEFAULT_DENIALS, Announcer, Conditions, DenialSettings
 from agent.daemon.controllers import AGAIN_S, Controllers
 from agent.daemon.evictor import Evictor

@@ -8,7 +8,7 @@ import pytest
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
 from agent.core.model import ContainersSeen, PodObservation, Vm, VmKind
-from agent.core.notices import Matters, Topic, look, present
+from agent.core.owner_notices import Matters, Topic, look, present
 from agent.runner.stats import RunnerStats
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.core.model import PerResource
-from agent.core.notices import EVERY_S, NO_NEWS, AskedSizeChange, Notice
+from agent.core.owner_notices import EVERY_S, NO_NEWS, AskedSizeChange, OwnerNotice
 from protocol.values import Resources
 from tests.support.amounts import cu
 from tests.unit.agent.driver import APART, Driver, steady
@@ -79,7 +79,7 @@ def test_what_comes_to_nothing_delays_no_later_news() -> None:
 
 
 def test_changes_are_told_at_a_bounded_rate_and_none_is_lost() -> None:
-    news, found = NO_NEWS, list[Notice]()
+    news, found = NO_NEWS, list[OwnerNotice]()
     for second in range(1, 901):
         news, notice = news.heard(change(cu(second), cu(second + 1), "busy", "busy")).told(float(second))
         found += [notice] if notice is not None else []

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from agent.core.condition import Condition, DeniedGrowth, Health
-from agent.core.notices import (
+from agent.core.owner_notices import (
     AGAIN_S,
     CHANGED_S,
     NO_PREDICTION,

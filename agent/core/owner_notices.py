@@ -49,7 +49,7 @@ class Topic(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class OwnerNotice:
     """One thing to tell. `is_warning` is false if it is over."""
 
     topic: Topic
@@ -107,14 +107,14 @@ def look(
     present: Mapping[Topic, str],
     now_s: float,
     denied_after_s: float = Topic.DENIED.value.patience_s,
-) -> tuple[Standings, list[Notice]]:
+) -> tuple[Standings, list[OwnerNotice]]:
     """The troubles that stand after this look, and the notices to give now. `present` has the present troubles, in words. A denial is told
     after `denied_after_s`."""
     # Whether more is denied is not known while one of these is the matter: a denial stands as it was.
     is_hidden = any(topic in present for topic in (Topic.MISMATCH, Topic.STUCK, Topic.SILENT))
     hidden = {Topic.DENIED} if is_hidden else set()
     notices = [
-        Notice(topic, f"{topic.value.reason} is over", is_warning=False)
+        OwnerNotice(topic, f"{topic.value.reason} is over", is_warning=False)
         for topic, standing in before.items()
         if topic not in (present.keys() | hidden) and standing.told_s is not None and topic.value.over
     ]
@@ -124,7 +124,7 @@ def look(
         patience_s = denied_after_s if topic is Topic.DENIED else topic.value.patience_s
         if _is_due(standing, text, now_s, patience_s):
             standing = Standing(standing.since_s, text, now_s)
-            notices.append(Notice(topic, text))
+            notices.append(OwnerNotice(topic, text))
         after[topic] = standing
     return after, notices
 
@@ -247,7 +247,7 @@ class SizeNews:
             self, change=AskedSizeChange(self.change.before, change.after, why), steps=self.steps + 1
         )
 
-    def told(self, now_s: float) -> tuple["SizeNews", Notice | None]:
+    def told(self, now_s: float) -> tuple["SizeNews", OwnerNotice | None]:
         is_early = self.told_s is not None and now_s - self.told_s < EVERY_S
         if self.change is None or is_early:
             return self, None
@@ -258,7 +258,7 @@ class SizeNews:
 NO_NEWS: Final = SizeNews()
 
 
-def _notice(change: AskedSizeChange, steps: int) -> Notice | None:
+def _notice(change: AskedSizeChange, steps: int) -> OwnerNotice | None:
     """The change in words; None if no part of it that was asked for is left."""
     written = zip(_NAMES, change.before.written().values(), change.after.written().values(), strict=True)
     moved = [
@@ -273,4 +273,4 @@ def _notice(change: AskedSizeChange, steps: int) -> Notice | None:
         text = f"{', '.join(words for words, _ in moved)}: {moved[0][1]}"
     is_growth = change.after.exceeds(change.before)
     times = f" ({steps} times)" if steps > 1 else ""
-    return Notice(Topic.GROWN if is_growth else Topic.SHRUNK, f"{text}{times}", is_warning=False)
+    return OwnerNotice(Topic.GROWN if is_growth else Topic.SHRUNK, f"{text}{times}", is_warning=False)
