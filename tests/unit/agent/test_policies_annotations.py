@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent.core.model import YieldMode
 from agent.core.policies.remembered import Zones
 from agent.core.policies.stepwise import Pressure
 from agent.core.policies.utilisation import Utilisation
@@ -14,7 +15,16 @@ from agent.daemon.annotations import Overrides, VmDefaults, checks, read
 from agent.daemon.policies import build, standard
 from agent.daemon.runner_factory import vm_of
 from hosting.kubernetes.annotations import MAX_BYTES, settle
-from hosting.kubernetes.names import BOUNDS, CONFIG, METRICS_PLUGIN, NEON_BOUNDS, NEON_CONFIG, UNIT
+from hosting.kubernetes.names import (
+    BOUNDS,
+    CONFIG,
+    METRICS_PLUGIN,
+    NEON_BOUNDS,
+    NEON_CONFIG,
+    SUB_PRIORITY,
+    UNIT,
+    YIELD,
+)
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, cu
 from tests.unit.agent.driver import VM
@@ -334,11 +344,31 @@ def test_a_vm_may_have_a_metrics_plugin_of_its_own(
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "found", "fault"),
+    [
+        (YIELD, "to-minimum", Overrides(yields=YieldMode.TO_MINIMUM), None),
+        (YIELD, "slak", Overrides(), f"{YIELD}: must be one of slack, to-minimum, never (found 'slak')"),
+        (SUB_PRIORITY, "-2147483648", Overrides(priority=-(2**31)), None),
+        (SUB_PRIORITY, "+7", Overrides(priority=7), None),
+        (SUB_PRIORITY, "2147483648", Overrides(), f"{SUB_PRIORITY}: must be a whole number from -2147483648"),
+        (SUB_PRIORITY, "1e3", Overrides(), f"{SUB_PRIORITY}: must be a whole number from -2147483648"),
+    ],
+)
+def test_a_vm_says_what_it_gives_and_how_it_is_ranked(
+    name: str, text: str, found: Overrides, fault: str | None
+) -> None:
+    own, faults = read({name: text}, BASE, REGISTRY)
+    assert own == found
+    assert [each.startswith(str(fault)) for each in faults] == ([] if fault is None else [True])
+
+
+@pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
         (CONFIG, {"policies": ["pressure"]}, {"policies": ["presure"]}),
         (CONFIG, {"tied": True}, {"tied": True, "colour": "red"}),
         (NEON_CONFIG, {"memoryUsageFractionTarget": 0.5}, {"memoryUsageFractionTarget": 5}),
+        (SUB_PRIORITY, 5, "five"),
     ],
 )
 def test_what_the_agent_alone_reads_keeps_its_last_valid_value(name: str, good: Any, bad: Any) -> None:
