@@ -38,7 +38,8 @@ STANDING_LOOK_S: Final = 1.0
 END_DEADLINE_S: Final = 2.0
 """How long the API server has to delete them when this process leads no more; else the next leader takes them over."""
 CONTAINER: Final = "placeholder"
-IMAGE: Final = "registry.k8s.io/pause:3.10"
+IMAGE: Final = "pause"
+"""It is never run: a placeholder that gets a node is deleted, whether the node has this image or not."""
 FINGERPRINT: Final = "parley.dev/fingerprint"
 NODE_POOL: Final = "parley.dev/node-pool"
 _RETRY: Final = Backoff(base_s=LOOK_S, cap_s=60.0)
