@@ -80,8 +80,16 @@ def scheduler_restarts(world: World, is_cached: int, behind: int) -> None:
 
 def daemons_change_over_a_restart(world: World, vm: int, before: int, after: int) -> None:
     """The scheduler restarts; the runner of a VM asks the new one so often, and then that of a second daemon does."""
+    if _do_clocks_contradict_fences(world, vm):
+        return
     world.start_scheduler()
     agent_takes_over(world, vm, before, after)
+
+
+def _do_clocks_contradict_fences(world: World, vm: int) -> bool:
+    """Whether by a wrong clock a life that is fenced off counts as the later one: it may be permitted more, and can use nothing of it."""
+    lives = sorted(pick_vm(world, vm).agents, key=lambda life: life.started_ms)
+    return any(one.fences > other.fences for one, other in itertools.pairwise(lives))
 
 
 def daemons_live_on_over_a_restart(
@@ -99,9 +107,8 @@ def daemons_live_on_over_a_restart(
         world.pass_time(LONGER_THAN_LEASES_S)
     if not is_older:
         agent_overlaps(world, vm, 0)
-    lives = sorted(pick_vm(world, vm).agents, key=lambda life: life.started_ms)
-    if any(one.fences > other.fences for one, other in itertools.pairwise(lives)):
-        return  # by a wrong clock a life that is fenced off counts as the later one: it may be permitted more, and can use nothing of it
+    if _do_clocks_contradict_fences(world, vm):
+        return
     agent_asks(world, vm, is_older, want, 0)
     world.start_scheduler()
     for _ in range(2):
