@@ -244,7 +244,7 @@ def yields(scene: Scene, count: int, faults: Faults, rng: random.Random) -> list
 def measure(plane: ControlPlane, found: Programs, *, is_short: bool) -> dict[str, Any]:
     """All of it on one real node, which is ended afterwards."""
     faults, rng = Faults(), random.Random(1)
-    count, large, full = (6, 1, 2) if is_short else (24, 3, 10)
+    count, large, full = (6, 1, 1) if is_short else (24, 3, 10)
     with tempfile.TemporaryDirectory() as name, _scene(plane, found, Path(name)) as scene:
         print(f"a real node: {count} jumps of load, one after another …", flush=True)
         seen = jumps(scene, count, faults, rng)
