@@ -3,8 +3,9 @@ lines of the programs. Everything but ports and moments is the same for the same
 
 `this-machine` has the machine's real load; the others follow seeded workloads. `memory-heavy` takes all memory that the others
 leave, and `cpu-heavy` all CPUs, for a while each: the resources of all these VMs are apart, so that each grows all the same while
-the other has used up its resource. `cpu-heavy` keeps its CPUs for comfort for half a minute more; then the fifth VM, which needs some, is given room by it. `big-step` is tied, and its unit is so large that its next step never fits the node: it shows
-what a refusal looks like, and starves nobody.
+the other has used up its resource. `cpu-heavy` keeps its CPUs for comfort for half a minute more; then the fifth VM, which needs some,
+is given room by it. `big-step` is tied, and its unit is so large that its next step never fits the node: it shows what a refusal looks
+like, and starves nobody.
 """
 
 import importlib.util

@@ -100,8 +100,8 @@ def no_scheduling(profiles: tuple[Profile, ...]) -> None:
 class Sources:
     """The sources of a core. `pools` are the pools that are described there, another object after each change;
     `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
-    it raises `FaultsError` if they cannot be used; `use_placeholders` takes up their settings. `refreshed` is called whenever the core has taken what the cluster shows, `refused`
-    with the faults of a configuration that is not taken up, once for each text."""
+    it raises `FaultsError` if they cannot be used; `use_placeholders` takes up their settings. `refreshed` is called whenever the core has
+    taken what the cluster shows, `refused` with the faults of a configuration that is not taken up, once for each text."""
 
     cluster: Cluster
     configuration: ConfigurationSource | None

@@ -163,6 +163,8 @@ def _change(core: CoreState, record: VmRecord, vm: VmSpec) -> None:
             for floor in state.floors
         )
         state, cause = replace(state, floors=raised), OverCause.BOUNDS
+    if vm.node != record.spec.node:  # it waited for room of the node that it has left
+        state, record.waiting, record.elsewhere = state.without(Cause.OFFERED), None, None
     core.ledger.post(Verdict(row.holder, vm.node, state), cause)
     core.ledger.join_pool(row.holder, vm.pool)
     core.ledger.touch(vm.node)

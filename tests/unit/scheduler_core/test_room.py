@@ -3,6 +3,7 @@
 Laws for every course of events are those of tests/machines/negotiation_laws.py.
 """
 
+import dataclasses
 from typing import Any
 
 from protocol.values import ZERO, Observation, Resources
@@ -118,6 +119,19 @@ def test_nobody_keeps_what_was_freed_for_one_that_has_gone() -> None:
     gives(world, "a", UNIT)
     gone = world.apply(events.VmGone(pod("b"), "uid-b", 1.0))
     assert gone == (offered("c", cu(3)),)
+
+
+def test_a_vm_that_moves_takes_no_offer_of_its_old_node_along() -> None:
+    world = full("a", "b", "c")
+    says(world, "b", cu(3), priority=7)
+    says(world, "c", cu(3))
+    gives(world, "a", UNIT)
+    world.node("n2", cu(2))
+    spec = dataclasses.replace(world.record("b").spec, node="n2")
+    moved = world.apply(events.VmSeen(spec, Observation(cu(2), cu(2), 2.0), 2.0))
+    assert moved == (offered("c", cu(3)),)
+    record = world.record("b")
+    assert (record.row.reserved, record.waiting) == (cu(2), None)
 
 
 def test_room_that_was_offered_is_not_the_former_agents() -> None:
