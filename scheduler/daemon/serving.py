@@ -331,7 +331,7 @@ class Serving:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            await self.service.tick()
+            self.service.tick()
 
     async def _refresh(self) -> None:
         while True:

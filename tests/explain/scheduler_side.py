@@ -174,7 +174,7 @@ class SchedulerSide:
 
     async def tick(self) -> None:
         """A second has passed."""
-        await self.service.tick()
+        self.service.tick()
 
     async def close(self) -> None:
         """End what still waits."""

@@ -113,13 +113,9 @@ class PermitService:
         else:
             self.recorder.migration_ended(record.spec.pod, record.spec.node)
 
-    async def tick(self) -> None:
-        """Tell the core the time, and read the VMs whose floors may end by it."""
-        outputs = self._loop.decide(events.ClockTicked(self._clock()))
-        pods = [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
-        self._loop.run(tuple(output for output in outputs if not isinstance(output, events.ReadNeeded)))
-        if pods:
-            await self._reader.read(pods)
+    def tick(self) -> None:
+        """Tell the core the time."""
+        self.take(events.ClockTicked(self._clock()))
 
     async def close(self) -> None:
         await self._looks.close()
@@ -236,7 +232,7 @@ class PermitService:
                 self.recorder.migration_wanted(output)
                 self._effects.migrate(output)
             case events.ReadNeeded():
-                self._looks.fresh(output.pod, _ignore)
+                self._looks.fresh(output.pod, self._was_read)
             case events.Placed() | events.NotPlaced():
                 pass  # the caller that asks for a placement sees its outcome
             case events.RoomOffered() | events.YieldAsked():
@@ -308,6 +304,11 @@ class PermitService:
         else:
             self._waiting.settle(ticket, self.answers.unreachable(last.request))
 
+    def _was_read(self, outcome: bool | Exception) -> None:
+        """A read that the core has asked for has ended. What it shows counts by itself; if it failed, the clock asks for another."""
+        if isinstance(outcome, Exception):
+            self._log.error("read failed by our fault", error=repr(outcome), exc_info=outcome)
+
     def _may_look_again(self, pending: WaitingRequest, now_s: float) -> bool:
         """Whether a request may wait until the cluster can be read: only the first one of a published agent."""
         is_first = not pending.for_extension and pending.due_s - pending.since_s >= FIRST_DEADLINE_S
@@ -348,10 +349,6 @@ class PermitService:
         if isinstance(error, NotLeadingError):
             return self.answers.not_leader(arrived.request, error.leader)
         return self.answers.our_fault(arrived.request, error)
-
-
-def _ignore(_: bool | Exception) -> None:
-    """Nobody waits for the read: what it shows counts by itself, and if it fails the clock asks for another."""
 
 
 def _is_overtaken(answer: events.Output) -> bool:

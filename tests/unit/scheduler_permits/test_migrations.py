@@ -61,7 +61,7 @@ async def ticks(world: ServiceWorld, count: int) -> None:
     """So many seconds pass, each with a tick of the clock."""
     for _ in range(count):
         await asyncio.sleep(1.0)
-        await world.service.tick()
+        world.service.tick()
         await turns()
 
 

@@ -9,12 +9,13 @@ import pytest
 
 from hosting.server import HangUp, Reply, Request
 from hosting.settings import SettingsError
+from protocol.values import Observation
 from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Holder, Kind, NodeSpec, PodSpec
 from scheduler.ports import ClusterUnreachableError
-from tests.support.amounts import UNIT
+from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, refusal
 
@@ -214,7 +215,7 @@ async def test_what_a_refresh_shows_is_taken_and_a_fault_of_ours_takes_no_other_
     assert world.core.ledger.node("good") is not None
     assert world.core.vms.find(PodName("a", "d")) is None
     assert [line["event"] for line in world.lines] == ["change not taken by our fault"]
-    await world.service.tick()
+    world.service.tick()
     assert await world.is_clean()
 
 
@@ -247,3 +248,23 @@ async def test_requests_of_one_pod_share_the_look_of_the_first_where_the_cluster
     world.cluster.is_watched = False
     await world.reply(plain("a", 1))
     assert world.cluster.reads == 2
+
+
+@virtually
+async def test_a_read_that_fails_by_our_fault_is_told() -> None:
+    """Somebody waits for the room that another VM has given, and the last read still shows it in use."""
+    world = ServiceWorld("a", "b", pool=None, room=5)
+    await world.reply(ask("a", 4))
+    spec = world.record("a").spec
+    world.core.apply(events.VmSeen(spec, Observation(cu(4), cu(4), 1.0), 1.0))
+    await world.reply(ask("b", 3))
+
+    async def breaks() -> None:
+        raise RuntimeError("broken")
+
+    world.cluster.before = breaks
+    await world.reply(ask("a", 2, 2, claim=4))
+    await asyncio.sleep(0.1)
+    assert [line["error"] for line in world.lines if line["event"] == "read failed by our fault"] == [
+        "RuntimeError('broken')"
+    ]

@@ -110,7 +110,7 @@ async def test_a_pool_that_never_answers_holds_nobody_up_for_ever(monkeypatch: p
     )
     task = await world.begin(ask("a", 4))
     await asyncio.sleep(5.0)
-    await world.service.tick()
+    world.service.tick()
     assert refusal(await task) == (500, "internal")
     assert world.record().row.reserved == cu(1)
     answers[0](PoolVerdict())
