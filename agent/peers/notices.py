@@ -31,7 +31,8 @@ from protocol.values import Resources
 DEADLINE_S: Final = LONGEST_POLL_S + 5.0
 RETRY: Final = Backoff(base_s=0.5, cap_s=30.0)
 HASTY_S: Final = 1.0
-"""An answer without news that comes sooner counts as a failure: two agents of one node would end each other's polls without a pause."""
+"""The second answer in a row without news that comes sooner counts as a failure: two agents of one node would end each other's polls
+without a pause. One alone is the turn of this node, which may come at any moment after the last news."""
 _NOT_SERVED: Final = (400, 404, 405)
 _WAITER_CHARS: Final = 320
 """Of a namespace and a name."""
@@ -85,9 +86,12 @@ class NoticeListener:
                 if self._take(page) or clock() - began_s >= HASTY_S:
                     failures = 0
                     continue
+                failures += 1
+                if failures == 1:
+                    continue
             else:
                 self._faults.failed(page)
-            failures += 1
+                failures += 1
             await asyncio.sleep(RETRY.delay_s(failures, self._rng.random()))
 
     async def _poll(self, url: str) -> NoticePage | str:

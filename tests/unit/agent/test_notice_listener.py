@@ -348,6 +348,14 @@ async def test_answers_without_news_that_come_at_once_do_not_make_a_storm() -> N
 
 
 @virtually
+async def test_the_turn_of_the_node_right_after_news_is_followed_by_a_poll_at_once() -> None:
+    """The scheduler answers a poll without news at the node's own moment of each 25 s, however new the poll is."""
+    async with listening(page(1, room("a")), page(1), page(2, room("a", 2)), page(2)) as world:
+        await world.ask()
+        assert [at_s for at_s, _, _ in world.peer.polls] == [world.peer.polls[0][0]] * 5
+
+
+@virtually
 async def test_polls_and_notices_are_counted() -> None:
     async with listening(
         page(3, room("a"), room("b", 2), room("c", 3, kind="yield")), page(4, EPOCH)
