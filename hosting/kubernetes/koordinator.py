@@ -1,0 +1,92 @@
+"""Published names of Koordinator and of the community's scheduler plugins: types of objects, labels, annotations, and the classes of pods.
+
+Sources: seed 002, reference/koordinator.md 2.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hosting.kubernetes.resources import Manifest, ResourceType
+
+ELASTIC_QUOTAS: Final = ResourceType("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
+POD_GROUPS: Final = ResourceType("scheduling.sigs.k8s.io", "v1alpha1", "podgroups", "PodGroup")
+NODE_METRICS: Final = ResourceType(
+    "slo.koordinator.sh", "v1alpha1", "nodemetrics", "NodeMetric", is_namespaced=False
+)
+DEVICES: Final = ResourceType(
+    "scheduling.koordinator.sh", "v1alpha1", "devices", "Device", is_namespaced=False
+)
+PUBLISHED_RESERVATIONS: Final = ResourceType(
+    "scheduling.koordinator.sh", "v1alpha1", "reservations", "Reservation", is_namespaced=False
+)
+NODE_RESOURCE_TOPOLOGIES: Final = ResourceType(
+    "topology.node.k8s.io", "v1alpha1", "noderesourcetopologies", "NodeResourceTopology", is_namespaced=False
+)
+
+PRIORITY_CLASS: Final = "koordinator.sh/priority-class"
+"""Label of a pod: its `PriorityClass`, instead of that of its priority."""
+QOS: Final = "koordinator.sh/qosClass"
+"""Label of a pod: its `QoS`."""
+SCHEDULING: Final = "scheduling.koordinator.sh/"
+"""The prefix of annotations between the scheduler, its plugins and the node."""
+NODE: Final = "node.koordinator.sh/"
+"""The prefix of labels and annotations of nodes."""
+
+
+class PriorityClass(enum.StrEnum):
+    """How much a pod matters."""
+
+    PROD = "koord-prod"
+    MID = "koord-mid"
+    BATCH = "koord-batch"
+    FREE = "koord-free"
+
+
+class QoS(enum.StrEnum):
+    """How a pod shares its node: alone on its CPUs (LSE, LSR), sensitive to latency (LS), best effort (BE), or a part of the system."""
+
+    LSE = "LSE"
+    LSR = "LSR"
+    LS = "LS"
+    BE = "BE"
+    SYSTEM = "SYSTEM"
+
+
+_BY_PRIORITY: Final = (
+    (range(9000, 10_000), PriorityClass.PROD),
+    (range(7000, 8000), PriorityClass.MID),
+    (range(5000, 6000), PriorityClass.BATCH),
+    (range(3000, 4000), PriorityClass.FREE),
+)
+
+
+def qos_of(pod: Manifest | Mapping[str, Any]) -> QoS | None:
+    """The class of the pod's label; None without one, and if it names no class."""
+    named = (pod.get("metadata") or {}).get("labels") or {}
+    return QoS(named[QOS]) if named.get(QOS) in QoS.__members__ else None
+
+
+def priority_class_of(pod: Manifest | Mapping[str, Any]) -> PriorityClass:
+    """By the pod's label, else its priority, else how it shares its node: what is best effort is batch, all else is prod."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    if labels.get(PRIORITY_CLASS) in frozenset(PriorityClass):
+        return PriorityClass(labels[PRIORITY_CLASS])
+    priority = (pod.get("spec") or {}).get("priority")
+    for numbers, found in _BY_PRIORITY:
+        if isinstance(priority, int) and priority in numbers:
+            return found
+    qos = qos_of(pod)
+    is_best_effort = qos is QoS.BE or (qos is None and _is_best_effort(pod))
+    return PriorityClass.BATCH if is_best_effort else PriorityClass.PROD
+
+
+def _is_best_effort(pod: Manifest | Mapping[str, Any]) -> bool:
+    """Kubernetes' own class: nothing of CPU and memory is requested or limited."""
+    spec = pod.get("spec") or {}
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        named = {*(resources.get("requests") or {}), *(resources.get("limits") or {})}
+        if named & {"cpu", "memory"}:
+            return False
+    return True
