@@ -22,6 +22,7 @@ from scheduler.placing.core.values import ExtensionPoint
 PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""
 SHIPPED: Final[Mapping[str, str]] = {
+    "Coscheduling": "scheduler.placing.plugins.coscheduling.plugin:Coscheduling",
     "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
     "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
