@@ -25,6 +25,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "Coscheduling": "scheduler.placing.plugins.coscheduling.plugin:Coscheduling",
     "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
     "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
+    "DeviceShare": "scheduler.placing.plugins.device_share.plugin:DeviceShare",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",

@@ -8,8 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
+from typing import Final, cast
 
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesError
@@ -35,7 +34,7 @@ from scheduler.placing.core.values import (
     new_status,
     rejected,
 )
-from scheduler.placing.plugins.base import ShippedPlugin
+from scheduler.placing.plugins.base import ShippedPlugin, shared_state
 from scheduler.placing.plugins.coscheduling.args import CoschedulingArgs
 from scheduler.placing.plugins.coscheduling.core import (
     BIND_COUNT,
@@ -52,8 +51,6 @@ NEEDS_FULL: Final = "pods of a gang need this scheduler's mode full: beside kube
 NEEDS_TURNS: Final = "another plugin decides whose turn it is: the first plugin with next_pod must be Coscheduling, so enable it before the others"
 STATUS_S: Final = 5.0
 """Between two looks at the status of PodGroups."""
-_SHARED: Final[WeakKeyDictionary[Any, Gangs]] = WeakKeyDictionary()
-"""The gangs by the ledger's `Placements`: all profiles have the same ones, also those that replace them."""
 
 
 class Coscheduling(ShippedPlugin):
@@ -65,7 +62,7 @@ class Coscheduling(ShippedPlugin):
         super().__init__(args, handle)
         self._defaults = check(args, CoschedulingArgs).defaults()
         self._pods, self._groups = handle.shared_informer(PODS), handle.shared_informer(POD_GROUPS)
-        self._gangs = _SHARED.setdefault(handle.placements, Gangs())
+        self._gangs = shared_state(handle, Gangs)
         if self._pods.has_synced:  # these profiles replace others, which may not have had the plugin
             for uid in self._gangs.uids() - {objects.uid(each) for each in self._pods.objects().values()}:
                 self._perform(self._gangs.pod_gone(uid))
