@@ -157,7 +157,7 @@ def spec_of_reservation(manifest: Manifest) -> PublishedReservationEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedReservations:
     """What a pod says of reservations. `affinity` is None for a pod that may also go where none is."""
 
     affinity: ReservationAffinityEntry | None = None
@@ -169,17 +169,17 @@ class Wanted:
         return self.affinity.tolerations if self.affinity is not None else []
 
 
-NOTHING_WANTED: Final = Wanted()
+NOTHING_WANTED: Final = WantedReservations()
 
 
-def wanted_by(pod: PodInfo) -> Wanted:
+def wanted_by(pod: PodInfo) -> WantedReservations:
     """Raises `ValueError`, with every fault, for annotations that cannot be read."""
     annotations = (pod.manifest.get("metadata") or {}).get("annotations") or {}
     affinity, exact = annotations.get(AFFINITY), annotations.get(EXACT)
     is_ignoring = pod.labels.get(IGNORED) == "true"
     if affinity is None and exact is None and not is_ignoring:
         return NOTHING_WANTED
-    return Wanted(
+    return WantedReservations(
         annotation_of(AFFINITY, affinity, ReservationAffinityEntry) if affinity is not None else None,
         tuple(annotation_of(EXACT, exact, ResourceNamesEntry).resource_names) if exact is not None else (),
         is_ignoring,
@@ -217,7 +217,11 @@ class PublishedTerms:
         )
 
     def matches(
-        self, pod: PodInfo, wanted: Wanted, reservation: Reservation, node_labels: Mapping[str, str]
+        self,
+        pod: PodInfo,
+        wanted: WantedReservations,
+        reservation: Reservation,
+        node_labels: Mapping[str, str],
     ) -> bool:
         """Whether the pod may use it: one of the owners, and what the pod wants, in the published order."""
         if wanted.is_ignoring or not any(owner.matches(pod) for owner in self.owners):

@@ -58,7 +58,7 @@ from scheduler.placing.plugins.published_reservations import (
     ALLOCATED,
     NOTHING_WANTED,
     PublishedTerms,
-    Wanted,
+    WantedReservations,
     allocated_text,
     is_garbage,
     wanted_by,
@@ -76,7 +76,7 @@ _ORDERED_SCORE: Final = 1000
 class _Usable:
     """The findings of this cycle: for each node that has reservations, those that the pod may use."""
 
-    wanted: Wanted = NOTHING_WANTED
+    wanted: WantedReservations = NOTHING_WANTED
     by_node: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     preferred_node: str | None = None
 
@@ -394,7 +394,7 @@ def _too_small(usable: Sequence[Reservation], pod: PodInfo) -> str:
     return f"Reservation(s) {' and '.join(short)}" if short else NO_RESERVATION
 
 
-def _requires(pod: PodInfo, wanted: Wanted) -> bool:
+def _requires(pod: PodInfo, wanted: WantedReservations) -> bool:
     """Any word but "false" does, because a pod that should have been kept to its reservation takes the room of others."""
     if wanted.affinity is not None:
         return True
