@@ -45,6 +45,7 @@ from scheduler.placing.plugins.device_share.core import (
     pod_devices,
 )
 from scheduler.placing.plugins.device_share.plugin import DeviceShare
+from tests.unit.scheduler_plugins.writing import Writes
 
 GIB = 1024**3
 NVIDIA = "nvidia.com/gpu"
@@ -496,6 +497,9 @@ def test_what_is_not_known_is_left_out() -> None:
 # ---------------------------------------------------------------- the plugin
 
 
+SHARE: Mapping[str, Any] = {"DeviceShare": None, "Writes": Writes}
+
+
 def cluster(*names: str) -> FakeCluster:
     found = FakeCluster(*(node(name, "64", "64Gi") for name in names))
     for name in names:
@@ -511,7 +515,7 @@ def given_to(world: FakeCluster, wanted: PodInfo) -> Any:
 def test_pods_are_told_their_devices_and_give_them_back() -> None:
     async def story() -> None:
         world = cluster("n1")
-        framework = world.framework({"DeviceShare": None})
+        framework = world.framework(SHARE)
         one, two, three = (pod(name, "1", "1Gi", more={NVIDIA: "1"}) for name in ("one", "two", "three"))
         for each in (one, two):
             assert await world.schedule(framework, each) is None
@@ -529,7 +533,7 @@ def test_pods_are_told_their_devices_and_give_them_back() -> None:
         world.informers.delete(PODS, dict(one.manifest))
         assert await world.schedule(framework, three) is None
         assert given_to(world, three)["gpu"][0]["minor"] == 0
-        later = world.framework({"DeviceShare": None})
+        later = world.framework(SHARE)
         plugin = later.plugins["DeviceShare"]
         assert isinstance(plugin, DeviceShare)
         (page,) = plugin.endpoints()
@@ -543,12 +547,12 @@ def test_pods_are_told_their_devices_and_give_them_back() -> None:
 def test_after_a_restart_annotations_say_who_has_what() -> None:
     async def story() -> None:
         before = cluster("n1")
-        framework = before.framework({"DeviceShare": None})
+        framework = before.framework(SHARE)
         one = pod("one", "1", "1Gi", more={RATIO: "50"})
         assert await before.schedule(framework, one) is None
         after = cluster("n1")
         after.nodes = dict(before.nodes)
-        framework = after.framework({"DeviceShare": None})
+        framework = after.framework(SHARE)
         two = pod("two", "1", "1Gi", more={NVIDIA: "2"})
         failure = await after.schedule(framework, two)
         assert failure is not None
@@ -589,7 +593,7 @@ def test_who_asks_for_no_device_goes_anywhere_and_others_go_where_devices_are() 
         world.nodes["n3"] = node("n3", "64", "64Gi")
         broken = manifest({"type": "gpu", "minor": "x"})
         world.informers.put(DEVICES, {**broken, "metadata": {"name": "n2"}})
-        framework = world.framework({"DeviceShare": None})
+        framework = world.framework(SHARE)
         assert await world.schedule(framework, pod("plain", "1", "1Gi")) is None
         assert await world.schedule(framework, pod("one", "1", "1Gi", more={NVIDIA: "2"})) is None
         assert world.bound["default/one"] == "n1"
