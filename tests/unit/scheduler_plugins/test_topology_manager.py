@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from scheduler.placing.plugins.topology_manager import (
     ANY,
-    NumaAdmission,
     HintProvider,
     Hints,
+    NumaAdmission,
     NumaHint,
     NumaTopologyPolicy,
     NumaUse,
