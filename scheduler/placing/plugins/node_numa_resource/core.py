@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from scheduler.placing.plugins.amounts import CPU, Amounts
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
     CPUExclusivePolicy,
@@ -19,18 +20,18 @@ from scheduler.placing.plugins.node_numa_resource.accumulator import (
 )
 from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
 from scheduler.placing.plugins.node_numa_resource.topology import (
-    CPU,
     MILLI,
-    Amounts,
     CpuTopology,
     NodeOptions,
     NodeTopology,
 )
 from scheduler.placing.plugins.topology_manager import (
+    HintProvider,
     Hints,
     NumaHint,
     NumaTopologyPolicy,
     NumaUse,
+    admit,
     masks,
     nodes_in,
 )
@@ -243,6 +244,26 @@ def hints_of(view: NumaView, wanted: NumaRequest, score: "HintScore") -> Hints |
     return {name: found if name in asked else None for name in wanted.amounts}
 
 
+def decide(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
+    """What the pod would get under its NUMA policy; or why nothing. Nothing at all for a pod without wishes."""
+    if not wanted.policy:
+        return allocate(view, wanted) if wanted.cpus is not None else PodAllocation()
+    found = PodAllocation()
+
+    def take(hint: NumaHint) -> tuple[str, ...]:
+        nonlocal found
+        numa_nodes = view.numa_nodes if hint.mask is None else tuple(nodes_in(hint.mask))
+        result = allocate(view, wanted, numa_nodes)
+        if isinstance(result, PodAllocation):
+            found = result
+            return ()
+        return result
+
+    provider = HintProvider(lambda: hints_of(view, wanted, score), take)
+    uses = view.uses if wanted.is_numa_exclusive else None
+    return admit(wanted.policy, view.numa_nodes, [provider], uses).reasons or found
+
+
 class HintScore:
     """Scores sets of NUMA nodes, and nodes, by a published scoring strategy: the fuller (`MostAllocated`) or the emptier the better."""
 
@@ -252,12 +273,12 @@ class HintScore:
 
     def __call__(self, view: NumaView, wanted: NumaRequest, mask: int) -> int:
         numa_nodes = tuple(nodes_in(mask))
-        requested = _total(view.numa_requested.get(each, {}) for each in numa_nodes)
+        requested = summed(view.numa_requested.get(each, {}) for each in numa_nodes)
         asked = dict(wanted.amounts)
         if wanted.cpus is not None:
             asked[CPU] = amplified(asked.get(CPU, 0), view.options.ratio)
         return self.of(
-            _total((requested, asked)), _total(view.numa_allocatable.get(each, {}) for each in numa_nodes)
+            summed((requested, asked)), summed(view.numa_allocatable.get(each, {}) for each in numa_nodes)
         )
 
     def of(self, requested: Amounts, allocatable: Amounts) -> int:
@@ -274,7 +295,7 @@ def _names(amounts: Iterable[Amounts]) -> frozenset[str]:
     return frozenset(name for each in amounts for name in each)
 
 
-def _total(amounts: Iterable[Amounts]) -> dict[str, int]:
+def summed(amounts: Iterable[Amounts]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in amounts:
         for name, amount in each.items():

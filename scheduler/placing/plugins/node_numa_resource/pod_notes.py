@@ -8,15 +8,14 @@ from typing import Any, Final
 from hosting.kubernetes.koordinator import SCHEDULING, PriorityClass, QoS, priority_class_of, qos_of
 from protocol import quantities
 from protocol.cpu_lists import cpu_list, cpus_of
+from scheduler.placing.plugins.amounts import CPU, Amounts
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     PINNING,
     CPUBindPolicy,
     CPUExclusivePolicy,
 )
 from scheduler.placing.plugins.node_numa_resource.topology import (
-    CPU,
     MILLI,
-    Amounts,
     NodeCPUBindPolicy,
     document,
     written_amounts,

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from hosting.kubernetes.koordinator import NODE
 from protocol import quantities
 from protocol.cpu_lists import cpus_of
+from scheduler.placing.plugins.amounts import CPU, Amounts
 from scheduler.placing.plugins.topology_manager import NumaTopologyPolicy
 
 CPU_TOPOLOGY: Final = NODE + "cpu-topology"
@@ -26,14 +27,10 @@ AMPLIFICATION: Final = NODE + "resource-amplification-ratio"
 CPU_BIND_POLICY: Final = NODE + "cpu-bind-policy"
 NUMA_ALLOCATE_STRATEGY: Final = NODE + "numa-allocate-strategy"
 NUMA_TOPOLOGY_POLICY: Final = NODE + "numa-topology-policy"
-CPU: Final = "cpu"
 MILLI: Final = 1000
 _ZONE: Final = "node-"
 """A zone of the type Node is named so, with the number of its NUMA node."""
 _SINGLE: Final = frozenset({"SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel"})
-
-Amounts = Mapping[str, int]
-"""`cpu` in milli-CPU, all else in whole units."""
 
 
 class NodeCPUBindPolicy(enum.StrEnum):
