@@ -32,6 +32,16 @@ SCHEDULING: Final = "scheduling.koordinator.sh/"
 """The prefix of annotations between the scheduler, its plugins and the node."""
 NODE: Final = "node.koordinator.sh/"
 """The prefix of labels and annotations of nodes."""
+RESOURCE_STATUS: Final = SCHEDULING + "resource-status"
+"""Annotation of a pod, JSON: the CPUs of its own (`cpuset`), and its parts of NUMA nodes (`numaNodeResources`)."""
+CPU_TOPOLOGY: Final = NODE + "cpu-topology"
+"""Annotation of a NodeResourceTopology, JSON: `detail`, with `id`, `core`, `socket` and `node` of each CPU."""
+POD_CPU_ALLOCS: Final = NODE + "pod-cpu-allocs"
+"""Annotation of a NodeResourceTopology, a JSON list: pods with CPUs of their own; `managedByKubelet` where the kubelet has given them."""
+CPU_SHARED_POOLS: Final = NODE + "cpu-shared-pools"
+"""Annotation of a NodeResourceTopology, a JSON list: by `socket` and `node` the `cpuset` that is nobody's own."""
+BE_CPU_SHARED_POOLS: Final = NODE + "be-cpu-shared-pools"
+"""As `CPU_SHARED_POOLS`, for best effort: it may run on all CPUs but those of LSE pods."""
 
 
 class PriorityClass(enum.StrEnum):

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY
 from scheduler.placing.plugins.node_numa_resource.topology import (
-    CPU_TOPOLOGY,
     CpuTopology,
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hosting.kubernetes.koordinator import NODE_RESOURCE_TOPOLOGIES
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY, NODE_RESOURCE_TOPOLOGIES, RESOURCE_STATUS
 from hosting.settings import FaultsError, check
 from parley.testing import FakeCluster, amount, assert_rejected, assert_success, node, pod, with_permit
 from protocol.cpu_lists import cpus_of
@@ -24,12 +24,10 @@ from scheduler.placing.plugins.node_numa_resource.plugin import NOT_WRITTEN, SEE
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NUMA_TOPOLOGY_SPEC,
     RESOURCE_SPEC,
-    RESOURCE_STATUS,
 )
 from scheduler.placing.plugins.node_numa_resource.topology import (
     AMPLIFICATION,
     CPU_BIND_POLICY,
-    CPU_TOPOLOGY,
     NUMA_TOPOLOGY_POLICY,
 )
 from tests.support.virtual_time import virtually

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosting.kubernetes.koordinator import POD_CPU_ALLOCS, RESOURCE_STATUS
 from protocol.cpu_lists import cpus_of
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
@@ -30,7 +31,6 @@ from scheduler.placing.plugins.node_numa_resource.core import (
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NUMA_TOPOLOGY_SPEC,
     RESOURCE_SPEC,
-    RESOURCE_STATUS,
     NumaWish,
     PodAllocation,
     bind_of,
@@ -45,7 +45,6 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
     NODE_RESERVATION,
     NUMA_ALLOCATE_STRATEGY,
     NUMA_TOPOLOGY_POLICY,
-    POD_CPU_ALLOCS,
     SYSTEM_QOS,
     NodeCPUBindPolicy,
     NodeOptions,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from hosting.kubernetes.koordinator import NODE_RESOURCE_TOPOLOGIES
+from hosting.kubernetes.koordinator import NODE_RESOURCE_TOPOLOGIES, RESOURCE_STATUS
 from hosting.settings import check
 from protocol.cpu_lists import cpu_list
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
@@ -54,7 +54,6 @@ from scheduler.placing.plugins.node_numa_resource.core import (
 )
 from scheduler.placing.plugins.node_numa_resource.given import given_with
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
-    RESOURCE_STATUS,
     NumaWish,
     PodAllocation,
     bind_of,

@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hosting.kubernetes.koordinator import SCHEDULING, PriorityClass, QoS, priority_class_of, qos_of
+from hosting.kubernetes.koordinator import (
+    RESOURCE_STATUS,
+    SCHEDULING,
+    PriorityClass,
+    QoS,
+    priority_class_of,
+    qos_of,
+)
 from protocol import quantities
 from protocol.cpu_lists import cpu_list, cpus_of
 from scheduler.placing.plugins.amounts import CPU, Amounts
@@ -23,7 +30,6 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
 from scheduler.placing.plugins.topology_manager import NumaTopologyPolicy
 
 RESOURCE_SPEC: Final = SCHEDULING + "resource-spec"
-RESOURCE_STATUS: Final = SCHEDULING + "resource-status"
 NUMA_TOPOLOGY_SPEC: Final = SCHEDULING + "numa-topology-spec"
 
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from hosting.kubernetes.koordinator import NODE
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY, NODE, POD_CPU_ALLOCS
 from protocol import quantities
 from protocol.cpu_lists import cpus_of
 from scheduler.placing.plugins.amounts import CPU, Amounts
 from scheduler.placing.plugins.topology_manager import NumaTopologyPolicy
 
-CPU_TOPOLOGY: Final = NODE + "cpu-topology"
-POD_CPU_ALLOCS: Final = NODE + "pod-cpu-allocs"
 KUBELET_POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
 SYSTEM_QOS: Final = NODE + "system-qos-resource"
 NODE_RESERVATION: Final = NODE + "reservation"
