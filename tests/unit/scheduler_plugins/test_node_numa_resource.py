@@ -316,13 +316,15 @@ async def test_what_was_reserved_is_given_back_unless_the_pod_may_be_bound() -> 
 
 @virtually
 async def test_a_pod_is_not_bound_without_being_told_its_cpus() -> None:
-    cluster = FakeCluster(big())
-    framework = cluster.framework({"NodeNUMAResource": None})
-    cluster.informers.put(NODE_RESOURCE_TOPOLOGIES, topology_manifest("n1", detail(), ZONES))
-    failure = await cluster.schedule(framework, lsr("a", "2"))
-    assert failure is not None
-    assert NOT_WRITTEN in failure.text
-    assert not given_with(cluster).on("n1")
+    """Without a plugin that writes patches, pre-bind plugins see the pod itself and no copy."""
+    cluster, framework, _ = world(big())
+    plugin: Any = framework.plugins["NodeNUMAResource"]
+    context, wanted = CycleState(), lsr("a", "2")
+    framework.set_snapshot(cluster.snapshot())
+    plugin.pre_filter(context, wanted, ())
+    assert_success(plugin.reserve(context, wanted, "n1"))
+    assert plugin.pre_bind(context, wanted, "n1").message == NOT_WRITTEN
+    assert RESOURCE_STATUS not in wanted.manifest["metadata"]["annotations"]
 
 
 @virtually
