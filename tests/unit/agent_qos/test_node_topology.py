@@ -13,8 +13,6 @@ import pytest
 from agent.node.qos.core.cpu_suppress import CpuPlace
 from agent.node.qos.core.node_topology import (
     HostTopology,
-    PodCpus,
-    cpus_told,
     cpus_wanted,
     topology_object,
 )
@@ -28,6 +26,8 @@ from hosting.kubernetes.koordinator import (
     POD_CPU_ALLOCS,
     QOS,
     RESOURCE_STATUS,
+    PodCpus,
+    cpus_told,
 )
 from hosting.kubernetes.resources import NODES, Manifest
 from protocol.cpu_lists import cpus_of
@@ -52,10 +52,10 @@ def test_a_host_is_read_as_the_kernel_tells_it(tmp_path: Path) -> None:
 
 
 def test_what_a_pod_was_told() -> None:
-    assert cpus_told(LSR) == PodCpus(cpus_of("0-1"))
-    assert cpus_told(NEAR) == PodCpus(numa_nodes=frozenset({1}))
+    assert cpus_told(LSR.annotations) == PodCpus(cpus_of("0-1"))
+    assert cpus_told(NEAR.annotations) == PodCpus(numa_nodes=frozenset({1}))
     for text in ("", "{", "[]", '{"cpuset": "1-"}', '{"numaNodeResources": [{}]}'):
-        assert cpus_told(replace(LS, annotations={RESOURCE_STATUS: text})) == PodCpus()
+        assert cpus_told({RESOURCE_STATUS: text}) == PodCpus()
 
 
 def test_the_cpus_that_pods_run_on() -> None:

@@ -18,10 +18,11 @@ from hosting.kubernetes.koordinator import (
     NODE_RESOURCE_TOPOLOGIES,
     POD_CPU_ALLOCS,
     QOS,
-    RESOURCE_STATUS,
+    PodCpus,
     QoS,
+    cpus_told,
 )
-from protocol.cpu_lists import cpu_list, cpus_of
+from protocol.cpu_lists import cpu_list
 from protocol.values import Resources
 
 MILLI: Final = 1000
@@ -39,14 +40,6 @@ class HostTopology:
         return frozenset(place.cpu for place in self.cpus)
 
 
-@dataclass(frozen=True, slots=True)
-class PodCpus:
-    """What the scheduler has told a pod: CPUs of its own, and the NUMA nodes that its resources come from."""
-
-    cpus: frozenset[int] = frozenset()
-    numa_nodes: frozenset[int] = frozenset()
-
-
 class CpusetReason(enum.StrEnum):
     """The decisions of the strategy that sets CPUs."""
 
@@ -57,24 +50,11 @@ class CpusetReason(enum.StrEnum):
     RECOVERED = "recovered"
 
 
-def cpus_told(pod: PodState) -> PodCpus:
-    """Nothing for a pod without the annotation, and for one that cannot be read: it shares its CPUs then."""
-    text = pod.annotations.get(RESOURCE_STATUS)
-    if not text:
-        return PodCpus()
-    try:
-        found = json.loads(text)
-        nodes = frozenset(int(each["node"]) for each in found.get("numaNodeResources") or ())
-        return PodCpus(cpus_of(str(found.get("cpuset") or "")), nodes)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return PodCpus()
-
-
 def cpus_wanted(host: HostTopology, pods: Iterable[PodState]) -> dict[str, frozenset[int]]:
     """The CPUs that the containers of each pod are to run on, by UID: its own, else those that are nobody's own; those of its NUMA nodes,
     where it has any. A pod for which none is left has no entry."""
     there = [pod for pod in pods if not pod.is_finished]
-    told = {pod.uid: cpus_told(pod) for pod in there}
+    told = {pod.uid: cpus_told(pod.annotations) for pod in there}
     shared, best_effort = _shared(host, there, told)
     wanted = {}
     for pod in there:
@@ -90,7 +70,7 @@ def cpus_wanted(host: HostTopology, pods: Iterable[PodState]) -> dict[str, froze
 def topology_object(node: str, host: HostTopology, pods: Iterable[PodState]) -> dict[str, Any]:
     """The object, without an owner. What is allocatable of a zone is all of it: what the node keeps from pods is no NUMA node's."""
     there = sorted((pod for pod in pods if not pod.is_finished), key=lambda pod: pod.full_name)
-    told = {pod.uid: cpus_told(pod) for pod in there}
+    told = {pod.uid: cpus_told(pod.annotations) for pod in there}
     shared, best_effort = _shared(host, there, told)
     allocs = [
         {
