@@ -27,6 +27,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",
+    "NodeNUMAResource": "scheduler.placing.plugins.node_numa_resource.plugin:NodeNUMAResource",
     "NodeName": "scheduler.placing.plugins.node_conditions:NodeName",
     "NodePorts": "scheduler.placing.plugins.node_resources:NodePorts",
     "NodeResources": "scheduler.placing.plugins.node_resources:NodeResources",

@@ -20,6 +20,7 @@ from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
 from agent.node.qos.strategies.cpu_burst import CPUBurstArgs
 from agent.node.qos.strategies.cpu_suppress import CPUSuppressArgs
+from agent.node.qos.strategies.cpuset_allocator import CPUSetAllocatorArgs
 from agent.node.qos.strategies.evicting import CPUEvictArgs, MemoryEvictArgs
 from hosting.settings import Settings
 from informant.settings import InformantSettings, NodeSettings
@@ -94,6 +95,7 @@ FILES: Final = (
             "pressure.": policies.PressureArgs,
             "qos.args.CPUBurst.": CPUBurstArgs,
             "qos.args.CPUEvict.": CPUEvictArgs,
+            "qos.args.CPUSetAllocator.": CPUSetAllocatorArgs,
             "qos.args.CPUSuppress.": CPUSuppressArgs,
             "qos.args.MemoryEvict.": MemoryEvictArgs,
         },
