@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from protocol.durations import go_duration
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
@@ -27,7 +28,7 @@ from scheduler.placing.core.values import (
     is_success,
     new_status,
 )
-from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, Settled, go_duration
+from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, Settled
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

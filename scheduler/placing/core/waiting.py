@@ -1,4 +1,4 @@
-"""How a pod waits for its permit: a table machine; durations as Go writes them. Sources: seed 001, `WaitingPod`; reference/kubernetes.md 1.6.
+"""How a pod waits for its permit: a table machine. Sources: seed 001, `WaitingPod`; reference/kubernetes.md 1.6.
 
 Each plugin that said Wait has its own time-out. The first signal that settles the wait is kept, whether or not anybody waits
 for it yet; later ones change nothing. `TABLE` has every transition, and any other event leaves the wait as it is.
@@ -136,32 +136,3 @@ def begin_wait(waits_s: Mapping[str, float]) -> PermitWait:
     return PermitWait(
         MappingProxyType({name: min(MAX_PERMIT_WAIT_S, each) for name, each in waits_s.items()})
     )
-
-
-NS_PER_S: Final = 10**9
-_SMALL: Final = ((1, "ns"), (10**3, "µs"), (10**6, "ms"), (NS_PER_S, "s"))
-"""The units in which Go writes durations below a minute, by the nanoseconds of one."""
-
-
-def go_duration(duration_s: float) -> str:
-    """A duration of seconds, exact to a nanosecond, in Go's notation: `0s`, `999µs`, `1.5s`, `15m0s`, `-1h0m0s`."""
-    left = abs(round(duration_s * NS_PER_S))
-    sign = "-" if duration_s < 0 and left else ""
-    minutes, rest = divmod(left, 60 * NS_PER_S)
-    if not minutes:
-        return sign + _below_a_minute(rest)
-    hours, minutes = divmod(minutes, 60)
-    return f"{sign}{f'{hours}h' if hours else ''}{minutes}m{_decimal(rest, NS_PER_S)}s"
-
-
-def _below_a_minute(ns: int) -> str:
-    """The largest unit of which there is a whole one."""
-    size, unit = max((each for each in _SMALL if each[0] <= ns), default=_SMALL[-1])
-    return f"{_decimal(ns, size)}{unit}"
-
-
-def _decimal(ns: int, size: int) -> str:
-    """`ns` in units of `size` nanoseconds, without zeros at the end."""
-    whole, part = divmod(ns, size)
-    digits = f"{part:0{len(str(size)) - 1}d}".rstrip("0") if part else ""
-    return f"{whole}.{digits}" if digits else str(whole)

@@ -6,11 +6,12 @@ Source: reference/kubernetes.md 1.5 and 1.6. Errors of plugins go through to the
 from dataclasses import dataclass
 from functools import partial
 
+from protocol.durations import go_duration
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.runs import NoAnswers, PermitAnswers, PointRun, StatusAnswers
 from scheduler.placing.core.values import Code, ExtensionPoint, Status, error_status, new_status
-from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut, go_duration
+from scheduler.placing.core.waiting import PermitRejected, PermitTimedOut
 from scheduler.placing.cycle.framework import SchedulingFramework
 
 
