@@ -10,7 +10,7 @@ from scheduler.quotas.values import (
     NO_DEMAND,
     ROOT,
     SYSTEM,
-    UNBOUNDED,
+    UNBOUNDED_AMOUNTS,
     Amounts,
     QuotaDemand,
     QuotaShare,
@@ -20,8 +20,6 @@ from scheduler.quotas.values import (
     subtracted,
     within,
 )
-
-_UNBOUNDED: Final[Amounts] = {"cpu": UNBOUNDED, "memory": UNBOUNDED}
 
 
 class QuotaTree:
@@ -36,7 +34,7 @@ class QuotaTree:
         for spec in specs:
             found.setdefault(spec.name, spec)
         for name in BUILT_IN:
-            found.setdefault(name, QuotaSpec(name, max=_UNBOUNDED, is_parent=name == ROOT))
+            found.setdefault(name, QuotaSpec(name, max=UNBOUNDED_AMOUNTS, is_parent=name == ROOT))
         self.specs: Final[Mapping[str, QuotaSpec]] = found
         self._paths = {name: self._path(name) for name in found}
         self._children: dict[str, list[str]] = {}

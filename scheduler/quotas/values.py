@@ -12,12 +12,13 @@ SYSTEM: Final = "koordinator-system-quota"
 DEFAULT: Final = "koordinator-default-quota"
 BUILT_IN: Final = (ROOT, SYSTEM, DEFAULT)
 """The quotas that are there although no object describes them. System and default quota have no share: they may use their max."""
-UNBOUNDED: Final = (2**63 - 1) // 5
-"""The max of system and default quota of each resource, unless settings say otherwise."""
 
 Amounts: TypeAlias = Mapping[str, int]
 """By resource: `cpu` in milli-CPU, all else in whole units (memory in bytes). A resource that is left out is 0."""
 NONE: Final[Amounts] = MappingProxyType({})
+_UNBOUNDED: Final = (2**63 - 1) // 5
+UNBOUNDED_AMOUNTS: Final[Amounts] = MappingProxyType({"cpu": _UNBOUNDED * 1000, "memory": _UNBOUNDED})
+"""The max of system and default quota, unless settings say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class QuotaPod:
     priority: int = 0
     since: str = ""
     is_preemptible: bool = True
+    is_leaving: bool = False
+    """Whether it is being deleted."""
 
     @property
     def importance(self) -> tuple[int, tuple[int, ...], str]:
@@ -148,6 +151,17 @@ def amount_text(resource: str, amount: int) -> str:
     if resource == "cpu":
         return quantities.from_milli(amount).canonical()
     return quantities.from_value(amount, binary=resource == "memory").canonical()
+
+
+def read_amounts(found: object) -> dict[str, int]:
+    """The amounts of a resource list of Kubernetes. Raises `ValueError`."""
+    if not isinstance(found, Mapping):
+        raise ValueError("must be quantities by resource, such as {cpu: 4, memory: 8Gi}")
+    amounts = {}
+    for name, text in found.items():
+        quantity = quantities.parse(str(text))
+        amounts[str(name)] = quantity.milli_value() if name == "cpu" else quantity.value()
+    return amounts
 
 
 def written(amounts: Amounts) -> dict[str, str]:

@@ -109,7 +109,7 @@ def test_the_built_in_quotas_are_there_without_objects() -> None:
     tree = QuotaTree()
     assert set(tree.specs) == {ROOT, SYSTEM, DEFAULT}
     shares = shares_of(tree, {}, {"cpu": 4000})
-    assert shares[DEFAULT].runtime == {"cpu": (2**63 - 1) // 5, "memory": (2**63 - 1) // 5}
+    assert shares[DEFAULT].runtime == {"cpu": (2**63 - 1) // 5 * 1000, "memory": (2**63 - 1) // 5}
 
 
 @pytest.mark.parametrize(
