@@ -6,6 +6,7 @@ Source: reference/koordinator.md 2.4, PreFilter, revoke controller, preemption.
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.quotas.tree import QuotaTree
 from scheduler.quotas.values import (
@@ -19,6 +20,7 @@ from scheduler.quotas.values import (
     list_text,
     masked,
     subtracted,
+    written,
 )
 
 
@@ -69,6 +71,21 @@ class QuotaAccount:
         limit = self.limit(name)
         lacking = subtracted(added(masked(self.used.get(name, NONE), limit), masked(request, limit)), limit)
         return {resource: amount for resource, amount in lacking.items() if amount > 0}
+
+    def shown(self, name: str) -> dict[str, Any]:
+        """A quota on a page."""
+        share = self.shares[name]
+        return {
+            "name": name,
+            "parent": self.tree.parent(name),
+            "min": written(share.spec.min),
+            "max": written(share.spec.max),
+            "request": written(share.request),
+            "used": written(self.used.get(name, NONE)),
+            "nonPreemptibleUsed": written(self.non_preemptible_used.get(name, NONE)),
+            "runtime": written(share.runtime),
+            "limit": written(self.limit(name)),
+        }
 
     def _over(self, name: str, request: Amounts, below: str | None = None) -> str | None:
         limit, used = self.limit(name), self.used.get(name, NONE)

@@ -1,7 +1,7 @@
-"""What is written and shown of quotas. No I/O."""
+"""What is written to the objects of quotas. No I/O."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from protocol.texts import clean
@@ -51,21 +51,3 @@ def status_of(
             others = [each for each in conditions if each.get("type") != VALID]
             found["conditions"] = [*others, now_own]
     return found
-
-
-def shown_quota(account: QuotaAccount, name: str, faults: Iterable[QuotaFault]) -> dict[str, Any]:
-    """A quota on the plugin's page."""
-    share = account.shares[name]
-    return {
-        "name": name,
-        "namespace": share.spec.namespace,
-        "parent": account.tree.parent(name),
-        "min": written(share.spec.min),
-        "max": written(share.spec.max),
-        "request": written(share.request),
-        "used": written(account.used.get(name, NONE)),
-        "nonPreemptibleUsed": written(account.non_preemptible_used.get(name, NONE)),
-        "runtime": written(share.runtime),
-        "limit": written(account.limit(name)),
-        "faults": [fault.text for fault in faults],
-    }

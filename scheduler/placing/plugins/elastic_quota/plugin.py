@@ -36,7 +36,6 @@ from scheduler.placing.plugins.amounts import NodeAmounts, pod_amounts, readable
 from scheduler.placing.plugins.base import ShippedPlugin, find
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.placing.plugins.elastic_quota.controllers import QuotaWriter
-from scheduler.placing.plugins.elastic_quota.core import shown_quota
 from scheduler.placing.plugins.elastic_quota.reading import NAME, PREEMPTIBLE, WRITTEN, quota_of
 from scheduler.placing.plugins.ledger_fit import own_row
 from scheduler.quotas.admission import QuotaAccount, QuotaRules, victims
@@ -202,13 +201,14 @@ class ElasticQuota(ShippedPlugin):
         )
 
     def _shown(self) -> list[dict[str, Any]]:
-        account = self.account()
+        account, found = self.account(), []
         faults = self.faults(account)
-        return [
-            shown_quota(account, name, faults.get((account.tree.specs[name].namespace, name), ()))
-            for name in account.tree.from_above
-            if name != ROOT
-        ]
+        for name in account.tree.from_above:
+            namespace = account.tree.specs[name].namespace
+            told = [fault.text for fault in faults.get((namespace, name), ())]
+            if name != ROOT:
+                found.append({**account.shown(name), "namespace": namespace, "faults": told})
+        return found
 
     def new_controllers(self) -> Sequence[Controller]:
         """`status` keeps the objects' status and annotations; `revoke` evicts where `monitorAllQuotas` says so."""
