@@ -7,6 +7,7 @@ from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.resources import PODS, Manifest
 from parley.testing import FakeInformers, node, quota
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot
+from scheduler.placing.plugins.elastic_quota.controllers import FRESH_S
 from scheduler.placing.plugins.elastic_quota.plugin import ElasticQuota
 from tests.unit.scheduler_framework.plugin_worlds import Notes
 from tests.unit.scheduler_plugins.test_elastic_quota import CI, PREFIX, of
@@ -75,10 +76,11 @@ async def test_a_quota_that_uses_too_much_for_long_is_brought_back() -> None:
     told = QuotaHandle(node("a", "10", "1Gi", *pods))
     told.informers.put(ELASTIC_QUOTAS, quota("ci", most={"cpu": "4"}))
     made = plugin(told, {"monitorAllQuotas": True, "delayEvictTime": "10s"})
-    for told.time_s in (0.0, 10.0):
+    made.pre_filter(Notes(), of("ci", "other", "1"), ())
+    for told.time_s in (0.0, 10.0, FRESH_S + 1):
         await made.writer.revoke()
-    assert told.api.evicted == []
-    told.time_s = 10.5
+    assert told.api.evicted == [], "the nodes were seen too long ago"
+    made.pre_filter(Notes(), of("ci", "other", "1"), ())
     await made.writer.revoke()
     assert told.api.evicted == ["default/low/uid-low"]
 

@@ -27,6 +27,8 @@ STATUS_S: Final = 1.0
 """Between two looks at the status of all quotas."""
 INTERVAL_S: Final = 5.0
 """Between two writes to one object."""
+FRESH_S: Final = 30.0
+"""Nobody is evicted for use that was seen longer ago: what grows may have shrunk since the newest cycle."""
 MAX_WRITES: Final = 20
 """Objects that are written in one look."""
 
@@ -49,6 +51,8 @@ class QuotaWriter:
         self._rng, self._log = random.Random(), logs.logger("elastic-quota")
         self._written_s: dict[QuotaKey, float] = {}
         self._over_since: dict[str, float] = {}
+        self.seen_s = -math.inf
+        """When a cycle last showed the nodes."""
         self._writes = FaultLog(self._log, "elastic quota not written", "elastic quota written")
         self._evictions = FaultLog(self._log, "pod of an elastic quota not evicted", "pod evicted")
 
@@ -99,8 +103,11 @@ class QuotaWriter:
             self._writes.worked(about, object=about)
 
     async def revoke(self) -> None:
-        """One look for quotas that use too much."""
-        account, now_s = self._account(), self._handle.now_s()
+        """One look for quotas that use too much, by nodes that were seen just now."""
+        now_s = self._handle.now_s()
+        if now_s - self.seen_s > FRESH_S:
+            return
+        account = self._account()
         names = [name for name in account.tree.from_above if name not in BUILT_IN]
         self._over_since = overused_since(self._over_since, overused(account, names), now_s)
         for name, since_s in sorted(self._over_since.items()):

@@ -146,6 +146,7 @@ class ElasticQuota(ShippedPlugin):
         """Whether the pod's quota has room for it. One that counts as used already has it; one that is not known to wait yet counts as
         a request for this question."""
         self._bring_up_to_date()
+        self.writer.seen_s = self._handle.now_s()
         books, uid = self._books, counts.pod.uid
         if books.is_placed(uid):
             return None
@@ -185,11 +186,11 @@ class ElasticQuota(ShippedPlugin):
         )
 
     def _pod_changed(self, before: Manifest | None, after: Manifest | None) -> None:
-        manifest = after if after is not None else before
-        assert manifest is not None
-        waits = after is not None and not (after.get("spec") or {}).get("nodeName")
-        counts = _waiting(manifest) if waits and not pods.is_terminal(manifest) else None
-        self._books.wait(objects.uid(manifest), counts)
+        if before is not None and (after is None or objects.uid(before) != objects.uid(after)):
+            self._books.wait(objects.uid(before), None)
+        if after is not None:
+            waits = not after["spec"].get("nodeName") and not pods.is_terminal(after)
+            self._books.wait(objects.uid(after), _waiting(after) if waits else None)
 
     # ------------------------------------------------------------ pages and controllers
 
