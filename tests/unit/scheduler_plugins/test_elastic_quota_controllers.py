@@ -167,6 +167,9 @@ def test_a_pod_is_counted_once_on_its_way() -> None:
     placed = {**manifest, "spec": {**manifest["spec"], "nodeName": "a"}}
     told.informers.put(PODS, placed)
     assert counted() == (2000, 2000)
+    earlier = told.nodes
     told.nodes = NodeSnapshot({"a": node("a", "10", "1Gi")}, 2)
     told.informers.delete(PODS, placed)
     assert counted() == (0, 0)
+    told.nodes = earlier
+    assert counted() == (0, 0), "a cycle that began earlier sees the nodes as they were"

@@ -72,6 +72,7 @@ class ElasticQuota(ShippedPlugin):
         self._specs: tuple[QuotaSpec, ...] = ()
         self._unreadable: Mapping[QuotaKey, tuple[QuotaFault, ...]] = {}
         self._is_stale = True
+        self._generation = -1
         self._quotas = handle.shared_informer(ELASTIC_QUOTAS)
         self._quotas.add_event_handler(self._quota_changed)
         handle.shared_informer(PODS).add_event_handler(self._pod_changed)
@@ -166,7 +167,12 @@ class ElasticQuota(ShippedPlugin):
         if self._is_stale:
             self._is_stale = False
             self._read_quotas()
-        self._books.see(self._handle.node_info_snapshot())
+        snapshot = self._handle.node_info_snapshot()
+        if (
+            snapshot.generation > self._generation
+        ):  # the cycle of another task may have shown later ones already
+            self._generation = snapshot.generation
+            self._books.see(snapshot)
 
     def _read_quotas(self) -> None:
         scales_min, home = self._args.enable_min_quota_scale, self._args.quota_group_namespace
