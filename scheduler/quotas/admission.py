@@ -52,10 +52,8 @@ class QuotaAccount:
         """Why a pod of the quota with this request has no room there; None if it has."""
         if (text := self._over(name, request)) is not None:
             return text
-        share = self.shares[name]
-        least, used = masked(share.spec.min, share.spec.max), self.non_preemptible_used.get(name, NONE)
-        over = [] if is_preemptible else exceeding(added(used, request), least)
-        if over:
+        least, used = self.shares[name].spec.min, self.non_preemptible_used.get(name, NONE)
+        if not is_preemptible and (over := _exceeded(used, request, least)):
             return (
                 f"Insufficient non-preemptible quotas, quotaName: {name}, min: {list_text(least)}, "
                 f"nonPreemptibleUsed: {list_text(masked(used, least))}, "
@@ -68,9 +66,9 @@ class QuotaAccount:
 
     def missing(self, name: str, request: Amounts) -> dict[str, int]:
         """The amount that the quota would have to get back before a pod with this request has room."""
-        limit = self.limit(name)
-        lacking = subtracted(added(masked(self.used.get(name, NONE), limit), masked(request, limit)), limit)
-        return {resource: amount for resource, amount in lacking.items() if amount > 0}
+        limit, used = self.limit(name), self.used.get(name, NONE)
+        over = _exceeded(used, request, limit)
+        return {each: used.get(each, 0) + request[each] - limit[each] for each in over}
 
     def shown(self, name: str) -> dict[str, Any]:
         """A quota on a page."""
@@ -89,9 +87,7 @@ class QuotaAccount:
 
     def _over(self, name: str, request: Amounts, below: str | None = None) -> str | None:
         limit, used = self.limit(name), self.used.get(name, NONE)
-        # A pod that asks for nothing of a resource takes nothing of it, even where too much is used already.
-        asked = {resource: most for resource, most in limit.items() if request.get(resource, 0) > 0}
-        over = exceeding(added(used, request), asked)
+        over = _exceeded(used, request, limit)
         if not over:
             return None
         if below is None:
@@ -104,6 +100,11 @@ class QuotaAccount:
             f"Insufficient quotas, {named}, {what}: {list_text(limit)}, used: {list_text(masked(used, limit))}, "
             f"pod's request: {list_text(masked(request, limit))}, exceedDimensions: [{' '.join(over)}]"
         )
+
+
+def _exceeded(used: Amounts, request: Amounts, most: Amounts) -> list[str]:
+    """The resources of which there is not enough for the request. One that is not asked for is never among them, however much is used."""
+    return [name for name in exceeding(added(used, request), most) if request.get(name, 0) > 0]
 
 
 def victims(pods: Iterable[QuotaPod], missing: Amounts, below_priority: int) -> tuple[QuotaPod, ...]:

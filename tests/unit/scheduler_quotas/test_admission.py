@@ -77,6 +77,14 @@ def test_parents_are_checked_where_settings_say_so() -> None:
     )
 
 
+def test_min_binds_in_the_resources_that_it_names() -> None:
+    assert account(dev=1000).refusal("dev", {"cpu": 1000}, is_preemptible=False) is None
+
+
+def test_nothing_is_missing_of_what_is_not_asked_for() -> None:
+    assert account(ci=11_000).missing("ci", {"memory": GIB}) == {}
+
+
 def test_the_amount_that_is_missing() -> None:
     assert account(ci=9000).missing("ci", {"cpu": 2000, "memory": GIB}) == {"cpu": 1000}
 
