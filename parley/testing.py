@@ -373,3 +373,14 @@ def assert_rejected(
     if rejection is not None:
         assert status is not None
         assert status.rejection is rejection, f"it is of the class {status.rejection}"
+
+
+def assert_not_placed(
+    failure: CycleFailure | None, text: str, rejection: RejectionClass | None = None
+) -> None:
+    """Fail unless an attempt has not found a node and `text` is part of why; with `rejection`, unless the rejection is of that class."""
+    assert failure is not None, "it was bound"
+    assert text in failure.text, failure.text
+    if rejection is not None:
+        assert failure.rejection is not None, f"it has failed: {failure.text}"
+        assert failure.rejection_class is rejection, f"it is of the class {failure.rejection_class}"
