@@ -24,6 +24,7 @@ PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 SHIPPED: Final[Mapping[str, str]] = {
     "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
     "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
+    "ElasticQuota": "scheduler.placing.plugins.elastic_quota.plugin:ElasticQuota",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",
