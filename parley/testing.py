@@ -323,8 +323,9 @@ class FakeCluster:
         return None
 
     def headroom(self, node: str, holder: Holder) -> Resources:
-        """The amount that the other holders leave on a node."""
-        kept = [each for uid, (at, _, each) in self._assumed.items() if at == node and uid != holder.uid]
+        """The amount that the other holders leave on a node. What is kept for a pod that has a row there already counts once."""
+        counted = {holder.uid, *(row.uid for row in self.nodes[node].rows)}
+        kept = [each for uid, (at, _, each) in self._assumed.items() if at == node and uid not in counted]
         return self.nodes[node].room_for(holder) - sum(kept, ZERO)
 
     def forget(self, holder: Holder) -> None:

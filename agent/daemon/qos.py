@@ -27,6 +27,7 @@ from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
+from agent.node.qos.node_topology import NodeTopologyWriter
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.states_informer import StateCallbacks, States
 from agent.runner.runner import Runner
@@ -284,6 +285,13 @@ class NodeStrategies:
         marks = RunMarks(settings.state_directory / "strategies")
         ports = StrategyPorts(self._executor, evictor, events, marks)
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
+        self._topology = (
+            NodeTopologyWriter(
+                cluster.api, cluster.manifest, self._states, log, rng, time.monotonic, qos.sys_root
+            )
+            if qos.node_topology and cluster is not None
+            else None
+        )
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon. The changes of strategies are put back when the manager ends."""
@@ -291,6 +299,8 @@ class NodeStrategies:
         supervisor.start("states of strategies", feed.run)
         supervisor.start("collectors of strategies", self._collectors.run)
         supervisor.start("strategies", self._manager.run)
+        if self._topology is not None:
+            supervisor.start("node topology", self._topology.run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
