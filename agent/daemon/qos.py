@@ -23,6 +23,7 @@ from agent.node.qos.client import RunMarks, StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
+from agent.node.qos.device_inventory import DeviceInventoryWriter
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
@@ -292,6 +293,12 @@ class NodeStrategies:
             if qos.node_topology and cluster is not None
             else None
         )
+        file = qos.device_inventory
+        self._devices = (
+            DeviceInventoryWriter(cluster.api, cluster.manifest, file, log, rng, time.monotonic)
+            if file is not None and cluster is not None
+            else None
+        )
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon. The changes of strategies are put back when the manager ends."""
@@ -301,6 +308,8 @@ class NodeStrategies:
         supervisor.start("strategies", self._manager.run)
         if self._topology is not None:
             supervisor.start("node topology", self._topology.run)
+        if self._devices is not None:
+            supervisor.start("device inventory", self._devices.run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 

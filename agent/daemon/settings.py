@@ -236,6 +236,8 @@ class AgentSettings(VmList):
         strategies = found.get("qos")
         if source == "file" and strategies is not None and strategies.node_topology:
             yield "qos.nodeTopology", "needs the source kubernetes"
+        if source == "file" and strategies is not None and strategies.device_inventory is not None:
+            yield "qos.deviceInventory", "needs the source kubernetes"
         plugins = found.get("plugins")
         if backend == "qemu" and plugins is not None and plugins.resizer is not None:
             yield (
