@@ -72,8 +72,10 @@ def start(scene: PlacingScene, directory: Path) -> None:
     scene.start_parley("--mode", "full", "--config", str(config))
 
 
-def ours(name: str, labels: dict[str, str] | None = None, **more: str) -> Manifest:
-    manifest = pod(name, requests={"cpu": "1", "memory": "64Mi", **more}, labels=labels)
+def ours(name: str, labels: dict[str, str] | None = None, ratio: str = "") -> Manifest:
+    """A pod that names Parley's scheduler, with a share of a GPU or without."""
+    share = {RATIO: ratio} if ratio else {}
+    manifest = pod(name, requests={"cpu": "1", "memory": "64Mi", **share}, labels=labels)
     manifest["spec"] |= {"schedulerName": "parley-scheduler", "terminationGracePeriodSeconds": 0}
     return manifest
 
@@ -131,7 +133,7 @@ async def tell(plane: ControlPlane, name: str, file: Path) -> None:
 def test_shares_of_devices_are_given_once_also_over_a_restart(scene: PlacingScene, tmp_path: Path) -> None:
     (name,) = scene.add_nodes(1, 16_000)
     start(scene, tmp_path)
-    scene.create(ours("first", **{RATIO: "60"}))
+    scene.create(ours("first", ratio="60"))
     assert "missing Device" in scene.refused("first", "missing Device")
     (tmp_path / "devices.yaml").write_text(INVENTORY)
     asyncio.run(tell(scene.plane, name, tmp_path / "devices.yaml"))
@@ -142,13 +144,13 @@ def test_shares_of_devices_are_given_once_also_over_a_restart(scene: PlacingScen
         (given,) = json.loads(notes[ALLOCATED])["gpu"]
         return int(given["minor"])
 
-    scene.create(ours("second", **{RATIO: "60"}))
+    scene.create(ours("second", ratio="60"))
     scene.placed("second")
     assert {minor("first"), minor("second")} == {0, 1}
     scene.parley.running.pop("a").end(signal.SIGKILL)
     scene.parley.again("a")
     scene.await_parley()
-    scene.create(ours("third", **{RATIO: "60"}))
+    scene.create(ours("third", ratio="60"))
     assert "Insufficient gpu devices" in scene.refused("third", "Insufficient gpu devices")
     freed = minor("first")
     scene.objects.delete("pods", "first")
