@@ -1,5 +1,6 @@
 # The names that authors of scheduling plugins import, each with its home: the only list of them. Read by type checkers, and by scheduling.py.
 
+from hosting.kubernetes.resources import ResourceType as ResourceType
 from hosting.registry import RegistryError as RegistryError
 from hosting.settings import FaultsError as FaultsError
 from hosting.settings import Settings as Settings
@@ -25,6 +26,8 @@ from scheduler.placing.core.handle import SchedulerAdapter as SchedulerAdapter
 from scheduler.placing.core.handle import SchedulerCache as SchedulerCache
 from scheduler.placing.core.handle import SchedulingQueue as SchedulingQueue
 from scheduler.placing.core.handle import WaitingPod as WaitingPod
+from scheduler.placing.core.informers import Informer as Informer
+from scheduler.placing.core.informers import InformerHandler as InformerHandler
 from scheduler.placing.core.objects import NodeInfo as NodeInfo
 from scheduler.placing.core.objects import NodeSnapshot as NodeSnapshot
 from scheduler.placing.core.objects import PodInfo as PodInfo
@@ -33,6 +36,8 @@ from scheduler.placing.core.objects import Reservation as Reservation
 from scheduler.placing.core.objects import RowInfo as RowInfo
 from scheduler.placing.core.plugin import APIServiceProvider as APIServiceProvider
 from scheduler.placing.core.plugin import BindPlugin as BindPlugin
+from scheduler.placing.core.plugin import Controller as Controller
+from scheduler.placing.core.plugin import ControllerProvider as ControllerProvider
 from scheduler.placing.core.plugin import CycleContext as CycleContext
 from scheduler.placing.core.plugin import EnqueueExtensions as EnqueueExtensions
 from scheduler.placing.core.plugin import FilterPlugin as FilterPlugin
@@ -90,6 +95,7 @@ from scheduler.placing.core.values import NominatingMode as NominatingMode
 from scheduler.placing.core.values import PostFilterResult as PostFilterResult
 from scheduler.placing.core.values import PreFilterResult as PreFilterResult
 from scheduler.placing.core.values import QueueingHint as QueueingHint
+from scheduler.placing.core.values import RejectionClass as RejectionClass
 from scheduler.placing.core.values import SchedulingEvent as SchedulingEvent
 from scheduler.placing.core.values import Status as Status
 from scheduler.placing.core.values import StatusError as StatusError
@@ -100,6 +106,7 @@ from scheduler.placing.core.values import is_rejected as is_rejected
 from scheduler.placing.core.values import is_success as is_success
 from scheduler.placing.core.values import message_of as message_of
 from scheduler.placing.core.values import new_status as new_status
+from scheduler.placing.core.values import rejected as rejected
 from scheduler.placing.core.values import scale_scores as scale_scores
 from scheduler.placing.cycle.assembly import ProfileError as ProfileError
 from scheduler.placing.cycle.assembly import of_profile as of_profile

@@ -5,8 +5,10 @@ It follows the pods of the profiles itself, and tells the queue which room came 
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from hosting import logs, metrics, server
@@ -22,12 +24,15 @@ from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder, PodOutcomes, is_final, write_condition
 from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges, UnscheduledPods
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.informers import KubernetesInformers
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
 from scheduler.placing.core.objects import LedgerReservations, PodInfo
+from scheduler.placing.core.plugin import Controller
 from scheduler.placing.core.profile import Profile
-from scheduler.placing.cycle.assembly import build_frameworks, check_profiles, of_profile
+from scheduler.placing.core.values import SchedulingEvent
+from scheduler.placing.cycle.assembly import ProfileError, build_frameworks, check_profiles, of_profile
 from scheduler.placing.cycle.attempt import Frameworks
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
@@ -84,6 +89,10 @@ class OwnPods:
         for name, child in self._pods.follow(self._names).items():
             self._supervisor.start(name, child)
 
+    def happened(self, event: SchedulingEvent) -> None:
+        """An object has changed that plugins watch."""
+        self._scheduler.happened((event,))
+
     def refreshed(self) -> None:
         self._scheduler.happened(self._changes.take())
         self._pods.offer_again()
@@ -99,6 +108,8 @@ class OwnPods:
 
 MOST_AT_ONCE: Final = 5
 """Pods that kube-scheduler is told of after one look: 20 in a second at most."""
+MOST_EVENTS: Final = 1000
+"""Changes of objects within one look; of more the oldest are dropped, and kube-scheduler tries the pods that wait for them on its own."""
 WRITE_S: Final = 3.0
 """How long the API server has for one of them."""
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=10.0)
@@ -124,6 +135,8 @@ class RoomFreed:
         self._core = core
         self._seen_generation, self._largest = -1, ZERO
         self._refused = refused
+        self._of_objects: deque[SchedulingEvent] = deque(maxlen=MOST_EVENTS)
+        """The changes of objects that plugins watch, since the last look."""
         self._clock, self._rng, self._date = clock, rng, date
         self._faults = FaultLog(
             logs.logger("extender"),
@@ -138,9 +151,14 @@ class RoomFreed:
             await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng.random()) if failures else LOOK_S)
             failures = 0 if await self._look() else failures + 1
 
+    def happened(self, event: SchedulingEvent) -> None:
+        """An object has changed that plugins watch."""
+        self._of_objects.append(event)
+
     async def _look(self) -> bool:
         """Tell of the pods that are due; whether the API server took it."""
-        events, now_s = self._ledger.take(), self._clock()
+        events, now_s = [*self._ledger.take(), *self._of_objects], self._clock()
+        self._of_objects.clear()
         if not self._refused.is_waiting and not events:
             return True
         generation = self._core.ledger.generation
@@ -187,6 +205,38 @@ def check_usable(profiles: Sequence[Profile], *, is_full: bool) -> None:
     check_profiles(profiles, new_registry(), FULL_PROFILE if is_full else EXTENDER_PROFILE)
 
 
+class PluginControllers:
+    """Runs the controllers of plugins while `run` runs, always those of the profiles in force."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._wanted: Mapping[str, Controller] = {}
+        self._changed = asyncio.Event()
+
+    def use(self, controllers: Mapping[str, Controller]) -> None:
+        self._wanted = dict(controllers)
+        self._changed.set()
+
+    async def run(self) -> None:
+        running: list[str] = []
+        try:
+            while True:
+                self._changed.clear()
+                for name in running:
+                    await self._supervisor.end(name)
+                running = [f"controller {name}" for name in self._wanted]
+                for name, each in self._wanted.items():
+                    self._supervisor.start(f"controller {name}", partial(_run, each))
+                await self._changed.wait()
+        finally:
+            for name in running:
+                await self._supervisor.end(name)
+
+
+async def _run(controller: Controller) -> None:
+    await controller.run()
+
+
 class LiveScheduling:
     """The profiles over a live core, for the extender and, in the mode `full`, for pods that name one of them. `use` comes first."""
 
@@ -207,6 +257,10 @@ class LiveScheduling:
         view = self._view = PlacingView(cluster, serving.core, serving.placements)
         self.snapshot, self.pod_info, self.assume_pod = view.snapshot, view.pod_info, view.assume_pod
         self._refresh = serving.service.refresh
+        self._log = logs.logger("scheduling")
+        self._informers = KubernetesInformers(
+            api, serving.supervisor.start, clock=time.monotonic, rng=rng, log=self._log
+        )
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(
             serving.placements,
@@ -215,8 +269,9 @@ class LiveScheduling:
             LedgerReservations(serving.core.state).on,
             binder=KubernetesBinder(api),
             client_set=api,
+            informers=self._informers,
         )
-        self._log = logs.logger("scheduling")
+        self._controllers = PluginControllers(serving.supervisor)
         self.shared = SharedHooks(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
@@ -234,6 +289,7 @@ class LiveScheduling:
                 rng=rng,
                 supervisor=serving.supervisor,
             )
+            self._informers.listen(self._own_pods.happened)
 
     # ------------------------------------------------------------ profiles
 
@@ -242,13 +298,19 @@ class LiveScheduling:
         if tuple(profiles) == self._profiles:
             return
         shared = SharedHooks(self.shared.ports, self._log, before=self.shared)
-        if self._own_pods is None:
-            self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
-        else:  # these profiles are for our own pods: they name plugins that kube-scheduler has itself
-            own = self._built(profiles, FULL_PROFILE, shared)
-            self._frameworks = self._built(SchedulingEntry().all_profiles(), EXTENDER_PROFILE, shared)
-            self._own_pods.use(Frameworks(own, shared))
+        try:
+            if self._own_pods is None:
+                self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
+            else:  # these profiles are for our own pods: they name plugins that kube-scheduler has itself
+                own = self._built(profiles, FULL_PROFILE, shared)
+                self._frameworks = self._built(SchedulingEntry().all_profiles(), EXTENDER_PROFILE, shared)
+                self._own_pods.use(Frameworks(own, shared))
+        except ProfileError:
+            shared.informers.release()
+            raise
+        self.shared.informers.release()
         self.shared, self._profiles = shared, tuple(profiles)
+        self._controllers.use(shared.controllers)
         self._log.info("profiles", names=[profile.scheduler_name for profile in profiles])
 
     def _built(
@@ -275,6 +337,7 @@ class LiveScheduling:
 
     def start(self) -> None:
         self._supervisor.start("scheduling cycles", self.shared.watch_cycles)
+        self._supervisor.start("controllers of plugins", self._controllers.run)
         if self._own_pods is not None:
             self._own_pods.start()
 
@@ -291,9 +354,9 @@ class LiveScheduling:
 
     def tell_of_room(self, refused: RefusedPods) -> Child:
         """The task that makes kube-scheduler try refused pods again when there is room for them."""
-        return RoomFreed(
-            self._api, self._cluster, self._core, refused, clock=time.monotonic, rng=self._rng
-        ).run
+        freed = RoomFreed(self._api, self._cluster, self._core, refused, clock=time.monotonic, rng=self._rng)
+        self._informers.listen(freed.happened)
+        return freed.run
 
     # ------------------------------------------------------------ what the extender asks for
 

@@ -16,14 +16,16 @@ from hosting.metrics import AnyFamily
 from hosting.server import Reply, Request
 from scheduler.daemon.leader import leading_family
 from scheduler.placing.cycle.attempt import Frameworks
-from scheduler.placing.cycle.hooks import SharedHooks
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.placing.kube_extender.operations import ExtenderStats
 from tests.support.pages import AgentPage, paged
 
 
 def _families() -> Iterator[AnyFamily]:
-    shared = SharedHooks(cast("Any", None), logs.logger("test"))
+    shared = SharedHooks(
+        ExtenderPorts(cast("Any", None), cast("Any", None), lambda: 0.0), logs.logger("test")
+    )
     scheduler = PodScheduler(
         Frameworks({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
     )

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from hosting.kubernetes import resources
+from hosting.kubernetes import koordinator, resources
 from hosting.kubernetes.resources import PODS, Manifest, ResourceType
 
 Key: TypeAlias = tuple[str, str]
 """Namespace and name."""
 TYPES: Final = {
     (each.group, each.version, each.plural): each
-    for each in vars(resources).values()
+    for each in (*vars(resources).values(), *vars(koordinator).values())
     if isinstance(each, ResourceType)
 }
 NEVER_CHANGED: Final = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")

@@ -1,5 +1,5 @@
-"""docs/guides/scheduling.md has a row for every shipped plugin, with its points and weights, and one for each of its args. Its profiles are
-right, and so is the fault that it shows."""
+"""docs/guides/scheduling.md and docs/guides/koordinator.md have a row for every shipped plugin, with its points and weights, and one for each
+of its args. Their profiles are right, and so is the fault that the first one shows."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from scheduler.placing.core.plugin import points_of
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.core.values import ExtensionPoint
 from scheduler.placing.cycle.assembly import ProfileError, check_profiles
-from scheduler.placing.plugins.base import ShippedPlugin
+from scheduler.placing.plugins.base import PublishedArgs, ShippedPlugin
 from scheduler.placing.plugins.registry import (
     EXTENDER_PROFILE,
     FULL_PROFILE,
@@ -27,11 +27,13 @@ from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_settings import fields
 
 PAGE = (ROOT / "docs/guides/scheduling.md").read_text()
+KOORDINATOR = (ROOT / "docs/guides/koordinator.md").read_text()
+BOTH = f"{PAGE}\n{KOORDINATOR}"
 
 
 def rows(first: str) -> list[list[str]]:
     """The rows below the header whose first cell is `first`, as cells."""
-    _, found, rest = PAGE.partition(f"\n| {first} |")
+    _, found, rest = BOTH.partition(f"\n| {first} |")
     lines = rest.splitlines()[2:] if found else []
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in _table(lines)]
 
@@ -59,7 +61,8 @@ def enabled(profile: Profile, name: str) -> str:
 def test_every_plugin_has_its_row_in_the_order_of_the_full_profile() -> None:
     listed = [row[0].strip("`") for row in rows("Plugin")]
     assert listed == [each.name for each in FULL_PROFILE.multi_point.enabled]
-    assert set(listed) == set(SHIPPED)
+    optional = [row[0].strip("`") for row in rows("Published plugin")]
+    assert optional == sorted(set(SHIPPED) - set(listed))
 
 
 @pytest.mark.parametrize("row", rows("Plugin"), ids=lambda row: row[0].strip("`"))
@@ -70,8 +73,16 @@ def test_a_row_has_the_points_and_where_the_plugin_is_enabled(row: list[str]) ->
     assert row[2:4] == [enabled(EXTENDER_PROFILE, name), enabled(FULL_PROFILE, name)]
 
 
+@pytest.mark.parametrize("row", rows("Published plugin"), ids=lambda row: row[0].strip("`"))
+def test_a_row_of_a_published_plugin_has_its_points(row: list[str]) -> None:
+    extended = points_of(factory(row[0].strip("`")))
+    assert row[1].split(", ") == [str(point) for point in ExtensionPoint if point in extended]
+
+
 def settings_of(model: type[Settings]) -> dict[str, tuple[type[Settings], str]]:
-    return {path: (where, name) for path, where, name in fields(model)}
+    """Of the published ones without their type, which every one has."""
+    left_out = set(PublishedArgs.model_fields) if issubclass(model, PublishedArgs) else set()
+    return {path: (where, name) for path, where, name in fields(model) if name not in left_out}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -99,6 +110,12 @@ def test_the_profiles_of_the_page_are_right(defaults: Profile) -> None:
     assert [profile.scheduler_name for profile in configuration.profiles] == ["parley-scheduler", "dense"]
 
 
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(scheduling:.*?)```", KOORDINATOR, re.DOTALL))
+def test_profiles_with_published_args_are_taken_as_they_are(block: str) -> None:
+    configuration = read_configuration(Path("page"), block.encode(), model_of(migrator_present=False))
+    check_profiles(configuration.profiles, new_registry(), FULL_PROFILE)
+
+
 def test_a_fault_reads_as_on_the_page() -> None:
     (shown,) = re.findall(r"^scheduling\.profiles.*$", PAGE, re.MULTILINE)
     wrong = ProfileEntry.model_validate({"plugins": {"score": {"enabled": [{"name": "GrowthHedroom"}]}}})
@@ -114,5 +131,5 @@ def test_every_point_is_on_the_page() -> None:
 
 
 def test_plugins_with_args_have_a_section() -> None:
-    sections = set(re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE))
+    sections = set(re.findall(r"^### `(\w+)`$", BOTH, re.MULTILINE))
     assert sections >= {name for name in SHIPPED if settings_of(factory(name).ARGS)}

@@ -56,8 +56,14 @@ ABOVE_PURE = (
     "parley.top",
 )
 
-# Pure modules among others that are not: what pure code reads and cleans the answers of peers with, and how long it waits.
-AMONG_OTHERS = ("hosting.backoff", "parley.reach.ports", "parley.top.texts")
+# Pure modules among others that are not: what pure code reads and cleans the answers of peers with, how long it waits, and names of types.
+AMONG_OTHERS = (
+    "hosting.backoff",
+    "hosting.kubernetes.names",
+    "hosting.kubernetes.resources",
+    "parley.reach.ports",
+    "parley.top.texts",
+)
 
 # array: a container of numbers. contextlib: types of what is used with `with`. fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
 ALLOWED = frozenset(

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from hosting.kubernetes.resources import ResourceType
 from scheduler.placing.core.diagnosis import Diagnosis
+from scheduler.placing.core.informers import Informer
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, Reservation
 from scheduler.placing.core.plugin import CycleContext, Plugin, ReservationNominator
 from scheduler.placing.core.values import SchedulingEvent, Status
@@ -107,6 +109,12 @@ class ExtendedHandle(FrameworkHandle, Protocol):
 
     def client_set(self) -> Any:
         """The client of the API server (`hosting.kubernetes.api.KubernetesApi`); None without one."""
+
+    def shared_informer(self, type_: ResourceType) -> Informer:
+        """The objects of a type: one watch for all plugins that ask, which begins with the first. Without an API server there are none.
+
+        A plugin asks while it is made. Raises `ValueError` if plugins watch too many types. Source: seed 002, the shared informer factories.
+        """
 
     def get_reservation_nominator(self) -> ReservationNominator | None:
         """The last plugin that is one."""

@@ -8,7 +8,8 @@ plugins that work on reservations in the order in which the configuration first 
 Sources: seeds 001 and 002, reference/kubernetes.md 1.9, reference/koordinator.md 1.2 and 1.3.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -376,6 +377,23 @@ class PostBindPlugin(Plugin, Protocol):
 
     def post_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> MaybeAwaited[None]:
         """Clean up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """Work beside the cycles. `run` begins when this scheduler leads, is begun again after a failure, and is cancelled at the end."""
+
+    name: str
+    """Of one plugin, each has a name of its own."""
+    run: Callable[[], Awaitable[None]]
+
+
+@runtime_checkable
+class ControllerProvider(Plugin, Protocol):
+    """Works beside the cycles, such as on the status of its objects. Source: reference/koordinator.md 1.3, `ControllerProvider`."""
+
+    def new_controllers(self) -> Sequence[Controller]:
+        """Asked once for each plugin's name, when the plugin was built."""
 
 
 @runtime_checkable

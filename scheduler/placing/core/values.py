@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
+from hosting.kubernetes.resources import ResourceType
 from protocol.values import Value
 from scheduler.placing.core.objects import PodInfo
 
@@ -52,6 +53,21 @@ REJECTIONS: Final = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESO
 """The codes by which a plugin says no, as opposed to failing."""
 
 
+class RejectionClass(enum.StrEnum):
+    """Who can help a pod that was rejected: those who add nodes or enlarge quotas, or nobody but time. Source: reference/koordinator.md 4.4."""
+
+    CAPACITY = "capacity"
+    """There is not enough of something: another node would help."""
+    POLICY = "policy"
+    """A rule forbids it, such as a quota: another node would not help."""
+    PEERS = "peers"
+    """The pod waits for others of its gang: room for all of them would help."""
+    RESERVED = "reserved"
+    """The room is kept for others."""
+    STALE = "stale"
+    """Too little is known, such as the load of a node: that changes by itself."""
+
+
 class StatusError(Exception):
     """A status as an exception: its text is the status's message."""
 
@@ -61,13 +77,14 @@ class Status:
     """A code and why. `code` may be a number that nobody knows, which counts as an error.
 
     `texts` are for people; `error` is what the plugin failed with, and comes before them in `reasons`. `plugin` is set by the
-    framework: the plugin whose word this is.
+    framework: the plugin whose word this is. `rejection` is the class of a rejection; None counts as `CAPACITY`.
     """
 
     code: Code | int
     texts: tuple[str, ...] = ()
     error: Exception | None = None
     plugin: str = ""
+    rejection: RejectionClass | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -91,6 +108,11 @@ class Status:
 def new_status(code: Code | int, *texts: str) -> Status:
     """A status with its texts. Source: seed 001, `NewStatus`."""
     return Status(code, texts)
+
+
+def rejected(rejection: RejectionClass, code: Code, *texts: str) -> Status:
+    """A rejection that says of which class it is. `code` is one of `REJECTIONS`."""
+    return Status(code, texts, rejection=rejection)
 
 
 def error_status(error: Exception | str) -> Status:
@@ -186,11 +208,15 @@ class EventResource(enum.StrEnum):
     ANY = "*"
 
 
+EventKind: TypeAlias = EventResource | ResourceType
+"""Kinds of objects, or the type of an object that a shared informer shows (`ExtendedHandle.shared_informer`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingEvent:
     """Something happened. `before` and `after` are the object as it was and is; None where it was not, or is no more."""
 
-    resource: EventResource
+    resource: EventKind
     action: ActionType
     before: Any = None
     after: Any = None
@@ -211,7 +237,7 @@ HintFunction: TypeAlias = Callable[[PodInfo, SchedulingEvent], QueueingHint]
 class EventWithHint:
     """An event that a plugin waits for. Without a hint each such event counts."""
 
-    resource: EventResource
+    resource: EventKind
     action: ActionType
     hint: HintFunction | None = None
 
@@ -264,7 +290,7 @@ def is_waited_for(registered: RegisteredEvents, event: SchedulingEvent, rejected
 
 
 def _is_meant(waited: EventWithHint, event: SchedulingEvent) -> bool:
-    is_same = waited.resource is event.resource or EventResource.ANY in (waited.resource, event.resource)
+    is_same = waited.resource == event.resource or EventResource.ANY in (waited.resource, event.resource)
     return is_same and bool(waited.action.value & event.action.value)
 
 

@@ -10,12 +10,14 @@ reference/koordinator.md 1.4, 1.5 and 1.7.
 """
 
 import asyncio
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+import msgspec
+
+from hosting.kubernetes.resources import ResourceType
 from hosting.registry import at_once
 from scheduler.placing.core import runs
 from scheduler.placing.core.diagnosis import DIAGNOSIS_KEY, Diagnosis, score_table
@@ -27,6 +29,7 @@ from scheduler.placing.core.handle import (
     SchedulerAdapter,
     WaitingPod,
 )
+from scheduler.placing.core.informers import Informer
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, QueuedPod, Reservation, with_pod
 from scheduler.placing.core.plugin import (
     CycleContext,
@@ -147,8 +150,10 @@ class SchedulingFramework:
     def client_set(self) -> Any:
         return self.shared.ports.client_set
 
+    def shared_informer(self, type_: ResourceType) -> Informer:
+        return self.shared.informers.informer(type_)
+
     def get_reservation_nominator(self) -> ReservationNominator | None:
-        """The last plugin that is one; None while plugins are being built."""
         return self._nominator
 
     def register_error_handler_filters(
@@ -430,13 +435,10 @@ class SchedulingFramework:
         return status
 
     async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
-        """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip.
-
-        If all skip nothing is written, and that is Success.
-        """
+        """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip. Nothing is written if all do."""
         if not self.calls.methods(ExtensionPoint.PRE_BIND, "apply_patch"):
             return await self.run(runs.PRE_BIND, context, pod, node_name)
-        changing = replace(pod, manifest=copy.deepcopy(dict(pod.manifest)))
+        changing = replace(pod, manifest=msgspec.json.decode(msgspec.json.encode(dict(pod.manifest))))
         status = await self.run(runs.PRE_BIND, context, changing, node_name)
         if is_success(status):
             status = await self.run(runs.APPLY_PATCH, context, pod.manifest, changing.manifest)

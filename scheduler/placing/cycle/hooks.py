@@ -6,7 +6,7 @@ The plugins of any profile reach it through their handle; the cycle and the daem
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 from hosting import server
@@ -20,8 +20,9 @@ from scheduler.placing.core.diagnosis import (
     SlowCycle,
 )
 from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
+from scheduler.placing.core.informers import Informers, LeasedInformers, NothingWatched
 from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo, Reservation
-from scheduler.placing.core.plugin import NextPodPlugin, Plugin
+from scheduler.placing.core.plugin import Controller, ControllerProvider, NextPodPlugin, Plugin
 from scheduler.placing.core.values import Status
 from scheduler.placing.cycle.calls import Timings
 from scheduler.placing.cycle.context import WaitingPods
@@ -108,7 +109,7 @@ class ExtenderPorts:
     """The ports that plugins may reach through their handle.
 
     `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
-    there is no API server.
+    there is no API server, of which `informers` then show nothing.
     """
 
     placements: Placements
@@ -117,6 +118,7 @@ class ExtenderPorts:
     reservations: Callable[[str], Sequence[Reservation]] = no_reservations
     binder: Binder | None = None
     client_set: Any = None
+    informers: Informers = field(default_factory=NothingWatched)
 
 
 class SharedHooks:
@@ -144,6 +146,9 @@ class SharedHooks:
         self.flags: Final[DebugFlags] = before.flags if before else DebugFlags()
         self.error_handlers: Final = ErrorHandlers(log)
         self.forget_handlers: Final = ForgetHandlers(log)
+        self.informers: Final = LeasedInformers(ports.informers)
+        self.controllers: Final[dict[str, Controller]] = {}
+        """Those of plugins, by `PLUGIN/NAME`."""
         self._services: Final = PluginServices(log)
         self._next_pod: NextPodPlugin | None = None
         self._scheduler: SchedulerAdapter | None = None
@@ -151,9 +156,12 @@ class SharedHooks:
     # ------------------------------------------------------------ while the frameworks are built
 
     def take_up(self, plugin: Plugin) -> None:
-        """A plugin was built. Of all profiles, the first plugin that says whose turn it is counts. Raises what its `endpoints` does,
-        and `ValueError` for pages that cannot be served."""
+        """A plugin was built. Of all profiles, the first plugin that says whose turn it is counts, and of the plugins with one name the
+        controllers of the first. Raises what its `endpoints` and `new_controllers` do, and `ValueError` for pages that cannot be served."""
         self._services.add(plugin)
+        if isinstance(plugin, ControllerProvider):
+            for each in plugin.new_controllers():
+                self.controllers.setdefault(f"{plugin.name()}/{each.name}", each)
         if self._next_pod is None and isinstance(plugin, NextPodPlugin):
             self._next_pod = plugin
 

@@ -2,8 +2,8 @@
 that plugins leave each other in the context of a cycle.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from hosting.settings import Settings, check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
@@ -19,6 +19,25 @@ MAX_CACHED_NODES: Final = 16_384
 
 class NoArgs(Settings):
     """The args of a plugin that takes none."""
+
+
+class PublishedArgs(Settings):
+    """The base of args that were published with their type: files that name it are taken as they are."""
+
+    api_version: Literal[
+        "",
+        "kubescheduler.config.k8s.io/v1",
+        "kubescheduler.config.k8s.io/v1beta3",
+        "kubescheduler.config.k8s.io/v1beta2",
+    ] = ""
+    """The published version; its meaning is the same in all of them."""
+    kind: str = ""
+    """The name of the plugin with `Args` behind it, if it is given."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if found.get("kind") not in {None, "", cls.__name__}:
+            yield "kind", f"must be {cls.__name__}, not {found['kind']}"
 
 
 class ShippedPlugin:

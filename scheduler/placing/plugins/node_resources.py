@@ -160,7 +160,7 @@ class NodeResources(ShippedPlugin):
         read = check(args, NodeResourcesArgs)
         self._ignored = frozenset({names.MANAGED, *read.ignored_resources})
         self._ignored_groups = frozenset(read.ignored_resource_groups)
-        self._allocatable: NodeCache[Mapping[str, object], Amounts] = NodeCache(_allocatable)
+        self._allocatable: NodeCache[Mapping[str, object], Amounts] = NodeCache(allocatable)
         self._used: NodeCache[tuple[PodInfo, ...], Amounts] = NodeCache(total)
 
     def events_to_register(self) -> Sequence[EventWithHint]:
@@ -235,7 +235,8 @@ class NodePorts(ShippedPlugin):
         )
 
 
-def _allocatable(manifest: Mapping[str, object]) -> Amounts:
+def allocatable(manifest: Mapping[str, object]) -> Amounts:
+    """The amounts of a node without CPU and memory; none if they cannot be read."""
     status = manifest.get("status")
     try:
         return amounts(status.get("allocatable")) if isinstance(status, Mapping) else {}

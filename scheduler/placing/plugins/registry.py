@@ -23,6 +23,7 @@ PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""
 SHIPPED: Final[Mapping[str, str]] = {
     "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
+    "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",
@@ -35,6 +36,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "PrioritySort": "scheduler.placing.plugins.queueing:PrioritySort",
     "Reservation": "scheduler.placing.plugins.reservation:ReservationPlugin",
     "SchedulingGates": "scheduler.placing.plugins.queueing:SchedulingGates",
+    "SchedulingHint": "scheduler.placing.plugins.scheduling_hint:SchedulingHint",
     "TaintToleration": "scheduler.placing.plugins.node_conditions:TaintToleration",
     "UnhandledFeatures": "scheduler.placing.plugins.queueing:UnhandledFeatures",
 }
@@ -82,9 +84,11 @@ _WITH_THE_LEDGER: Final = (
 )
 """A reservation is there to be used: the node that has one for the pod is the best, whatever the others say."""
 
+_AT_LAST: Final = (EnabledPlugin("DefaultPreBind"), EnabledPlugin("DefaultBinder"))
+
 EXTENDER_PROFILE: Final = Profile(
     "",
-    multi_point=PluginSet((EnabledPlugin("PrioritySort"), *_WITH_THE_LEDGER, EnabledPlugin("DefaultBinder"))),
+    multi_point=PluginSet((EnabledPlugin("PrioritySort"), *_WITH_THE_LEDGER, *_AT_LAST)),
 )
 """Beside kube-scheduler, whose own plugins judge what is not the ledger's. No queue is sorted there, but each profile has an order."""
 
@@ -103,7 +107,7 @@ FULL_PROFILE: Final = Profile(
             EnabledPlugin("NodeResources"),
             EnabledPlugin("PodTopologySpread", 2),
             *_WITH_THE_LEDGER,
-            EnabledPlugin("DefaultBinder"),
+            *_AT_LAST,
         )
     ),
 )

@@ -27,7 +27,7 @@ from scheduler.permits.service.answers import PermitStats
 from scheduler.permits.service.metrics import families
 from scheduler.permits.service.notices import NoticeBoard
 from scheduler.placing.cycle.attempt import Frameworks
-from scheduler.placing.cycle.hooks import SharedHooks
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
 from scheduler.placing.kube_extender.operations import ExtenderStats
 from scheduler.pools.service import PoolService, pool_families
@@ -51,7 +51,9 @@ def every_family() -> list[AnyFamily]:
     server = Server(logs.logger("test"), ())
     core = Core(SchedulerConfig(uuid.UUID(int=1)))
     service = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
-    shared = SharedHooks(cast("Any", None), logs.logger("test"))
+    shared = SharedHooks(
+        ExtenderPorts(cast("Any", None), cast("Any", None), lambda: 0.0), logs.logger("test")
+    )
     scheduler = PodScheduler(
         Frameworks({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
     )

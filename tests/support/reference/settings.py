@@ -26,10 +26,8 @@ from informant.settings import InformantSettings, NodeSettings
 from protocol.values import Resources
 from scheduler.clusters.file import ClusterFile
 from scheduler.permits.service.config_file import Config
-from scheduler.placing.plugins.growth_headroom import GrowthHeadroomArgs
-from scheduler.placing.plugins.ledger_fit import LedgerFitArgs, PoolAdmissionArgs
-from scheduler.placing.plugins.node_resources import NodeResourcesArgs
-from scheduler.placing.plugins.spread_constraints import PodTopologySpreadArgs
+from scheduler.placing.plugins.base import ShippedPlugin
+from scheduler.placing.plugins.registry import SHIPPED, new_registry
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.tidy.repository import ROOT
@@ -72,6 +70,18 @@ class Setting:
     declared_in: str
 
 
+def _args_of_scheduling_plugins() -> dict[str, type[Settings]]:
+    """The args of those that are shipped, by the prefix of their paths."""
+    registry, found = new_registry(), dict[str, type[Settings]]()
+    for name in SHIPPED:
+        plugin = registry.get(name)
+        assert isinstance(plugin, type)
+        assert issubclass(plugin, ShippedPlugin)
+        if plugin.ARGS.model_fields:
+            found[f"{name}."] = plugin.ARGS
+    return found
+
+
 FILES: Final = (
     SettingsFile(
         "The agent's file",
@@ -96,11 +106,7 @@ FILES: Final = (
         {
             "quota.": QuotaArgs,
             "http-admission.": HttpAdmissionArgs,
-            "LedgerFit.": LedgerFitArgs,
-            "PoolAdmission.": PoolAdmissionArgs,
-            "GrowthHeadroom.": GrowthHeadroomArgs,
-            "PodTopologySpread.": PodTopologySpreadArgs,
-            "NodeResources.": NodeResourcesArgs,
+            **_args_of_scheduling_plugins(),
         },
     ),
     SettingsFile(

@@ -1,23 +1,29 @@
 """The profiles over a live core: which one a pod has, which changes count, and what is read for kube-scheduler."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from hosting import logs
+from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.placing import PlacingView
+from scheduler.daemon import scheduling as scheduling_module
 from scheduler.daemon.scheduling import LiveScheduling, check_usable
 from scheduler.daemon.serving import Serving, Sources
+from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.plugin import Controller, CycleContext
 from scheduler.placing.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.placing.cycle.assembly import ProfileError
+from scheduler.placing.plugins.registry import Registry, new_registry
 from scheduler.ports import ClusterUnreachableError, SoleScheduler
 from tests.support.servers import Certain
-from tests.support.virtual_time import now_s, virtually
+from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_clusters.kube_manifests import pod
 from tests.unit.scheduler_clusters.kube_worlds import World, opened
 from tests.unit.scheduler_daemon.test_serving import OPTIONS
@@ -44,6 +50,7 @@ async def live(world: World, *, is_full: bool = False) -> AsyncIterator[LiveSche
             is_full=is_full,
         )
     finally:
+        await serving.supervisor.stop()
         await serving.close()
 
 
@@ -114,3 +121,54 @@ async def test_a_pod_is_read_as_the_api_server_has_it() -> None:
         world.server.is_down = True
         with pytest.raises(ClusterUnreachableError):
             await scheduling.read_pod(PodName("p", "default"))
+
+
+class Working:
+    """A plugin with a controller, which fails at first."""
+
+    def __init__(self, args: object, handle: ExtendedHandle) -> None:
+        del args
+        self.informer = handle.shared_informer(ELASTIC_QUOTAS)
+        self.log: list[str] = []
+
+    def name(self) -> str:
+        return "Working"
+
+    def pre_filter(self, context: CycleContext, pod: PodInfo, nodes: object) -> tuple[None, None]:
+        return None, None
+
+    def new_controllers(self) -> list[Controller]:
+        return [Controller("worker", self._work)]
+
+    async def _work(self) -> None:
+        self.log.append("begun")
+        if len(self.log) == 1:
+            raise LookupError("oops")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.log.append("ended")
+
+
+@virtually
+async def test_controllers_of_plugins_run_while_their_profiles_are_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def registry() -> Registry:
+        found = new_registry()
+        found.register("Working", Working)
+        return found
+
+    monkeypatch.setattr(scheduling_module, "new_registry", registry)
+    working = Profile("first", multi_point=PluginSet((EnabledPlugin("Working"),)))
+    async with live(World()) as scheduling:
+        scheduling.use((working,))
+        scheduling.start()
+        plugin = scheduling.framework_of("first").plugins["Working"]
+        assert isinstance(plugin, Working)
+        await asyncio.sleep(5)
+        assert plugin.log == ["begun", "begun"], "begun again after its failure"
+        assert plugin.informer.has_synced
+        scheduling.use((SECOND,))
+        await turns()
+        assert plugin.log == ["begun", "begun", "ended"]

@@ -24,7 +24,7 @@ POINTS = {
         ExtensionPoint.PRE_SCORE: "NodeAffinity PodTopologySpread Reservation",
         ExtensionPoint.SCORE: "TaintToleration NodeAffinity PodTopologySpread Reservation GrowthHeadroom",
         ExtensionPoint.RESERVE: "LedgerFit",
-        ExtensionPoint.PRE_BIND: "LedgerFit",
+        ExtensionPoint.PRE_BIND: "LedgerFit DefaultPreBind",
         ExtensionPoint.BIND: "DefaultBinder",
         ExtensionPoint.POST_BIND: "LedgerFit",
     },
@@ -35,7 +35,7 @@ POINTS = {
         ExtensionPoint.PRE_SCORE: "Reservation",
         ExtensionPoint.SCORE: "Reservation GrowthHeadroom",
         ExtensionPoint.RESERVE: "LedgerFit",
-        ExtensionPoint.PRE_BIND: "LedgerFit",
+        ExtensionPoint.PRE_BIND: "LedgerFit DefaultPreBind",
         ExtensionPoint.BIND: "DefaultBinder",
         ExtensionPoint.POST_BIND: "LedgerFit",
     },
@@ -51,9 +51,9 @@ def test_what_runs_where_nobody_configures_anything(mode: str) -> None:
     assert found == POINTS[mode]
 
 
-def test_every_plugin_that_is_shipped_is_enabled_by_a_default() -> None:
+def test_every_plugin_of_a_default_is_shipped() -> None:
     enabled = {each.name for profile in DEFAULTS.values() for each in profile.multi_point.enabled}
-    assert enabled == set(SHIPPED)
+    assert enabled <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

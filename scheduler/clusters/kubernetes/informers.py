@@ -1,0 +1,114 @@
+"""Shared informers: one watch of each type that a plugin asks for, while this process leads."""
+
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from hosting.kubernetes.api import KubernetesApi
+from hosting.kubernetes.core.known import Change, Changed
+from hosting.kubernetes.reflector import Reflector
+from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.logs import Logger
+from hosting.supervisor import Child
+from scheduler.placing.core.informers import InformerHandler, ObjectKey
+from scheduler.placing.core.values import ActionType, SchedulingEvent
+
+MAX_INFORMERS: Final = 64
+Start: TypeAlias = Callable[[str, Child], None]
+"""Runs a child under a name, such as `Supervisor.start`."""
+OnEvent: TypeAlias = Callable[[SchedulingEvent], object]
+
+
+class KubernetesInformers:
+    """The watches, each of all objects of its type. `start` runs them."""
+
+    def __init__(
+        self, api: KubernetesApi, start: Start, *, clock: Callable[[], float], rng: random.Random, log: Logger
+    ) -> None:
+        self._api, self._start, self._clock, self._rng, self._log = api, start, clock, rng, log
+        self._informers: dict[ResourceType, KubernetesInformer] = {}
+        self._listeners: list[OnEvent] = []
+
+    def listen(self, listener: OnEvent) -> None:
+        """Call `listener` with every change, once all handlers know of it. It must not wait and must not fail."""
+        self._listeners.append(listener)
+
+    def informer(self, type_: ResourceType) -> "KubernetesInformer":
+        found = self._informers.get(type_)
+        if found is None:
+            if len(self._informers) >= MAX_INFORMERS:
+                raise ValueError(
+                    f"plugins watch {MAX_INFORMERS} types already; {type_.plural} would be one more"
+                )
+            found = KubernetesInformer(
+                self._api, type_, self._told, clock=self._clock, rng=self._rng, log=self._log
+            )
+            self._informers[type_] = found
+            self._start(f"watch of {type_.plural}.{type_.group} for plugins", found.run)
+        return found
+
+    def _told(self, event: SchedulingEvent) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+
+class KubernetesInformer:
+    """The informer of one type. The API server may not know the type: then there are no objects, until its definition comes."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        type_: ResourceType,
+        tell: OnEvent,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        log: Logger,
+    ) -> None:
+        self._type, self._tell, self._log = type_, tell, log
+        self._handlers: list[InformerHandler] = []
+        self._watch = Reflector(
+            api, type_, clock=clock, rng=rng, log=log, on_change=self._changed, is_optional=True
+        )
+        self.run: Final[Child] = self._watch.run
+
+    @property
+    def has_synced(self) -> bool:
+        return self._watch.has_synced or self._watch.is_missing
+
+    def objects(self) -> Mapping[ObjectKey, Manifest]:
+        return self._watch.objects()
+
+    def add_event_handler(self, handler: InformerHandler) -> None:
+        if inspect.iscoroutinefunction(handler):
+            raise ValueError("an event handler is a coroutine function, and nobody waits for its answer")
+        self._handlers.append(handler)
+        for manifest in list(self._watch.objects().values()):
+            self._call(handler, None, manifest)
+
+    def remove_event_handler(self, handler: InformerHandler) -> None:
+        if handler in self._handlers:
+            self._handlers.remove(handler)
+
+    def _changed(self, changes: tuple[Change, ...]) -> None:
+        for change in changes:
+            if isinstance(change, Changed):
+                before, after = change.previous, change.manifest
+                action = ActionType.UPDATE if before is not None else ActionType.ADD
+            else:
+                before, after, action = change.manifest, None, ActionType.DELETE
+            for handler in tuple(self._handlers):
+                self._call(handler, before, after)
+            self._tell(SchedulingEvent(self._type, action, before, after))
+
+    def _call(self, handler: InformerHandler, before: Manifest | None, after: Manifest | None) -> None:
+        try:
+            handler(before, after)
+        except Exception as error:  # noqa: BLE001 - a plugin's own: whatever it raises
+            self._log.error(
+                "an event handler of a plugin failed",
+                type=self._type.plural,
+                error=repr(error),
+                exc_info=error,
+            )
