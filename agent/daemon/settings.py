@@ -233,6 +233,9 @@ class AgentSettings(VmList):
                 "backend",
                 f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
             )
+        qos = found.get("qos")
+        if source == "file" and qos is not None and qos.node_metric:
+            yield "qos.nodeMetric", "needs the source kubernetes"
         plugins = found.get("plugins")
         if backend == "qemu" and plugins is not None and plugins.resizer is not None:
             yield (
