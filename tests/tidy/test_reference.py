@@ -26,6 +26,7 @@ NO_FILES = {
     "scheduler.permits.service.config_file._": "parts of other models, or variants of them",
     "scheduler.placing.plugins.base.NoArgs": "nothing can be set",
     "scheduler.placing.plugins.scheduling_hint.HintEntry": "read from a pod's annotation: docs/guides/koordinator.md",
+    "scheduler.placing.plugins.load_aware.reading.": "read from annotations: docs/guides/koordinator.md",
     "agent.node.qos.config.NoStrategyArgs": "nothing can be set",
 }
 """Models that are no file of ours, and no part of one, by what their full names begin with."""

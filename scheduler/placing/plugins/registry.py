@@ -26,6 +26,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
+    "LoadAwareScheduling": "scheduler.placing.plugins.load_aware.plugin:LoadAwareScheduling",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",
     "NodeName": "scheduler.placing.plugins.node_conditions:NodeName",
     "NodePorts": "scheduler.placing.plugins.node_resources:NodePorts",

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from hosting.kubernetes.resources import ResourceType
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import ExtendedHandle
+from scheduler.placing.core.informers import Informer, NothingWatched
 from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation, RowInfo
 from scheduler.placing.core.values import Code, Status, code_of
 from scheduler.ports import NotBound
@@ -110,6 +112,9 @@ class HandleAsTold:
 
     def get_reservation_nominator(self) -> Any:
         return self.nominator
+
+    def shared_informer(self, type_: ResourceType) -> Informer:
+        return NothingWatched().informer(type_)
 
     def now_s(self) -> float:
         return self.time_s
