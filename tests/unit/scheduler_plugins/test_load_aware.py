@@ -26,7 +26,16 @@ from parley.testing import (
 )
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
-from scheduler.placing.core.values import ActionType, Code, EventResource, RejectionClass, Status, code_of
+from scheduler.placing.core.values import (
+    ActionType,
+    Code,
+    EventResource,
+    QueueingHint,
+    RejectionClass,
+    SchedulingEvent,
+    Status,
+    code_of,
+)
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs, StaleMetrics
 from scheduler.placing.plugins.load_aware.plugin import LoadAwareScheduling
@@ -462,7 +471,7 @@ def test_before_metrics_were_read_a_pod_waits_unless_it_may_do_without(policy: S
     made.informers.informer(NODE_METRICS).has_synced = False
     status = made.filter(WEB, A)
     if policy in {None, StaleMetrics.REJECT}:
-        assert_rejected(status, "not read yet", rejection=RejectionClass.STALE)
+        assert_rejected(status, "not read yet", Code.ERROR)
     else:
         assert_success(status)
 
@@ -588,12 +597,36 @@ def test_a_page_tells_of_a_node() -> None:
     }
 
 
-def test_it_waits_for_reports_and_for_pods_that_go() -> None:
+def test_it_waits_for_reports_for_pods_that_go_and_for_nodes() -> None:
     found = bench().plugin.events_to_register()
     assert [(each.resource, each.action) for each in found] == [
         (NODE_METRICS, ActionType.ALL),
         (EventResource.POD, ActionType.DELETE),
+        (EventResource.NODE, ActionType.ADD | ActionType.UPDATE),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "asking", "hint"),
+    [
+        ("50", WEB, QueueingHint.QUEUE),
+        ("80", WEB, QueueingHint.SKIP),
+        ("80", classed("batch"), QueueingHint.QUEUE),
+    ],
+    ids=["room", "too busy for any pod", "judged by other thresholds"],
+)
+def test_a_report_of_a_node_that_is_too_busy_wakes_none_up(
+    cpu: str, asking: PodInfo, hint: QueueingHint
+) -> None:
+    reported = metric(cpu=cpu, pods={"p": {"podUsage": resources(cpu)}})
+    made = bench(reported, usageThresholds={"cpu": 90}, prodUsageThresholds={"cpu": 60})
+    made.nodes["a"] = node("a", "100", "100Gi", bound(pod("p", "40")))
+    (waited, *_) = made.plugin.events_to_register()
+    assert waited.hint is not None
+    assert waited.hint(asking, SchedulingEvent(NODE_METRICS, ActionType.UPDATE, reported, reported)) is hint
+    gone = SchedulingEvent(NODE_METRICS, ActionType.DELETE, reported, None)
+    unknown = SchedulingEvent(NODE_METRICS, ActionType.ADD, None, metric("new"))
+    assert {waited.hint(asking, each) for each in (gone, unknown)} == {QueueingHint.QUEUE}
 
 
 async def test_pods_are_spread_by_what_is_measured_and_by_those_before_them() -> None:

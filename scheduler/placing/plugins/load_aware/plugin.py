@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from hosting.kubernetes import objects
-from hosting.kubernetes.koordinator import NODE_METRICS
+from hosting.kubernetes.koordinator import NODE_METRICS, PriorityClass, priority_class_of
 from hosting.kubernetes.resources import Manifest
 from hosting.settings import check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
@@ -26,13 +26,17 @@ from scheduler.placing.core.values import (
     EventResource,
     EventWithHint,
     PreFilterResult,
+    QueueingHint,
     RejectionClass,
+    SchedulingEvent,
     Status,
+    error_status,
     rejected,
 )
 from scheduler.placing.plugins.base import MAX_CACHED_NODES, NodeCache, ShippedPlugin
 from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs, StaleMetrics
 from scheduler.placing.plugins.load_aware.core import (
+    NONE,
     Amounts,
     Freshness,
     NodeLoad,
@@ -51,6 +55,7 @@ from scheduler.placing.plugins.load_aware.reading import (
     pod_load,
     report_of,
 )
+from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 
 _ASKING: Final = ContextKey("LoadAwareScheduling/asking")
 
@@ -76,7 +81,7 @@ class LoadAwareScheduling(ShippedPlugin):
         self._wall = wall
         self._reports: dict[str, NodeReport] = {}
         self._judged: dict[str, _Judged] = {}
-        self._rules: NodeCache[Mapping[str, Any], NodeLimits] = NodeCache(
+        self._limits: NodeCache[Mapping[str, Any], NodeLimits] = NodeCache(
             lambda manifest: node_limits(manifest, read)
         )
         aggregated = read.aggregated
@@ -91,20 +96,30 @@ class LoadAwareScheduling(ShippedPlugin):
         self._metrics.add_event_handler(self._changed)
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """New reports, and pods that go."""
+        """New reports, pods that go, and nodes that come or change."""
         return (
-            EventWithHint(NODE_METRICS, ActionType.ALL),
+            EventWithHint(NODE_METRICS, ActionType.ALL, self._may_help),
             EventWithHint(EventResource.POD, ActionType.DELETE),
+            *NODES_CHANGE,
         )
+
+    def _may_help(self, pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+        """Every node is reported each minute: a report of one that is too busy for any pod wakes none up."""
+        node = self._handle.node_info_snapshot().get(objects.name(event.after)) if event.after else None
+        if node is None:
+            return QueueingHint.QUEUE
+        limits = self._limits.of(node.name, node.manifest)
+        judging = limits.judging(is_prod=priority_class_of(pod.manifest) is PriorityClass.PROD)
+        is_full = excesses(self._judged_now(node).load, NONE, _capacity(limits, node), judging)
+        return QueueingHint.SKIP if is_full else QueueingHint.QUEUE
 
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Estimate the pod. Until the NodeMetrics were read, all nodes would look as if they had none: the pod waits for that."""
+        """Estimate the pod. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
+        pod is tried again soon: where there is no NodeMetric at all, no event would wake it up."""
         if not self._metrics.has_synced and self._args.stale_metrics in {None, StaleMetrics.REJECT}:
-            return None, rejected(
-                RejectionClass.STALE, Code.UNSCHEDULABLE, "the NodeMetrics of the cluster are not read yet"
-            )
+            return None, error_status("the NodeMetrics of the cluster are not read yet")
         context.write(_ASKING, pod_load(pod, self._args))
         return None, None
 
@@ -119,10 +134,10 @@ class LoadAwareScheduling(ShippedPlugin):
             and (self._args.filter_expired_node_metrics or self._args.stale_metrics is not None)
         ):
             return self._without_metrics(found)
-        rules: NodeLimits = self._rules.of(node.name, node.manifest)
+        limits = self._limits.of(node.name, node.manifest)
         asking: PodLoad = context.read(_ASKING)
-        limits = rules.prod if asking.is_prod else rules.others
-        texts = excesses(self._load(node, pod), asking.estimate, _capacity(rules, node), limits)
+        judging = limits.judging(is_prod=asking.is_prod)
+        texts = excesses(self._load(node, pod), asking.estimate, _capacity(limits, node), judging)
         return rejected(RejectionClass.CAPACITY, Code.UNSCHEDULABLE, *texts) if texts else None
 
     def _without_metrics(self, found: Freshness) -> Status | None:
@@ -154,7 +169,7 @@ class LoadAwareScheduling(ShippedPlugin):
         prod_only = args.score_according_prod_usage and asking.is_prod
         used = load.existing(prod_only=prod_only, wanted=self._scored_by) if is_fresh else load.estimated
         used = {name: used.get(name, 0) + asking.estimate[name] for name in args.resources}
-        capacity = _capacity(self._rules.of(node.name, node.manifest), node)
+        capacity = _capacity(self._limits.of(node.name, node.manifest), node)
         return score(used, capacity, args.weights, args.dominant_resource_weight, args.resources), None
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -210,15 +225,15 @@ class LoadAwareScheduling(ShippedPlugin):
         node = self._handle.node_info_snapshot().get(parameters["nodeName"])
         if node is None:
             return None
-        judged, rules = self._judged_now(node), self._rules.of(node.name, node.manifest)
+        judged, limits = self._judged_now(node), self._limits.of(node.name, node.manifest)
         report, load = judged.report, judged.load
         at = report.updated_at if report is not None else None
         return {
             "nodeMetric": freshness(report, self._wall(), self._args.node_metric_expiration_seconds),
             "updateTime": objects.time_written(datetime.fromtimestamp(at, UTC)) if at is not None else None,
-            "capacity": dict(_capacity(rules, node)),
-            "thresholds": dict(rules.others.thresholds),
-            "prodThresholds": dict(rules.prod.thresholds),
+            "capacity": dict(_capacity(limits, node)),
+            "thresholds": dict(limits.others.thresholds),
+            "prodThresholds": dict(limits.prod.thresholds),
             "nodeUsage": dict(report.node) if report is not None and report.node is not None else None,
             "prodUsage": dict(load.prod),
             "notMeasuredYet": {"/".join(key): dict(amounts) for key, amounts in sorted(load.waiting.items())},
@@ -234,8 +249,8 @@ class LoadAwareScheduling(ShippedPlugin):
         return {"staleMetrics": self._args.stale_metrics, "hasSynced": self._metrics.has_synced, **counts}
 
 
-def _capacity(rules: NodeLimits, node: NodeInfo) -> Amounts:
+def _capacity(limits: NodeLimits, node: NodeInfo) -> Amounts:
     """CPU and memory that the object of the node does not tell are what may be reserved there."""
-    if "cpu" in rules.capacity and "memory" in rules.capacity:
-        return rules.capacity
-    return {**dict(node.reservable.named()), **rules.capacity}
+    if "cpu" in limits.capacity and "memory" in limits.capacity:
+        return limits.capacity
+    return {**dict(node.reservable.named()), **limits.capacity}

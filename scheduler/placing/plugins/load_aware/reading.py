@@ -118,6 +118,9 @@ class NodeLimits:
     prod: UsageLimits
     others: UsageLimits
 
+    def judging(self, *, is_prod: bool) -> UsageLimits:
+        return self.prod if is_prod else self.others
+
 
 def node_limits(manifest: Mapping[str, Any], args: LoadAwareSchedulingArgs) -> NodeLimits:
     """Of each group of thresholds the node's own go before those of `args`; prod's group judges prod pods, else the aggregated one, else
