@@ -171,6 +171,8 @@ class FailureShown(Document, frozen=True):
     plugin: str
     preemption_might_help: bool
     nodes: int
+    rejection: str = "capacity"
+    """The class: `capacity`, `policy`, `peers`, `reserved` or `stale`."""
 
 
 class DiagnosisShown(Document, frozen=True):

@@ -27,7 +27,7 @@ from tests.unit.agent_qos.strategies import LOG, states
 
 NAMES: Final = ("A", "B", "C")
 TIMING: Final = LifecycleTiming(sync_s=5.0, end_s=0.02, retry_base_s=0.001, retry_cap_s=0.001)
-LIVES: Final = re.compile(r"(setup( run stop)? end )*")
+LIVES: Final = re.compile(r"(setup( run stop| stop)? end )*")
 METHODS: Final = st.sampled_from(["setup", "run", "stop"])
 NAME: Final = st.sampled_from(NAMES)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.node.qos.core import metrics
-from agent.node.qos.core.cgroup_values import CgroupValueError, cpus_of
 from agent.node.qos.core.metrics import (
     Counter,
     MetricError,
@@ -36,6 +35,7 @@ from hosting.cgroups.tree import CgroupTree, PodGroup
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.threads import in_own_thread
+from protocol.cpu_lists import CpuListError, cpus_of
 from protocol.pages import CollectorsShown
 
 
@@ -148,7 +148,7 @@ def best_effort_limit(tree: CgroupTree, path: str) -> GroupLimit:
 def _set_size(directory: Path) -> float | None:
     """How many CPUs the group may run on; None if the kernel does not say so for this group."""
     for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-        with contextlib.suppress(OSError, CgroupValueError):
+        with contextlib.suppress(OSError, CpuListError):
             found = cpus_of((directory / name).read_text())
             if found:
                 return float(len(found))

@@ -13,13 +13,10 @@ from agent.node.qos.core.actions import CgroupResource, CgroupUpdate, WriteOutco
 from agent.node.qos.core.cgroup_values import (
     PERIOD_FILE,
     PERIOD_US,
-    CgroupValueError,
     GroupFile,
     LevelChange,
     LevelStep,
     checked,
-    cpu_list,
-    cpus_of,
     file_of,
     held_back_by,
     level,
@@ -37,6 +34,7 @@ from agent.node.qos.group_directory import (
     write_file,
 )
 from hosting.cgroups.tree import ROOT, CgroupTree
+from protocol.cpu_lists import CpuListError, cpu_list, cpus_of
 from protocol.pages import GroupWrite
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -269,7 +267,7 @@ def _means(target: _Target, found: str, text: str) -> bool:
         return found.split() == text.split()
     try:
         return cpus_of(found) == cpus_of(text)
-    except CgroupValueError:
+    except CpuListError:
         return False
 
 

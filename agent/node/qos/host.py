@@ -103,14 +103,16 @@ class PluginHost:
         self._timing = timing
         self._on_change = on_change
         self._stop = ThreadStop()
+        self._only_sets_up = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def put_back(self) -> None:
-        """Have the strategy, whose gate is off, put back the changes that an earlier life of the agent has left: its `run` is asked to end
-        at once."""
-        if self._is_marked():
-            self.handle(LifecycleSignal.ENABLE)
-            self.handle(LifecycleSignal.DISABLE)
+    def set_up(self) -> None:
+        """Set up the strategy, whose gate is off, and end it. If an earlier life of the agent has left changes, they are put back: `run` is
+        called and asked to end at once. Else it is not called."""
+        self._only_sets_up = True
+        self.handle(LifecycleSignal.ENABLE)
+        self.handle(LifecycleSignal.DISABLE)
+        self._only_sets_up = False
 
     def handle(self, event: LifecycleEvent) -> None:
         loop = asyncio.get_running_loop()
@@ -138,6 +140,8 @@ class PluginHost:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stop = ThreadStop()
+        if self._only_sets_up:
+            self._stop.request()
         thread = threading.Thread(
             target=self._live, args=(loop, self._stop), name=f"strategy {self.name}", daemon=True
         )
@@ -173,8 +177,8 @@ class PluginHost:
                 loop.call_soon_threadsafe(handle, argument)
 
         states = StrategyStates(self._dependencies.states, self.name)
-        client = self._dependencies.client(self.name, stop)
-        if client.recommends_only and self._is_marked():
+        client, was_marked = self._dependencies.client(self.name, stop), self._is_marked()
+        if client.recommends_only and was_marked:
             acting = self._dependencies.acting(self.name, stop)
             if not self._error_of("setup", lambda: self._set_up(acting, states)):
                 self._error_of("stop", lambda: self._end(acting))
@@ -182,7 +186,8 @@ class PluginHost:
         error = self._error_of("setup", lambda: self._set_up(client, states))
         if not error:
             tell(self.handle, LifecycleSignal.SET_UP)
-            error = self._error_of("run", lambda: _run(self._plugin, stop))
+            if was_marked or not stop.is_set():
+                error = self._error_of("run", lambda: _run(self._plugin, stop))
             tell(self.handle, RunEnded(error))
             states.close(CALLBACKS_END_S)
             error = self._error_of("stop", lambda: self._end(client)) or error

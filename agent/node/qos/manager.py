@@ -81,7 +81,7 @@ class QosManager:
                 start_plugins(self._hosts, self._config.gates)
                 for name, host in self._hosts.items():
                     if not self._config.gates.enabled(name):
-                        host.put_back()
+                        host.set_up()
                 while True:
                     await asyncio.sleep(LOOK_S)
                     self._states.callbacks.report_slow()
@@ -179,8 +179,7 @@ def setup_plugins(
 ) -> dict[str, PluginHost]:
     """Give every plugin a host with the arguments of its `setup`. Source: seed 002, `SetupPlugins`.
 
-    `setup` itself is called in the plugin's thread, and only if the plugin is enabled: a plugin that is off costs nothing and can
-    break nothing.
+    `setup` itself is called in the plugin's thread, so that none holds up another; once also if the plugin is off (`PluginHost.set_up`).
     """
     return {
         each.name: host(each.name, each.plugin, dependencies)

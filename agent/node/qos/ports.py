@@ -117,7 +117,7 @@ class StrategyArgs(Settings):
 class ExtensionPlugin(Protocol):
     """A QoS strategy (seed 002, `ExtensionPlugin`), of this project or of somebody else.
 
-    `init_flags` is called for every registered plugin; `setup` and `run` only for those whose feature gate is on. An error of a method ends
+    `init_flags` and `setup` are called for every registered plugin, `run` only for those whose feature gate is on. An error of a method ends
     this plugin alone, which is tried again with back-off.
 
     A plugin may have two things more: `feature_spec`, its `FeatureSpec`, and `args_model`, the `Settings` model of its part of `qos.args`,

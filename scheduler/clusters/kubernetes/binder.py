@@ -22,6 +22,7 @@ from protocol.texts import clean
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
 from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.values import RejectionClass
 from scheduler.placing.cycle.attempt import CycleFailure
 from scheduler.ports import BINDING_SETTLES_S, NotBound
 
@@ -158,6 +159,8 @@ class PodOutcomes:
 
     def failed(self, pod: PodInfo, failure: CycleFailure) -> None:
         text = clean(failure.text, MAX_NOTE)
+        if failure.rejection is not None and failure.rejection_class is not RejectionClass.CAPACITY:
+            text = f"{text} (class of the rejection: {failure.rejection_class})"  # a cluster autoscaler cannot help
         self._recorder.record(_regarding(pod), "Warning", "FailedScheduling", "Scheduling", text)
         said: tuple[str, str] = failure.reason, text
         if self._written.get(pod.uid) == said or _shown(pod) == said:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.values import Code, NodePluginScores, Status
+from scheduler.placing.core.values import Code, NodePluginScores, RejectionClass, Status
 
 DIAGNOSIS_KEY: Final = "parley.dev/diagnosis"
 """The key of the `Diagnosis` in the context of a cycle."""
@@ -32,6 +32,7 @@ class Failure:
     plugin: str
     preemption_might_help: bool
     nodes: int
+    rejection: RejectionClass = RejectionClass.CAPACITY
 
 
 @dataclass(slots=True)
@@ -60,6 +61,17 @@ class Diagnosis:
         self.failures = grouped(statuses.values())
 
     @property
+    def rejection(self) -> RejectionClass:
+        """The class of the rejection as a whole: `CAPACITY` if that is missing anywhere, because another node would help then; else that of
+        the most nodes."""
+        nodes = Counter[RejectionClass]()
+        for failure in self.failures:
+            nodes[failure.rejection] += failure.nodes
+        if not nodes or RejectionClass.CAPACITY in nodes:
+            return RejectionClass.CAPACITY
+        return min(nodes, key=lambda each: (-nodes[each], each))
+
+    @property
     def text(self) -> str:
         """One text for an event: `0/5 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.` and what follows."""
         parts = [part for part in (_nodes_text(self), self.post_filter_message, self.suggestion) if part]
@@ -68,23 +80,28 @@ class Diagnosis:
 
 
 def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
-    """The failures of nodes by (reason, plugin, whether preemption might help), the most frequent first.
+    """The failures of nodes by (reason, plugin, whether preemption might help, class), the most frequent first.
 
     Reasons may name amounts and holders of their node. If that makes too many groups, what stands before the first colon of a
     reason counts as the reason, so that no node is left out.
     """
     found = [
-        (reason, status.plugin, status.code == Code.UNSCHEDULABLE)
+        (
+            reason,
+            status.plugin,
+            status.code == Code.UNSCHEDULABLE,
+            status.rejection or RejectionClass.CAPACITY,
+        )
         for status in statuses
         for reason in status.reasons or (str(status.code),)
     ]
     counts = Counter(found)
     if len(counts) > MOST_FAILURES:
-        counts = Counter((brief(reason), plugin, might_help) for reason, plugin, might_help in found)
+        counts = Counter((brief(reason), by, might_help, of) for reason, by, might_help, of in found)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
-        Failure(reason, plugin, might_help, count)
-        for (reason, plugin, might_help), count in ordered[:MOST_FAILURES]
+        Failure(reason, plugin, might_help, count, rejection)
+        for (reason, plugin, might_help, rejection), count in ordered[:MOST_FAILURES]
     )
 
 

@@ -15,6 +15,7 @@ from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.queue import Rejection
 from scheduler.placing.core.values import (
     Code,
+    RejectionClass,
     Status,
     error_status,
     is_rejected,
@@ -43,6 +44,8 @@ class CycleFailure:
     status: Status
     text: str
     rejection: Rejection | None = None
+    rejection_class: RejectionClass = RejectionClass.CAPACITY
+    """Of a rejection."""
 
     @property
     def reason(self) -> FailureReason:
@@ -156,9 +159,11 @@ class Attempt:
         result, status = await self.framework.run_post_filter_plugins(self.context, self.pod, found.statuses)
         if result is not None and result.nominated_node_name:
             self.shared.nominations.nominate(self.pod, result.nominated_node_name)
-        text = self.framework.diagnosis(self.context, self.pod).text
+        diagnosis = self.framework.diagnosis(self.context, self.pod)
+        text = diagnosis.text
         rejection = Rejection(found.rejected_by(), found.rejected_by(Code.PENDING))
-        return CycleFailure(found.status or status or new_status(Code.UNSCHEDULABLE, text), text, rejection)
+        said = found.status or status or new_status(Code.UNSCHEDULABLE, text)
+        return CycleFailure(said, text, rejection, diagnosis.rejection)
 
     async def _best(self, nodes: tuple[NodeInfo, ...]) -> str:
         """The node with the highest score; chance decides between equals."""
@@ -249,7 +254,8 @@ async def _agreed(answer: Awaitable[Status | None]) -> None:
     if status is not None and is_rejected(status):
         plugins = frozenset({status.plugin} - {""})
         pending = plugins if status.code == Code.PENDING else frozenset[str]()
-        raise _FailedError(CycleFailure(status, status.message, Rejection(plugins, pending)))
+        of_class = status.rejection or RejectionClass.CAPACITY
+        raise _FailedError(CycleFailure(status, status.message, Rejection(plugins, pending), of_class))
     _must_succeed(status)
 
 

@@ -5,6 +5,7 @@ The plugins of any profile reach it through their handle; the cycle and the daem
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, 
 from scheduler.placing.core.informers import Informers, LeasedInformers, NothingWatched
 from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo, Reservation
 from scheduler.placing.core.plugin import Controller, ControllerProvider, NextPodPlugin, Plugin
-from scheduler.placing.core.values import Status
+from scheduler.placing.core.values import RejectionClass, Status
 from scheduler.placing.cycle.calls import Timings
 from scheduler.placing.cycle.context import WaitingPods
 from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
@@ -144,6 +145,10 @@ class SharedHooks:
         self.nominations: Final[NominatedPods] = before.nominations if before else NominatedPods()
         self.diagnoses: Final[DiagnosisStore] = before.diagnoses if before else DiagnosisStore()
         self.flags: Final[DebugFlags] = before.flags if before else DebugFlags()
+        self.rejections: Final[Counter[RejectionClass]] = (
+            before.rejections if before else Counter(dict.fromkeys(RejectionClass, 0))
+        )
+        """Pods that no node was found for, each time, by class."""
         self.error_handlers: Final = ErrorHandlers(log)
         self.forget_handlers: Final = ForgetHandlers(log)
         self.informers: Final = LeasedInformers(ports.informers)
@@ -261,6 +266,13 @@ class SharedHooks:
                 "Scheduling cycles that were found to take too long, each time they were",
                 (),
                 (((), float(self.monitor.timeouts)),),
+            ),
+            Family(
+                "counter",
+                "parley_scheduler_rejections",
+                "Pods that were rejected, each time, by the class of the rejection: who can help",
+                ("class",),
+                tuple(((each.value,), float(count)) for each, count in self.rejections.items()),
             ),
             Family(
                 "counter",

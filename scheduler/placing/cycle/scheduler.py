@@ -241,6 +241,8 @@ class PodScheduler:
     async def _failed(self, shared: SharedHooks, pod: PodInfo, failure: CycleFailure) -> None:
         """Handle a failure as kube-scheduler does, unless a plugin has taken that over. Whatever plugins do, the pod is not lost."""
         self._attempts["unschedulable" if failure.rejection is not None else "error"] += 1
+        if failure.rejection is not None:
+            shared.rejections[failure.rejection_class] += 1
 
         async def handle() -> None:
             self.queue.failed(pod.uid, failure.rejection, self._clock())

@@ -244,7 +244,8 @@ class ExtenderService:
             _check(found.status)
         failed = messages.failed_nodes(args.node_names, attempt.nodes, found.statuses)
         if len(failed) == len(args.node_names):
-            attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
+            rejected = attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
+            attempt.framework.shared.rejections[rejected.rejection] += 1
         else:
             self._filtered = attempt
         return attempt.pod, failed

@@ -31,10 +31,12 @@ from scheduler.placing.core.values import (
     EventWithHint,
     PreFilterResult,
     QueueingHint,
+    RejectionClass,
     SchedulingEvent,
     Status,
     error_status,
     new_status,
+    rejected,
 )
 from scheduler.placing.plugins.base import (
     EARLIER,
@@ -275,7 +277,7 @@ def _status(pool: str, reason: Reason) -> Status:
     message = f"pool {pool}: {reason.message}"
     if reason.code in _FAILED:
         return error_status(message)
-    return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, message)
+    return rejected(RejectionClass.POLICY, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, message)
 
 
 def _is_same_pool(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:

@@ -36,9 +36,11 @@ from scheduler.placing.core.values import (
     EventWithHint,
     MaybeAwaited,
     PreFilterResult,
+    RejectionClass,
     Status,
     is_success,
     new_status,
+    rejected,
     scale_scores,
 )
 from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
@@ -118,7 +120,7 @@ class ReservationPlugin(ShippedPlugin):
         """A pod that requires a reservation goes nowhere else; no victim would help."""
         if _state(context).by_node.get(node.name):
             return None
-        return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NO_RESERVATION)
+        return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NO_RESERVATION)
 
     async def _usable(
         self, context: CycleContext, pod: PodInfo, node: NodeInfo
@@ -195,7 +197,7 @@ class ReservationPlugin(ShippedPlugin):
         allowed = self._framework.run_nominate_reservation_filter_plugins
         candidates = [each for each in candidates if is_success(await allowed(context, pod, each, node_name))]
         if not candidates and _requires(pod):
-            return None, new_status(Code.UNSCHEDULABLE, NO_RESERVATION)
+            return None, rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE, NO_RESERVATION)
         scores, status = await self._framework.run_reservation_score_plugins(
             context, pod, candidates, node_name
         )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.node.qos import executor
-from agent.node.qos.core.cgroup_values import cpus_of
+from protocol.cpu_lists import cpus_of
 
 FILES_V1 = {
     "cpu": {

@@ -19,6 +19,8 @@ from tests.support.waiting import PATIENCE_S
 from tests.unit.agent_qos.strategies import LOG, QUICK, Strategy, states
 
 LIFE = ["init_flags", "setup", "run", "stop"]
+SET_UP = ["init_flags", "setup", "stop"]
+"""The calls of a strategy whose gate is off."""
 
 
 def manager(

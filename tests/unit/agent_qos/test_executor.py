@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.node.qos.core.actions import UNLIMITED, CgroupResource, CgroupUpdate, WriteResult
-from agent.node.qos.core.cgroup_values import cpu_list, shares_of, weight_of
+from agent.node.qos.core.cgroup_values import shares_of, weight_of
 from agent.node.qos.executor import ResourceExecutor
+from protocol.cpu_lists import cpu_list
 from protocol.pages import GroupWrite
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor, faults
 

@@ -19,14 +19,6 @@ from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running
 from tests.unit.agent_qos.strategies import Strategy, pod, states
 
 
-async def only_enabled_plugins_are_set_up() -> bool:
-    off, on = Strategy(), Strategy()
-    async with running(manager({"Off": off, "On": on}, on=False)) as found:
-        found.set_feature_gates({"On": True})
-        await until(lambda: "run" in on.calls)
-    return off.calls == ["init_flags"]
-
-
 async def a_run_that_blocks_stalls_nobody() -> bool:
     method, after = Hanging(), Strategy()
     async with running(manager({"Blocks": Strategy(method), "After": after})):
@@ -97,7 +89,6 @@ async def no_pods_of_a_healthy_source_are_no_pods() -> bool:
 @pytest.mark.parametrize(
     ("published", "ours"),
     [
-        ("Setup runs for every registered plugin, enabled or not", only_enabled_plugins_are_set_up),
         (
             "all Runs share one goroutine: one that blocks stalls the later ones",
             a_run_that_blocks_stalls_nobody,

@@ -18,7 +18,7 @@ from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSi
 from hosting.settings import FaultsError
 from protocol.pages import StrategyShown
 from tests.support.waiting import until
-from tests.unit.agent_qos.managed import LIFE, Hanging, manager, running
+from tests.unit.agent_qos.managed import LIFE, SET_UP, Hanging, manager, running
 from tests.unit.agent_qos.strategies import (
     Lines,
     Strategy,
@@ -84,7 +84,7 @@ async def test_what_a_killed_agent_has_left_is_put_back_once(
         await until(lambda: not marks.has("A"))
         await reached(found, "running" if is_on else "off")
     assert (plugin.calls, acts[0], acts[1:]) == (calls, True, [False] * is_on)
-    assert clean.calls == (LIFE if is_on else LIFE[:1])
+    assert clean.calls == (LIFE if is_on else SET_UP)
 
 
 async def in_a_loop(stop: StopSignal) -> None:
@@ -161,7 +161,7 @@ async def test_a_strategy_that_ends_by_itself_is_left_so() -> None:
 async def test_gates_switch_strategies_while_they_run() -> None:
     plugins = {"A": Strategy(), "B": Strategy()}
     async with running(manager(plugins, on=False)) as found:
-        assert [each.state for each in found.statuses()] == ["off", "off"]
+        await until(lambda: [each.state for each in found.statuses()] == ["off", "off"])
         found.set_feature_gates({"B": True})
         await reached(found, "running", "B")
         with pytest.raises(
@@ -172,7 +172,21 @@ async def test_gates_switch_strategies_while_they_run() -> None:
         await reached(found, "running")
         await reached(found, "off", "B")
         assert [each.enabled for each in found.statuses()] == [True, False]
-    assert [plugin.calls for plugin in plugins.values()] == [LIFE, LIFE]
+    assert [plugin.calls for plugin in plugins.values()] == [[*SET_UP, *LIFE[1:]]] * 2
+
+
+async def test_a_strategy_that_is_off_is_set_up_all_the_same_and_may_fail_at_that() -> None:
+    """Seed 002: `SetupPlugins` initialises all registered plugins, `StartPlugins` starts those that are enabled."""
+
+    def fail(*_: object) -> None:
+        raise LookupError("oops")
+
+    plugins = {"A": Strategy(), "B": Strategy(setup=fail)}
+    async with running(manager(plugins, on=False)) as found:
+        await until(lambda: status(found, "B").last_error is not None)
+        await until(lambda: [each.state for each in found.statuses()] == ["off", "off"])
+        assert [each.last_error for each in found.statuses()] == [None, "setup: LookupError('oops')"]
+    assert [plugin.calls for plugin in plugins.values()] == [SET_UP, SET_UP[:2]]
 
 
 def hanging(where: str) -> tuple[Strategy, Hanging]:

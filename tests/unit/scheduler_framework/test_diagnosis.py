@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.placing.core.diagnosis import MOST_FAILURES, Diagnosis, DiagnosisStore, Failure, grouped
-from scheduler.placing.core.values import Code, Status, new_status
+from scheduler.placing.core.values import Code, RejectionClass, Status, new_status
 from scheduler.placing.cycle.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld, told
@@ -125,3 +125,26 @@ async def test_a_rejection_by_the_pre_filter_is_the_text() -> None:
     assert world.extender.record_rejection(context, POD, {"a": status, "b": status}).text == (
         "0/2 nodes are available: the pool is full."
     )
+
+
+@pytest.mark.parametrize(
+    ("classes", "whole"),
+    [
+        ([], RejectionClass.CAPACITY),
+        ([None, RejectionClass.POLICY, RejectionClass.POLICY], RejectionClass.CAPACITY),
+        ([RejectionClass.STALE, RejectionClass.RESERVED, RejectionClass.RESERVED], RejectionClass.RESERVED),
+        ([RejectionClass.STALE, RejectionClass.RESERVED], RejectionClass.RESERVED),
+        ([RejectionClass.POLICY], RejectionClass.POLICY),
+    ],
+)
+def test_another_node_helps_if_any_lacks_capacity_and_else_the_most_decide(
+    classes: list[RejectionClass | None], whole: RejectionClass
+) -> None:
+    found = Diagnosis(pod("p"), 0.0)
+    statuses = {
+        f"n{number}": Status(Code.UNSCHEDULABLE, (f"because {each}",), rejection=each)
+        for number, each in enumerate(classes)
+    }
+    found.rejected(statuses, len(statuses))
+    assert found.rejection is whole
+    assert sum(failure.nodes for failure in found.failures) == len(classes)

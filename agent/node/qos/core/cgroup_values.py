@@ -5,27 +5,23 @@ has as weights from 1 to 10000, by the formula of the published container runtim
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
 from agent.node.qos.core.actions import UNLIMITED, CgroupResource
+from protocol.cpu_lists import CpuListError, cpu_list, cpus_of
 
 PERIOD_US: Final = 100_000
 MIN_QUOTA_US: Final = 1000
 """The kernel refuses a smaller quota, in any period."""
-MAX_CPUS: Final = 8192
-"""A CPU's number is smaller than this (`CONFIG_NR_CPUS` of the largest kernels)."""
 _MIN_SHARES: Final = 2
 _MAX_SHARES: Final = 262_144
 _MAX_WEIGHT: Final = 10_000
 
 Width = float | frozenset[int]
 """A set of CPUs, or a number; no limit is the largest."""
-
-_RANGE: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 class CgroupValueError(ValueError):
@@ -64,29 +60,6 @@ def file_of(resource: CgroupResource, *, is_v2: bool) -> GroupFile | None:
     return (_V2 if is_v2 else _V1).get(resource)
 
 
-def cpus_of(text: str) -> frozenset[int]:
-    """The CPUs of a list such as `0-3,8`. Raises `CgroupValueError` for another text."""
-    found: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
-        match = _RANGE.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < MAX_CPUS:
-            raise CgroupValueError(f"{text!r} is no list of CPUs such as 0-3,8 with numbers below {MAX_CPUS}")
-        found.update(range(first, last + 1))
-    return frozenset(found)
-
-
-def cpu_list(cpus: frozenset[int]) -> str:
-    """The CPUs as the kernel writes them: ascending, with ranges."""
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-
-
 def weight_of(shares: int) -> int:
     """The weight of cgroup v2 for shares of cgroup v1."""
     if shares <= _MIN_SHARES:
@@ -113,7 +86,8 @@ def period_of(text: str) -> int:
 
 
 def checked(resource: CgroupResource, value: int | str) -> int | str:
-    """The value, if the resource can have it; CPUs as the kernel writes them. Raises `CgroupValueError`."""
+    """The value, if the resource can have it; CPUs as the kernel writes them. Raises `CgroupValueError`, and
+    `CpuListError` for CPUs."""
     if resource is CgroupResource.CPUSET_CPUS:
         if not isinstance(value, str):
             raise CgroupValueError(f"{resource} is a list such as 0-3,8, found {value!r}")
@@ -157,7 +131,7 @@ def value_of(resource: CgroupResource, text: str, *, is_v2: bool, period_us: int
     if resource is CgroupResource.CPUSET_CPUS:
         try:
             return cpu_list(cpus_of(text))
-        except CgroupValueError:
+        except CpuListError:
             return None
     first, _, _ = text.strip().partition(" ")
     if first in {"max", "-1"}:

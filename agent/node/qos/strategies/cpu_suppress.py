@@ -17,7 +17,6 @@ from agent.node.qos.core.actions import (
     WriteOutcome,
     WriteResult,
 )
-from agent.node.qos.core.cgroup_values import cpu_list, cpus_of
 from agent.node.qos.core.cpu_suppress import (
     BestEffortShare,
     CpuPlace,
@@ -38,6 +37,7 @@ from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregati
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.group_directory import parts_of
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
+from protocol.cpu_lists import cpu_list, cpus_of
 
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 CPUS: Final = CgroupResource.CPUSET_CPUS
