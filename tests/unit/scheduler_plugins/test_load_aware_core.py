@@ -126,7 +126,7 @@ def test_prod_pods_are_those_of_object_and_report() -> None:
 
 def test_the_system_may_count_as_prod() -> None:
     reported = NodeReport(T0, node={"cpu": 5}, system={"cpu": 3})
-    assert node_load(reported, [], prod_includes_system=True).existing(prod_only=True) == {"cpu": 3}
+    assert node_load(reported, [], prod_with_system=True).existing(prod_only=True) == {"cpu": 3}
     assert node_load(reported, []).existing(prod_only=True) == {}
 
 

@@ -12,6 +12,7 @@ All moments are seconds since the epoch: reports and pods have them of the wall 
 """
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,8 +24,6 @@ PodKey = tuple[str, str]
 NONE: Final[Amounts] = {}
 DEFAULT_ESTIMATES: Final[Amounts] = {"cpu": 250, "memory": 200 * 1024 * 1024}
 """The estimates of pods that request and limit nothing."""
-
-
 REPORT_INTERVAL_S: Final = 60.0
 """Of NodeMetrics that do not say theirs."""
 
@@ -136,88 +135,62 @@ class NodeLoad:
     the reported use of prod pods, `estimated` the estimates of all pods. `waiting` are the pods that are estimated, with what each adds."""
 
     report: NodeReport | None = None
-    unseen: Amounts = field(default_factory=dict)
-    unseen_prod: Amounts = field(default_factory=dict)
-    prod: Amounts = field(default_factory=dict)
-    estimated: Amounts = field(default_factory=dict)
-    waiting: Mapping[PodKey, Amounts] = field(default_factory=dict)
+    unseen: Counter[str] = field(default_factory=Counter)
+    unseen_prod: Counter[str] = field(default_factory=Counter)
+    prod: Counter[str] = field(default_factory=Counter)
+    estimated: Counter[str] = field(default_factory=Counter)
+    waiting: dict[PodKey, Amounts] = field(default_factory=dict)
 
     def existing(self, *, prod_only: bool = False, wanted: UsageWindow | None = None) -> Amounts:
         """The load as the filter and the score look at it. Where the report has no use of the node, the estimates of all pods."""
         if prod_only:
-            return _sum((self.prod, self.unseen_prod))
+            return self.prod + self.unseen_prod
         if self.report is None:
             return self.estimated
         measured = self.report.node if wanted is None else aggregated(self.report, wanted)
-        return self.estimated if measured is None else _sum((measured, self.unseen))
+        return self.estimated if measured is None else self.unseen + Counter(measured)
 
 
 def node_load(
-    report: NodeReport | None, pods: Iterable[PodLoad], *, prod_includes_system: bool = False
+    report: NodeReport | None, pods: Iterable[PodLoad], *, prod_with_system: bool = False
 ) -> NodeLoad:
     """The load of a node with these pods."""
-    unseen, unseen_prod, prod, estimated = (
-        dict[str, int](),
-        dict[str, int](),
-        dict[str, int](),
-        dict[str, int](),
-    )
-    waiting = {}
-    if report is not None and prod_includes_system:
-        _add(prod, report.system)
+    load = NodeLoad(report)
+    if report is not None and prod_with_system:
+        load.prod.update(report.system)
     for pod in pods:
-        _add(estimated, pod.estimate)
+        load.estimated.update(pod.estimate)
         found = report.pods.get(pod.key) if report is not None else None
         more = _unseen(pod, report, found)
         if any(more.values()):
-            waiting[pod.key] = more
-            _add(unseen, more)
-        if not pod.is_prod:
-            continue
-        if found is None or found.is_prod is False:  # reported under another class: not reported as prod
-            _add(unseen_prod, pod.estimate)
-        else:
-            _add(prod, found.usage)
-            _add(unseen_prod, more)
-    return NodeLoad(report, unseen, unseen_prod, prod, estimated, waiting)
+            load.waiting[pod.key] = more
+            load.unseen.update(more)
+        if pod.is_prod and (
+            found is None or found.is_prod is False
+        ):  # under another class: not reported as prod
+            load.unseen_prod.update(pod.estimate)
+        elif pod.is_prod and found is not None:
+            load.prod.update(found.usage)
+            load.unseen_prod.update(more)
+    return load
 
 
 def _unseen(pod: PodLoad, report: NodeReport | None, found: PodReport | None) -> Amounts:
-    """The part of the pod's estimate that is above its reported use and that the report cannot show yet."""
+    """The part of the pod's estimate that is above its reported use and that the report cannot show yet. That a pod which grows has grown
+    since is taken for granted where the report does not say what it held."""
     if report is None or found is None:
         return pod.estimate
-    is_new = _is_new(pod, report)
-    return {
-        name: max(0, amount - found.usage.get(name, 0)) if is_new or _has_grown(pod, found, name) else 0
-        for name, amount in pod.estimate.items()
-    }
-
-
-def _is_new(pod: PodLoad, report: NodeReport) -> bool:
-    """Whether the pod was bound after the window of the report began, or its time of estimation was not over at its end."""
-    if pod.scheduled_at is None or report.updated_at is None:
-        return True
-    is_young = report.updated_at - report.interval_s < pod.scheduled_at
-    return is_young or (pod.deadline_at is not None and pod.deadline_at > report.updated_at)
-
-
-def _has_grown(pod: PodLoad, found: PodReport, name: str) -> bool:
-    """Whether the pod is permitted more than it held when it was measured; taken for granted where the report does not say."""
-    if pod.permitted is None:
-        return False
-    return found.held is None or pod.permitted.get(name, 0) > found.held.get(name, 0)
-
-
-def _sum(parts: Iterable[Amounts]) -> dict[str, int]:
-    found = dict[str, int]()
-    for part in parts:
-        _add(found, part)
-    return found
-
-
-def _add(to: dict[str, int], more: Amounts) -> None:
-    for name, amount in more.items():
-        to[name] = to.get(name, 0) + amount
+    is_new = (
+        pod.scheduled_at is None
+        or report.updated_at is None
+        or report.updated_at - report.interval_s < pod.scheduled_at
+        or (pod.deadline_at is not None and pod.deadline_at > report.updated_at)
+    )
+    held, permitted, more = found.held or {}, pod.permitted or {}, {}
+    for name, amount in pod.estimate.items():
+        has_grown = permitted.get(name, 0) > held.get(name, 0)
+        more[name] = max(0, amount - found.usage.get(name, 0)) if is_new or has_grown else 0
+    return more
 
 
 # ------------------------------------------------------------ verdict and score
@@ -256,13 +229,11 @@ def score(
     resources: Iterable[str],
 ) -> int:
     """0 to 100: the free share of each resource by its weight, and that of the scarcest one of all `resources` by `dominant_weight`."""
-    free = {name: _free_share(used.get(name, 0), capacity.get(name, 0)) for name in resources}
+    free = {}
+    for name in resources:
+        most, left = capacity.get(name, 0), capacity.get(name, 0) - used.get(name, 0)
+        free[name] = left * 100 // most if most > 0 and left > 0 else 0
     total = sum(free.get(name, 0) * weight for name, weight in weights.items())
     total += min(free.values(), default=0) * dominant_weight
     weight_sum = sum(weights.values()) + dominant_weight
     return total // weight_sum if weight_sum else 0
-
-
-def _free_share(used: int, capacity: int) -> int:
-    """Per cent, rounded down."""
-    return 0 if capacity <= 0 or used > capacity else (capacity - used) * 100 // capacity

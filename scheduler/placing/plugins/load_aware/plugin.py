@@ -216,7 +216,7 @@ class LoadAwareScheduling(ShippedPlugin):
         return found
 
     def _summed(self, report: NodeReport | None, loads: Sequence[PodLoad]) -> NodeLoad:
-        return node_load(report, loads, prod_includes_system=self._args.prod_usage_include_sys)
+        return node_load(report, loads, prod_with_system=self._args.prod_usage_include_sys)
 
     # ------------------------------------------------------------ pages
 
