@@ -106,7 +106,8 @@ class Reflector:
     """The objects of `type_` in `namespace` (None: in all) that the selectors select. `run` keeps them up to date.
 
     `on_change` is called in the moment in which the objects change; it must not wait and must not fail. `clock` is monotonic. A type
-    that `is_optional` may be missing, because its CRD is not installed: that is no fault, and the type is found once it is there.
+    that `is_optional` may be missing, because its CRD is not installed: that is no fault, and the type is found once it is there. One that
+    `may_be_forbidden` is missing as well while we have no right to read it: such rights come with what they are for.
     """
 
     def __init__(  # noqa: PLR0913 - the watched objects, and the way to watch them
@@ -123,6 +124,7 @@ class Reflector:
         on_change: OnChange | None = None,
         times: WatchTimes | None = None,
         is_optional: bool = False,
+        may_be_forbidden: bool = False,
     ) -> None:
         self._api = api
         self._type = type_
@@ -141,6 +143,7 @@ class Reflector:
         self._catching_up = asyncio.Lock()
         self._must_list = True
         self._is_optional = is_optional
+        self._may_be_forbidden = may_be_forbidden
         self._is_missing = False
         self.known: Final = KnownObjects()
         self.health: Final = WatchHealth()
@@ -256,7 +259,9 @@ class Reflector:
 
     def _note_missing(self, error: KubernetesError) -> bool:
         """Whether an error says that the type, which is optional, is missing."""
-        if not (self._is_optional and isinstance(error, RefusedError) and error.is_not_found):
+        if not (self._is_optional and isinstance(error, RefusedError)):
+            return False
+        if not (error.is_not_found or (self._may_be_forbidden and error.status == 403)):
             return False
         self._is_missing = True
         self._synced.set()

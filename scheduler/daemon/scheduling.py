@@ -16,18 +16,25 @@ from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import names, objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.supervisor import Child, Supervisor
 from protocol.values import ZERO
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder, PodOutcomes, is_final, write_condition
-from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges, UnscheduledPods
+from scheduler.clusters.kubernetes.changes import (
+    ClusterChanges,
+    LedgerChanges,
+    UnscheduledPods,
+    UnscheduledReservations,
+)
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.informers import KubernetesInformers
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.serving import Serving
 from scheduler.permits.core.core import Core
+from scheduler.placing.core.informers import Informers
 from scheduler.placing.core.objects import LedgerReservations, PodInfo
 from scheduler.placing.core.plugin import Controller
 from scheduler.placing.core.profile import Profile
@@ -56,6 +63,7 @@ class OwnPods:
         core: Core,
         view: PlacingView,
         frameworks: Frameworks,
+        informers: Informers,
         *,
         recorder: EventRecorder,
         guard: LeadershipGuard,
@@ -71,6 +79,9 @@ class OwnPods:
         self._changes, self._ledger = ClusterChanges(cluster, view), LedgerChanges(core)
         self._scheduler = PodScheduler(frameworks, view, self._outcomes, clock=clock, rng=rng, guard=guard)
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
+        self._reservations = UnscheduledReservations(
+            informers.informer(PUBLISHED_RESERVATIONS), view, self._scheduler
+        )
 
     def use(self, frameworks: Frameworks) -> None:
         self._scheduler.use(frameworks)
@@ -88,6 +99,7 @@ class OwnPods:
     def _watch(self) -> None:
         for name, child in self._pods.follow(self._names).items():
             self._supervisor.start(name, child)
+        self._reservations.follow(self._names)
 
     def happened(self, event: SchedulingEvent) -> None:
         """An object has changed that plugins watch."""
@@ -284,6 +296,7 @@ class LiveScheduling:
                 serving.core,
                 self._view,
                 Frameworks({}, self.shared),
+                self._informers,
                 recorder=recorder,
                 guard=guard,
                 rng=rng,

@@ -295,7 +295,7 @@ class LeadershipTerm:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
         watches["watch of pools"] = self._pools.run_watch
-        watches["watch of reservations"] = self._reservations.run_watch
+        watches |= self._reservations.children()
         watches["Events"] = self._recorder.run  # of faults that keep us from starting, too
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run

@@ -15,6 +15,7 @@ from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import NODES, PODS, STRATEGIC_PATCH, Manifest
 from hosting.logs import Logger
@@ -210,6 +211,9 @@ async def write_condition(
     api: KubernetesApi, pod: PodInfo, condition: Manifest, deadline_s: float = CALL_DEADLINE_S
 ) -> None:
     """Write one condition of a pod; nothing if the pod is gone, or another one has its name. Raises `KubernetesError`."""
+    if pod.is_reservation:
+        await _write_scheduled(api, pod, condition, deadline_s)
+        return
     try:
         await api.patch(
             PODS,
@@ -225,11 +229,33 @@ async def write_condition(
             raise
 
 
+async def _write_scheduled(api: KubernetesApi, pod: PodInfo, condition: Manifest, deadline_s: float) -> None:
+    """The same of a Reservation that looks for a node, as its condition `Scheduled`. Its others are those that it had when it was seen."""
+    mine = {**condition, "type": "Scheduled", "reason": "Unschedulable"}
+    others = (pod.manifest.get("status") or {}).get("conditions") or ()
+    conditions = [*(each for each in others if each.get("type") != mine["type"]), mine]
+    body = {"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}}
+    try:
+        await api.patch(
+            PUBLISHED_RESERVATIONS, None, pod.pod.name, body, subresource="status", deadline_s=deadline_s
+        )
+    except RefusedError as error:
+        if not (error.is_not_found or error.is_conflict):
+            raise
+
+
 def is_final(error: KubernetesError) -> bool:
     return isinstance(error, RefusedError) and not error.is_overloaded and error.status < 500
 
 
 def _regarding(pod: PodInfo) -> Manifest:
+    if pod.is_reservation:
+        metadata = {"name": pod.pod.name, "uid": pod.uid}
+        return {
+            "apiVersion": PUBLISHED_RESERVATIONS.api_version,
+            "kind": PUBLISHED_RESERVATIONS.kind,
+            "metadata": metadata,
+        }
     return {"apiVersion": PODS.api_version, "kind": PODS.kind, **pod.manifest}
 
 

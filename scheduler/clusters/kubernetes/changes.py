@@ -5,7 +5,8 @@ they stand for: tried earlier, a pod would find everything as it was.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from hosting.kubernetes import objects, pods
@@ -17,7 +18,9 @@ from hosting.logs import Logger
 from hosting.supervisor import Child
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
+from scheduler.clusters.kubernetes.published_reservations import reserve_pod, reserved, wants_node
 from scheduler.permits.core.core import Core
+from scheduler.placing.core.informers import Informer
 from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
 from scheduler.placing.cycle.scheduler import PodScheduler
 
@@ -193,6 +196,44 @@ class UnscheduledPods:
 
     def _offer(self, manifest: Manifest) -> None:
         self._has_refused |= not self._scheduler.pod_seen(self._view.as_far_as_readable(manifest))
+
+
+class UnscheduledReservations:
+    """Tells a scheduler of published Reservations without a node, each as the pod that is placed for it."""
+
+    def __init__(
+        self,
+        informer: Informer,
+        view: PlacingView,
+        scheduler: PodScheduler,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._informer, self._view, self._scheduler, self._wall = informer, view, scheduler, wall
+        self._names: Sequence[str] = ()
+        informer.add_event_handler(self._heard)
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Those for these schedulers from now on; the first one also has those that name none."""
+        self._names = names
+        for manifest in list(self._informer.objects().values()):
+            self._heard(None, manifest)
+
+    def _heard(self, before: Manifest | None, after: Manifest | None) -> None:
+        pod = self._wanted(after) if after is not None else None
+        if pod is not None:
+            self._scheduler.pod_seen(self._view.as_far_as_readable(pod))
+        elif (known := after or before) is not None:
+            self._scheduler.pod_gone(objects.uid(known))
+
+    def _wanted(self, manifest: Manifest) -> Manifest | None:
+        try:
+            if not self._names or not wants_node(manifest, self._wall()):
+                return None
+            reserved(manifest)
+        except ValueError:  # its status tells why
+            return None
+        pod = reserve_pod(manifest, self._names[0])
+        return pod if pod["spec"]["schedulerName"] in self._names else None
 
 
 def _is_open(pod: Manifest) -> bool:

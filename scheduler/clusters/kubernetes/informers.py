@@ -54,7 +54,7 @@ class KubernetesInformers:
 
 
 class KubernetesInformer:
-    """The informer of one type. The API server may not know the type: then there are no objects, until its definition comes."""
+    """The informer of one type. The API server may not know the type, or not let us read it: then there are no objects, until that comes."""
 
     def __init__(
         self,
@@ -69,7 +69,14 @@ class KubernetesInformer:
         self._type, self._tell, self._log = type_, tell, log
         self._handlers: list[InformerHandler] = []
         self._watch = Reflector(
-            api, type_, clock=clock, rng=rng, log=log, on_change=self._changed, is_optional=True
+            api,
+            type_,
+            clock=clock,
+            rng=rng,
+            log=log,
+            on_change=self._changed,
+            is_optional=True,
+            may_be_forbidden=True,
         )
         self.run: Final[Child] = self._watch.run
 

@@ -14,6 +14,7 @@ from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.published_reservations import is_reserve_pod
 from scheduler.clusters.kubernetes.reading import FoundVm
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import NodeAccount, Row
@@ -54,6 +55,8 @@ class PlacingView:
         room it needs.
         """
         manifest = manifest if isinstance(manifest, dict) else dict(manifest)
+        if is_reserve_pod(manifest):
+            return _reserve_pod_info(manifest)
         name, uid = PodName(objects.name(manifest), objects.namespace(manifest)), objects.uid(manifest)
         told = self._cluster.described((name.namespace, name.name), uid)
         found = (told or self._cluster.describe(manifest)).found
@@ -81,6 +84,8 @@ class PlacingView:
 
         Called after `Placements.assume`; there is nothing to call after `Placements.forget`.
         """
+        if pod.is_reservation:  # its row in the ledger says everything
+            return
         self._assumed.setdefault(node_name, {})[pod.uid] = pod
         self._changed_nodes.add(node_name)
 
@@ -193,3 +198,16 @@ class PlacingView:
         self._node_of[key] = name
         self._shown.setdefault(name, {})[key] = self.as_far_as_readable(manifest)
         self._changed_nodes.add(name)
+
+
+def _reserve_pod_info(manifest: Manifest) -> PodInfo:
+    """Room for a Reservation is neither a VM's nor that of a pool."""
+    return PodInfo(
+        PodName(objects.name(manifest), objects.namespace(manifest)),
+        objects.uid(manifest),
+        pods.holds(manifest),
+        priority=int(manifest["spec"].get("priority") or 0),
+        labels=objects.labels(manifest),
+        manifest=manifest,
+        is_reservation=True,
+    )

@@ -19,6 +19,7 @@ from protocol.values import ZERO, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
 from scheduler.permits.core.neon_callers import serves
+from scheduler.placing.plugins.published_reservations import ALLOCATED, allocated_uid
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """The errors raised by the reading of an object that is not as the API says."""
@@ -201,7 +202,8 @@ def _other(pod: Manifest, at_least: Resources = ZERO, pool: str | None = None) -
 
 
 def _reservation(pod: Manifest) -> str | None:
-    return objects.annotations(pod).get(names.RESERVATION) or None
+    annotations = objects.annotations(pod)
+    return annotations.get(names.RESERVATION) or allocated_uid(annotations.get(ALLOCATED))
 
 
 def _name(pod: Manifest) -> PodName:

@@ -1,11 +1,13 @@
-"""`Reservation` objects (reservations.parley.dev): told to the core, which keeps their room, and shown in their status.
+"""`Reservation` objects, ours (reservations.parley.dev) and the published ones (reservations.scheduling.koordinator.sh): told to the core,
+which keeps their room, and shown in their status ([decision 49](../../../docs/decisions/0049-one-holder-for-two-reservations.md)).
 
 The phase that was written is what is known of a reservation after a restart: one that has succeeded or failed keeps nothing any more.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -14,12 +16,18 @@ from pydantic import Field
 from hosting.amounts import PositiveResources
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
+from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.reflector import Reflector
-from hosting.kubernetes.resources import RESERVATIONS, Manifest
+from hosting.kubernetes.resources import RESERVATIONS, Manifest, ResourceType
 from hosting.logs import Logger
-from hosting.settings import FaultsError, Settings, check
+from hosting.settings import Settings, check
+from hosting.supervisor import Child
 from protocol.values import ZERO
 from scheduler.clusters.kubernetes.cluster import TellFault
+from scheduler.clusters.kubernetes.published_reservations import (
+    published_reservation_of,
+    published_reservation_status,
+)
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner, ReservationSpec
@@ -30,6 +38,7 @@ Take: TypeAlias = Callable[[events.Input], object]
 """Brings an input to the core."""
 
 LOOK_S: Final = 1.0
+_SAME_NAME: Final = "a Reservation of scheduling.koordinator.sh has this name, and is the one that counts; give this one another name"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 """The phases of a reservation that keeps nothing any more."""
 
@@ -125,8 +134,19 @@ def _state(manifest: Manifest, account: ReservationAccount | None, fault: str) -
     return state("Available", "Available", "its room is kept")
 
 
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """One type of Reservations: how its objects are read, and what their status is."""
+
+    type: ResourceType
+    watch: Reflector
+    writer: StatusWriter
+    read: Callable[[Manifest, datetime], ReservationSpec]
+    status: Callable[[Manifest, ReservationAccount | None, str, datetime], dict[str, Any]]
+
+
 class KubernetesReservations:
-    """The Reservation objects of the cluster. `run_watch` keeps them up to date, `run` tells one core of them and writes status."""
+    """The Reservation objects of the cluster. `children` keep them up to date, `run` tells one core of them and writes status."""
 
     def __init__(
         self,
@@ -141,21 +161,44 @@ class KubernetesReservations:
         self._clock = clock
         self._wall = wall
         self._tell_fault = tell_fault
-        self._watch = Reflector(api, RESERVATIONS, clock=clock, rng=rng, log=log, is_optional=True)
-        self.run_watch = self._watch.run
-        self._writer = StatusWriter(api, RESERVATIONS, clock, log)
+        self._api, self._log = api, log
+        self._types = tuple(
+            _Type(
+                type_,
+                Reflector(
+                    api,
+                    type_,
+                    clock=clock,
+                    rng=rng,
+                    log=log,
+                    is_optional=True,
+                    may_be_forbidden=type_ is PUBLISHED_RESERVATIONS,
+                ),
+                StatusWriter(api, type_, clock, log),
+                read,
+                status,
+            )
+            for type_, read, status in (
+                (PUBLISHED_RESERVATIONS, published_reservation_of, published_reservation_status),
+                (RESERVATIONS, reservation_of, reservation_status),
+            )
+        )
         self._told: dict[str, ReservationSpec] = {}
         """By UID."""
         self._faults: dict[str, str] = {}
         """By UID, of objects that cannot be read; their earlier descriptions still count."""
 
+    def children(self) -> Mapping[str, Child]:
+        return {f"watch of {each.type.plural}.{each.type.group}": each.watch.run for each in self._types}
+
     async def load(self) -> None:
-        """See every object. Raises `ClusterUnreachableError`; if the API server knows no such type, there are none."""
-        try:
-            await self._watch.caught_up(self._clock())
-        except KubernetesError as error:
-            if not self._watch.is_missing:
-                raise ClusterUnreachableError(f"reservations: {error}") from None
+        """See every object. Raises `ClusterUnreachableError`; of a type that the API server does not know there are none."""
+        for each in self._types:
+            try:
+                await each.watch.caught_up(self._clock())
+            except KubernetesError as error:
+                if not each.watch.is_missing:
+                    raise ClusterUnreachableError(f"{each.type.plural}.{each.type.group}: {error}") from None
 
     async def run(self, core: CoreState, take: Take) -> None:
         """Tell the core what has changed, and write status, from time to time: some of it changes with time alone."""
@@ -166,14 +209,18 @@ class KubernetesReservations:
 
     def tell(self, take: Take) -> None:
         """Tell the core of every reservation that came, changed, ended or went."""
-        wall, there = self._wall(), set[str]()
-        for manifest in self._watch.objects().values():
-            uid = objects.uid(manifest)
+        wall, there, names = self._wall(), set[str](), set[str]()
+        for each, manifest in self._objects():
+            uid, name = objects.uid(manifest), objects.name(manifest)
             there.add(uid)
+            if each.type is RESERVATIONS and name in names:
+                self._note_fault(RESERVATIONS, uid, manifest, _SAME_NAME)
+                continue
+            names.add(name)
             try:
-                spec = reservation_of(manifest, wall)
-            except (FaultsError, ValueError) as error:
-                self._note_fault(uid, manifest, str(error))
+                spec = each.read(manifest, wall)
+            except ValueError as error:
+                self._note_fault(each.type, uid, manifest, str(error))
                 continue
             self._faults.pop(uid, None)
             if self._told.get(uid) != spec:
@@ -184,15 +231,21 @@ class KubernetesReservations:
             take(events.ReservationGone(uid))
         self._faults = {uid: fault for uid, fault in self._faults.items() if uid in there}
 
-    def _note_fault(self, uid: str, manifest: Manifest, fault: str) -> None:
+    def _objects(self) -> Iterator[tuple[_Type, Manifest]]:
+        """The published ones first."""
+        return ((each, manifest) for each in self._types for manifest in each.watch.objects().values())
+
+    def _note_fault(self, type_: ResourceType, uid: str, manifest: Manifest, fault: str) -> None:
         if self._faults.get(uid) != fault and self._tell_fault is not None:
-            self._tell_fault(RESERVATIONS, manifest, fault)
+            self._tell_fault(type_, manifest, fault)
         self._faults[uid] = fault
 
     async def write(self, core: CoreState) -> None:
-        wall, wanted = self._wall(), []
-        for manifest in self._watch.objects().values():
-            uid = objects.uid(manifest)
-            account = core.reservations.find(uid)
-            wanted.append((manifest, reservation_status(manifest, account, self._faults.get(uid, ""), wall)))
-        await self._writer.write(wanted)
+        wall = self._wall()
+        for each in self._types:
+            wanted = []
+            for manifest in each.watch.objects().values():
+                uid = objects.uid(manifest)
+                account, fault = core.reservations.find(uid), self._faults.get(uid, "")
+                wanted.append((manifest, each.status(manifest, account, fault, wall)))
+            await each.writer.write(wanted)

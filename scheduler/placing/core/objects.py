@@ -24,7 +24,8 @@ class PodInfo:
     """A pod that has, or looks for, a node.
 
     `amount` is what the ledger keeps for the pod on its node. `bounds` are those of its growth, None for a pod that does not
-    grow; `pool` is the pool that it belongs to. `manifest` is the whole object as the API server shows it: plugins read what
+    grow; `pool` is the pool that it belongs to. One that `is_reservation` never exists: it stands for a Reservation that looks for
+    a node. `manifest` is the whole object as the API server shows it: plugins read what
     they need there, and change nothing.
     """
 
@@ -36,9 +37,12 @@ class PodInfo:
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: NO_MANIFEST)
     manifest: Mapping[str, Any] = field(default_factory=lambda: NO_MANIFEST)
+    is_reservation: bool = False
 
     @property
     def holder(self) -> Holder:
+        if self.is_reservation:
+            return Holder(Kind.RESERVATION, self.uid)
         return Holder(Kind.VM if self.bounds is not None else Kind.POD, self.uid)
 
     @property

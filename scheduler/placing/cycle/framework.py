@@ -436,8 +436,6 @@ class SchedulingFramework:
 
     async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
         """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip. Nothing is written if all do."""
-        if not self.calls.methods(ExtensionPoint.PRE_BIND, "apply_patch"):
-            return await self.run(runs.PRE_BIND, context, pod, node_name)
         changing = replace(pod, manifest=msgspec.json.decode(msgspec.json.encode(dict(pod.manifest))))
         status = await self.run(runs.PRE_BIND, context, changing, node_name)
         if is_success(status):

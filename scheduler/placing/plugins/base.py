@@ -2,16 +2,18 @@
 that plugins leave each other in the context of a cycle.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
-from hosting.settings import Settings, check
+from hosting.settings import FaultsError, Settings, check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import ContextKey
 
 P = TypeVar("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Settings)
 
 MAX_CACHED_NODES: Final = 16_384
 """With more nodes than that, parts are read again now and then."""
@@ -55,6 +57,16 @@ class ShippedPlugin:
 
     def name(self) -> str:
         return type(self).__name__
+
+
+def annotation_of(name: str, written: str, model: type[M]) -> M:
+    """The content of an annotation that is JSON. Raises `ValueError`, with every fault."""
+    try:
+        return check(json.loads(written), model)
+    except FaultsError as error:
+        raise ValueError("; ".join(error.below(f"annotation {name}"))) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"annotation {name} is not JSON: {error}") from None
 
 
 class NodeCache(Generic[P, T]):

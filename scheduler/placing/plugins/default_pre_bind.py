@@ -8,6 +8,7 @@ from typing import Any, Final
 from hosting.backoff import Backoff
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError, UnreachableError
+from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.resources import PODS, Manifest
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import PodInfo
@@ -22,7 +23,8 @@ _BACKOFF: Final = Backoff(base_s=0.2, cap_s=2.0)
 
 
 class DefaultPreBind(ShippedPlugin):
-    """The plugin. Point: preBind. Where there is no API server it has nothing to do."""
+    """The plugin. Point: preBind. Where there is no API server it has nothing to do. Of a Reservation that looks for a node, the Reservation
+    is written."""
 
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
@@ -44,13 +46,16 @@ class DefaultPreBind(ShippedPlugin):
         if not patch:
             return None
         pod = dict(original)
+        type_ = PUBLISHED_RESERVATIONS if pod.get("kind") == PUBLISHED_RESERVATIONS.kind else PODS
         if "deletionTimestamp" in pod["metadata"]:
-            return error_status(f"pod {objects.namespace(pod)}/{objects.name(pod)} is being deleted")
+            return error_status(
+                f"{type_.kind.lower()} {objects.namespace(pod)}/{objects.name(pod)} is being deleted"
+            )
         patch.setdefault("metadata", {})["uid"] = objects.uid(pod)
         failures = 0
         while True:
             try:
-                await api.patch(PODS, objects.namespace(pod), objects.name(pod), patch, deadline_s=WRITE_S)
+                await api.patch(type_, objects.namespace(pod), objects.name(pod), patch, deadline_s=WRITE_S)
             except KubernetesError as error:
                 failures += 1
                 if failures >= TRIES or not _is_passing(error):

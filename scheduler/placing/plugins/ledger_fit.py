@@ -194,8 +194,10 @@ class LedgerFit(ShippedPlugin):
 
 def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
     """The row that is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
-    as_pod, as_vm = _holders(pod.uid)
     rows = node.rows
+    if pod.is_reservation:
+        return rows.get(pod.holder)
+    as_pod, as_vm = _holders(pod.uid)
     return rows.get(as_pod) or rows.get(as_vm)
 
 

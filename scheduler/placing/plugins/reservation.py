@@ -8,11 +8,20 @@ A node is looked at for its reservations when a filter looks at it, and once in 
 reservations cost most in the source.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, cast
 
-from hosting.kubernetes import names
+from pydantic import Field
+
+from hosting.kubernetes import names, objects
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
+from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
+from hosting.kubernetes.resources import Manifest
+from hosting.settings import check
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import FrameworkExtender, RawArgs
@@ -25,7 +34,7 @@ from scheduler.placing.core.objects import (
     restored,
     shown_reservation,
 )
-from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.plugin import Controller, CycleContext
 from scheduler.placing.core.values import (
     MAX_NODE_SCORE,
     ActionType,
@@ -38,15 +47,27 @@ from scheduler.placing.core.values import (
     PreFilterResult,
     RejectionClass,
     Status,
+    error_status,
     is_success,
     new_status,
     rejected,
     scale_scores,
 )
-from scheduler.placing.plugins.base import NodeCache, ShippedPlugin, find
+from scheduler.placing.plugins.base import RESERVATION_USED, NodeCache, PublishedArgs, ShippedPlugin, find
+from scheduler.placing.plugins.published_reservations import (
+    ALLOCATED,
+    NOTHING_WANTED,
+    PublishedTerms,
+    WantedReservations,
+    allocated_text,
+    is_garbage,
+    wanted_by,
+)
 
 NO_RESERVATION: Final = "node(s) had no reservation that the pod may use"
 _USABLE: Final = ContextKey("Reservation/usable")
+WRITE_S: Final = 5.0
+"""How long the API server has to give a Reservation its node."""
 _ORDERED_SCORE: Final = 1000
 """The score, before normalising, of the node with the reservation of the lowest order: every other score is small beside it."""
 
@@ -55,16 +76,45 @@ _ORDERED_SCORE: Final = 1000
 class _Usable:
     """The findings of this cycle: for each node that has reservations, those that the pod may use."""
 
+    wanted: WantedReservations = NOTHING_WANTED
     by_node: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     preferred_node: str | None = None
 
 
+class ReservationArgs(PublishedArgs):
+    """The args of `Reservation`. Those that have no effect here are read, so that a published configuration is taken as it is."""
+
+    enable_preemption: bool = False
+    """No effect: who preempts is not told by reservations."""
+    min_candidate_nodes_percentage: Annotated[int, Field(ge=0, le=100)] = 10
+    """No effect without preemption."""
+    min_candidate_nodes_absolute: Annotated[int, Field(ge=0)] = 100
+    """No effect without preemption."""
+    controller_workers: Annotated[int, Field(ge=1)] = 1
+    """No effect: one task does it."""
+    gc_duration_seconds: Annotated[int, Field(ge=0)] = 86_400
+    """So long after its end a published Reservation is deleted."""
+    gc_interval_seconds: Annotated[int, Field(ge=1)] = 60
+    """How often those that have ended are looked for."""
+    resync_interval_seconds: Annotated[int, Field(ge=0)] = 60
+    """No effect: changes are followed."""
+    disable_garbage_collection: bool = False
+    """Reservations that have ended stay."""
+
+
 class ReservationPlugin(ShippedPlugin):
-    """The plugin. Points: preFilter, filter, preScore, score; it scores and nominates reservations, and shows them."""
+    """The plugin. Points: preFilter, filter, preScore, score, preBind, bind; it scores and nominates reservations, and shows them."""
+
+    ARGS = ReservationArgs
 
     def __init__(self, args: RawArgs, handle: FrameworkExtender) -> None:
         super().__init__(args, handle)
+        self._args = check(args, ReservationArgs)
         self._framework = handle
+        self._informer = handle.shared_informer(PUBLISHED_RESERVATIONS)
+        self._terms: dict[str, PublishedTerms | None] = {}
+        """By UID, the published reservations; None for one that cannot be read, which nobody may use."""
+        self._informer.add_event_handler(self._heard)
         self._nominated: dict[str, tuple[str, Reservation]] = {}
         self._has_rows: NodeCache[Mapping[Holder, RowInfo], bool] = NodeCache(
             lambda rows: any(holder.kind is Kind.RESERVATION for holder in rows)
@@ -78,20 +128,34 @@ class ReservationPlugin(ShippedPlugin):
         """Reservations that come, go or are given back."""
         return (EventWithHint(EventResource.RESERVATION, ActionType.ALL),)
 
+    def _heard(self, before: Manifest | None, after: Manifest | None) -> None:
+        if after is None:
+            if before is not None:
+                self._terms.pop(objects.uid(before), None)
+            return
+        try:
+            self._terms[objects.uid(after)] = PublishedTerms.of(after)
+        except ValueError:  # its status tells why
+            self._terms[objects.uid(after)] = None
+
     # ------------------------------------------------------------ looking for a node
 
     async def before_pre_filter(
         self, context: CycleContext, pod: PodInfo
     ) -> tuple[PodInfo | None, Status | None]:
-        """Tell the plugins that restore what reservations hold; a cycle begins."""
-        context.write(_USABLE, _Usable())
+        """Tell the plugins that restore what reservations hold; a cycle begins. A pod whose annotations cannot be read goes nowhere."""
+        try:
+            wanted = wanted_by(pod)
+        except ValueError as error:
+            return None, new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, str(error))
+        context.write(_USABLE, _Usable(wanted))
         return None, await self._framework.run_reservation_extension_pre_restore_reservation(context, pod)
 
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """`filter` has nothing to say of pods that may also go where no reservation is."""
-        return None, None if _requires(pod) else new_status(Code.SKIP)
+        return None, None if _requires(pod, _state(context).wanted) else new_status(Code.SKIP)
 
     def after_pre_filter(
         self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
@@ -102,7 +166,7 @@ class ReservationPlugin(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, node: NodeInfo
     ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
         """The node with the room of one usable reservation given back: of one that makes the pod fit, where there is any."""
-        if not self._has_rows.of(node.name, node.rows):
+        if pod.is_reservation or not self._has_rows.of(node.name, node.rows):
             return None, None, None
         return self._restored(context, pod, node)
 
@@ -112,15 +176,34 @@ class ReservationPlugin(ShippedPlugin):
         usable, status = await self._usable(context, pod, node)
         if not is_success(status):
             return None, None, status
-        views = [restored(node, each) for each in usable]
+        views = [restored(node, each) for each in usable if self._holds(each, pod)]
         fitting = (view for view in views if pod.amount.fits_in(view.room_for(pod.holder)))
         return None, next(fitting, max(views, key=_largest, default=None)), None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """A pod that requires a reservation goes nowhere else; no victim would help."""
-        if _state(context).by_node.get(node.name):
+        usable = _state(context).by_node.get(node.name, ())
+        if any(self._holds(each, pod) for each in usable):
             return None
-        return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NO_RESERVATION)
+        text = _too_small(usable, pod) if usable else NO_RESERVATION
+        return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+
+    def _matches(self, context: CycleContext, pod: PodInfo, each: Reservation, node_name: str) -> bool:
+        """Whether the pod may use it, by the words of the pod and of the reservation."""
+        wanted = _state(context).wanted
+        if each.uid not in self._terms:
+            return each.matches(pod) and not wanted.is_ignoring and wanted.affinity is None
+        terms = self._terms[each.uid]
+        if terms is None or not each.is_matchable:
+            return False
+        node = self._handle.node_info_snapshot().get(node_name)
+        labels = ((node.manifest.get("metadata") or {}).get("labels") or {}) if node is not None else {}
+        return terms.matches(pod, wanted, each, labels)
+
+    def _holds(self, each: Reservation, pod: PodInfo) -> bool:
+        """Whether a pod that may use it may have the rest of its amount from the node, if it has to."""
+        terms = self._terms.get(each.uid)
+        return terms is None or terms.holds(pod.amount, each)
 
     async def _usable(
         self, context: CycleContext, pod: PodInfo, node: NodeInfo
@@ -129,8 +212,8 @@ class ReservationPlugin(ShippedPlugin):
         known = _state(context).by_node
         if node.name not in known:
             found = self._handle.reservations(node.name)
-            matched = [each for each in found if each.matches(pod)]
-            others = [each for each in found if not each.matches(pod)]
+            matched = [each for each in found if self._matches(context, pod, each, node.name)]
+            others = [each for each in found if each not in matched]
             restore = self._framework.run_reservation_extension_restore_reservation
             _, status = await restore(context, pod, matched, others, node)
             if not is_success(status):
@@ -153,7 +236,7 @@ class ReservationPlugin(ShippedPlugin):
         """
         state, usable = _state(context), list[Reservation]()
         for node in nodes:
-            if self._has_rows.of(node.name, node.rows):
+            if not pod.is_reservation and self._has_rows.of(node.name, node.rows):
                 found, _ = await self._usable(context, pod, node)
                 usable += found
         if not usable:
@@ -192,11 +275,14 @@ class ReservationPlugin(ShippedPlugin):
         candidates = [
             each
             for each in self._handle.reservations(node_name)
-            if each.uid in seen and each.matches(pod) and pod.amount.fits_in(room + each.available)
+            if each.uid in seen
+            and self._matches(context, pod, each, node_name)
+            and self._holds(each, pod)
+            and pod.amount.fits_in(room + each.available)
         ]
         allowed = self._framework.run_nominate_reservation_filter_plugins
         candidates = [each for each in candidates if is_success(await allowed(context, pod, each, node_name))]
-        if not candidates and _requires(pod):
+        if not candidates and _requires(pod, _state(context).wanted):
             return None, rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE, NO_RESERVATION)
         scores, status = await self._framework.run_reservation_score_plugins(
             context, pod, candidates, node_name
@@ -213,6 +299,57 @@ class ReservationPlugin(ShippedPlugin):
 
     def delete_nominated_reservation(self, pod: PodInfo) -> None:
         self._nominated.pop(pod.uid, None)
+
+    # ------------------------------------------------------------ binding
+
+    def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """A pod that uses a published reservation is told so under the published name, too."""
+        terms = self._terms.get(uid := find(context, RESERVATION_USED) or "")
+        if terms is not None and not pod.is_reservation:
+            metadata = cast("dict[str, Any]", pod.manifest["metadata"])
+            metadata["annotations"] = {
+                **(metadata.get("annotations") or {}),
+                ALLOCATED: allocated_text(terms.name, uid),
+            }
+        return None
+
+    async def bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """A Reservation that looked for a node gets it; Skip for pods. An answer that was lost leaves its room kept until its object is
+        seen, or the room's time is over."""
+        api: KubernetesApi | None = self._handle.client_set()
+        if not pod.is_reservation or api is None:
+            return new_status(Code.SKIP)
+        patch = {"metadata": {"uid": pod.uid}, "status": {"nodeName": node_name}}
+        try:
+            await api.patch(
+                PUBLISHED_RESERVATIONS, None, pod.pod.name, patch, subresource="status", deadline_s=WRITE_S
+            )
+        except KubernetesError as error:
+            return error_status(f"reservation {pod.pod.name} was not given node {node_name}: {error}")
+        return None
+
+    # ------------------------------------------------------------ what has ended
+
+    def new_controllers(self) -> Sequence[Controller]:
+        if self._args.disable_garbage_collection:
+            return ()
+        return (Controller("garbage collection", self._collect),)
+
+    async def _collect(self) -> None:
+        """Delete the published Reservations that ended long ago, for as long as this scheduler leads."""
+        api: KubernetesApi | None = self._handle.client_set()
+        while api is not None:
+            await asyncio.sleep(self._args.gc_interval_seconds)
+            wall = datetime.now(UTC)
+            for manifest in list(self._informer.objects().values()):
+                if is_garbage(manifest, wall, self._args.gc_duration_seconds):
+                    with contextlib.suppress(KubernetesError):  # it is tried again with the next look
+                        await api.delete(
+                            PUBLISHED_RESERVATIONS,
+                            None,
+                            objects.name(manifest),
+                            body={"preconditions": {"uid": objects.uid(manifest)}},
+                        )
 
     # ------------------------------------------------------------ pages
 
@@ -247,8 +384,20 @@ def most_allocated_score(reservation: Reservation, amount: Resources) -> int:
     return sum(parts) // len(parts) if parts else 0
 
 
-def _requires(pod: PodInfo) -> bool:
+def _too_small(usable: Sequence[Reservation], pod: PodInfo) -> str:
+    """The resources of which none of them has enough left, as published."""
+    short = [
+        f"Insufficient {resource}"
+        for index, (resource, needed) in enumerate(pod.amount.named())
+        if all(needed > each.available.named()[index][1] for each in usable)
+    ]
+    return f"Reservation(s) {' and '.join(short)}" if short else NO_RESERVATION
+
+
+def _requires(pod: PodInfo, wanted: WantedReservations) -> bool:
     """Any word but "false" does, because a pod that should have been kept to its reservation takes the room of others."""
+    if wanted.affinity is not None:
+        return True
     annotations = cast("Mapping[str, Any]", (pod.manifest.get("metadata") or {}).get("annotations") or {})
     return bool(annotations.get(names.RESERVATION_REQUIRED, "false") != "false")
 

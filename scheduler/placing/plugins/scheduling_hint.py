@@ -3,18 +3,17 @@
 Whoever makes the pods knows sometimes where they should go, such as the controller of a job. The hint only narrows: filters judge as ever.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from hosting.settings import FaultsError, Settings, check
+from hosting.settings import Settings, check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import Code, ContextKey, PreFilterResult, Status, new_status
-from scheduler.placing.plugins.base import PublishedArgs, ShippedPlugin, find
+from scheduler.placing.plugins.base import PublishedArgs, ShippedPlugin, annotation_of, find
 
 HINT: Final = "internal.scheduling.koordinator.sh/scheduling-hint"
 """Annotation, JSON: `HintEntry`."""
@@ -92,9 +91,4 @@ def hint_of(manifest: Mapping[str, Any]) -> HintEntry | None:
     name = HINT if HINT in annotations else DEPRECATED_HINT
     if name not in annotations:
         return None
-    try:
-        return check(json.loads(annotations[name]), HintEntry)
-    except FaultsError as error:
-        raise ValueError("; ".join(error.below(f"annotation {name}"))) from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"annotation {name} is not JSON: {error}") from None
+    return annotation_of(name, annotations[name], HintEntry)

@@ -11,9 +11,11 @@ from hosting.kubernetes.resources import EVENTS, NODES, PODS, Manifest
 from hosting.supervisor import Supervisor
 from protocol.values import Resources
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
+from scheduler.clusters.kubernetes.informers import KubernetesInformers
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.scheduling import OwnPods
 from scheduler.permits.service.inputs import CorePlacements
+from scheduler.placing.core.objects import LedgerReservations
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.attempt import Frameworks
@@ -40,10 +42,19 @@ class FullWorld(World):
         api, rng = self.server.api(), random.Random(1)
         placements = CorePlacements(self.core, self.core.apply, now_s, lambda *_: None)
         view = PlacingView(self.cluster, self.core, placements)
-        ports = ExtenderPorts(placements, PoolsAsTold(), now_s, binder=KubernetesBinder(api))
+        self.supervisor = Supervisor(QUIET, rng)
+        informers = KubernetesInformers(api, self.supervisor.start, clock=now_s, rng=rng, log=QUIET)
+        ports = ExtenderPorts(
+            placements,
+            PoolsAsTold(),
+            now_s,
+            LedgerReservations(self.core.state).on,
+            binder=KubernetesBinder(api),
+            client_set=api,
+            informers=informers,
+        )
         shared = SharedHooks(ports, QUIET)
         extender = SchedulingFramework(of_profile(Profile(NAME), new_registry(), FULL_PROFILE), shared)
-        self.supervisor = Supervisor(QUIET, rng)
         recorder = EventRecorder(api, "test", clock=now_s, rng=rng, log=QUIET)
         self.supervisor.start("Events", recorder.run)
         self.own = OwnPods(
@@ -52,12 +63,14 @@ class FullWorld(World):
             self.core,
             view,
             Frameworks({NAME: extender}, shared),
+            informers,
             recorder=recorder,
             guard=SoleScheduler(),
             rng=rng,
             supervisor=self.supervisor,
             clock=now_s,
         )
+        informers.listen(self.own.happened)
         self.frameworks = Frameworks({NAME: extender}, shared)
         self.own.use(self.frameworks)
 

@@ -110,11 +110,11 @@ class HandleAsTold:
     nominator: NominatorAsTold | None = None
     time_s: float = 1000.0
 
-    def get_reservation_nominator(self) -> Any:
-        return self.nominator
-
     def shared_informer(self, type_: ResourceType) -> Informer:
         return NothingWatched().informer(type_)
+
+    def get_reservation_nominator(self) -> Any:
+        return self.nominator
 
     def now_s(self) -> float:
         return self.time_s

@@ -24,8 +24,8 @@ POINTS = {
         ExtensionPoint.PRE_SCORE: "NodeAffinity PodTopologySpread Reservation",
         ExtensionPoint.SCORE: "TaintToleration NodeAffinity PodTopologySpread Reservation GrowthHeadroom",
         ExtensionPoint.RESERVE: "LedgerFit",
-        ExtensionPoint.PRE_BIND: "LedgerFit DefaultPreBind",
-        ExtensionPoint.BIND: "DefaultBinder",
+        ExtensionPoint.PRE_BIND: "Reservation LedgerFit DefaultPreBind",
+        ExtensionPoint.BIND: "Reservation DefaultBinder",
         ExtensionPoint.POST_BIND: "LedgerFit",
     },
     "extender": {
@@ -35,8 +35,8 @@ POINTS = {
         ExtensionPoint.PRE_SCORE: "Reservation",
         ExtensionPoint.SCORE: "Reservation GrowthHeadroom",
         ExtensionPoint.RESERVE: "LedgerFit",
-        ExtensionPoint.PRE_BIND: "LedgerFit DefaultPreBind",
-        ExtensionPoint.BIND: "DefaultBinder",
+        ExtensionPoint.PRE_BIND: "Reservation LedgerFit DefaultPreBind",
+        ExtensionPoint.BIND: "Reservation DefaultBinder",
         ExtensionPoint.POST_BIND: "LedgerFit",
     },
 }

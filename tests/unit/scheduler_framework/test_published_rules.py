@@ -77,7 +77,7 @@ RULES: Final[dict[str, dict[str, str]]] = {
         "the time of an answer that is not Wait does not count": "D-permit_wait-032 D-permit_wait-033 M-permit-055",
         "plugins after a waiter are asked, and a refusal wins": "D-run_permit-016 D-run_permit-015 M-permit-012",
         "nothing waits after a refusal": "D-run_permit-018 D-run_permit-020",
-        "the text of a time-out": "D-permit_wait-012 D-permit_wait-023 M-permit-022 test_a_duration_in_gos_notation",
+        "the text of a time-out": "D-permit_wait-012 D-permit_wait-023 M-permit-022",
         "allow and reject by others": "D-permit_wait-037 D-permit_wait-051 M-permit-037",
         "one allow is enough then; each plugin for itself today": "D-permit_wait-058 M-permit-031 test_each_plugin_of_several_may_allow_for_itself",
         "the first of several signals counts": "D-permit_wait-044 D-permit_wait-046 M-permit-041 M-permit-042 test_the_first_signal_that_settles_the_wait_is_kept",

@@ -86,7 +86,9 @@ async def test_why_a_pod_is_unschedulable_is_shown() -> None:
     )
     status, page = await client.ask("/v1/scheduling/diagnoses/default/p")
     assert (status, page["text"], page["nodes"]) == (200, text, 1)
-    assert page["failures"] == [{"reason": "no", "plugin": "A", "preemptionMightHelp": True, "nodes": 1}]
+    assert page["failures"] == [
+        {"reason": "no", "plugin": "A", "preemptionMightHelp": True, "nodes": 1, "rejection": "capacity"}
+    ]
 
 
 def broken(_: object) -> Any:

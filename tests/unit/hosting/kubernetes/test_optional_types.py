@@ -23,10 +23,18 @@ def missing(_: ApiCall) -> None:
 
 
 @asynccontextmanager
-async def watched(server: FakeApiServer, *, is_optional: bool = True) -> AsyncIterator[Reflector]:
+async def watched(
+    server: FakeApiServer, *, is_optional: bool = True, may_be_forbidden: bool = False
+) -> AsyncIterator[Reflector]:
     rng, log = random.Random(1), logs.logger("test")
     reflector = Reflector(
-        server.api(), SCALING_POLICIES, clock=now_s, rng=rng, log=log, is_optional=is_optional
+        server.api(),
+        SCALING_POLICIES,
+        clock=now_s,
+        rng=rng,
+        log=log,
+        is_optional=is_optional,
+        may_be_forbidden=may_be_forbidden,
     )
     task = asyncio.create_task(reflector.run())
     yield reflector
@@ -96,3 +104,20 @@ async def test_a_type_that_is_there_tells_its_faults() -> None:
         server.heal()
         await asyncio.sleep(60)
         assert store.fault == ""
+
+
+@pytest.mark.parametrize("may_be", [False, True])
+@virtually
+async def test_a_type_that_may_not_be_read_is_missing_only_where_that_may_be(may_be: bool) -> None:
+    def forbid(_: ApiCall) -> None:
+        raise RefusalError(403, "Forbidden", "scalingpolicies is forbidden")
+
+    server = FakeApiServer()
+    server.hooks.append(forbid)
+    async with watched(server, may_be_forbidden=may_be) as store:
+        await asyncio.sleep(5)
+        assert (store.is_missing, store.fault == "") == (may_be, may_be)
+        server.hooks.clear()
+        _put(server)
+        await asyncio.sleep(2 * LOOK_S)
+        assert (list(store.objects()), store.is_missing) == ([("default", "web")], False)
