@@ -12,12 +12,11 @@ from typing import Any, Final
 import pytest
 
 from agent.node.qos.core.node_metric import AGGREGATIONS, Measured, Usage, status_of
-from agent.node.qos.core.states import VmState
 from hosting.kubernetes.koordinator import NODE_METRICS
 from hosting.kubernetes.names import PREDICTED
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.programs import Programs
-from protocol.values import ZERO, Resources
+from protocol.values import Resources
 from scheduler.clusters.kubernetes.placeholders import body_of
 from scheduler.permits.core.placeholders import NodePool, Placeholder, PlaceholderRules
 from tests.support.evictions import pod as pod_state
@@ -76,8 +75,8 @@ def test_an_overlay_may_let_agents_write_the_node_metric_of_their_node(deployed:
     agent, metrics = deployed.agent("deployed-0"), "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
     use = Usage(1.5, 1e9)
     found = Measured(use, use, {MEASURED_POD.uid: use}, {300.0: dict.fromkeys(AGGREGATIONS, use)})
-    held = VmState("team/a", MEASURED_POD.uid, ZERO, ZERO, Resources(1, 1), ZERO)
-    report = {"status": status_of(found, [MEASURED_POD], [held], "2026-11-27T12:00:00Z")}
+    held = {MEASURED_POD.uid: Resources(1, 1)}
+    report = {"status": status_of(found, [MEASURED_POD], held, "2026-11-27T12:00:00Z")}
 
     def made(name: str) -> Manifest:
         return {

@@ -25,6 +25,7 @@ from agent.node.qos.core.node_metric import (
     CollectPolicy,
     Measured,
     Usage,
+    held_throughout,
     policy_of,
     status_of,
 )
@@ -36,6 +37,7 @@ from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.koordinator import NODE_METRICS
 from hosting.kubernetes.resources import NODES, Manifest
 from hosting.logs import Logger
+from protocol.values import Resources
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -108,6 +110,8 @@ class NodeMetricWriter:
         self._rng = rng
         self._wall = wall
         self._policy = CollectPolicy()
+        self._held: dict[str, Resources] = {}
+        """What each VM was permitted at the last report, by UID of its pod."""
         self._faults = FaultLog(log, "NodeMetric not written", "NodeMetric written")
 
     async def run(self) -> None:
@@ -135,7 +139,9 @@ class NodeMetricWriter:
             return False
         found = await asyncio.to_thread(measured, self._cache, self._policy)
         now = objects.time_written(self._wall())
-        status = status_of(found, self._states.get_all_pods(), self._states.get_all_vms(), now)
+        vms = self._states.get_all_vms()
+        held = held_throughout(vms, self._held)
+        status = status_of(found, self._states.get_all_pods(), held, now)
         if status is None:
             return False
         try:
@@ -146,6 +152,7 @@ class NodeMetricWriter:
             await self._create(node)
             answer = await self._patch(node, status)
         self._policy = policy_of(answer)
+        self._held = {vm.pod_uid: vm.held for vm in vms}
         return True
 
     async def _patch(self, node: Manifest, status: dict[str, Any]) -> Manifest:

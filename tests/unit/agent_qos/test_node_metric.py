@@ -26,6 +26,7 @@ from agent.node.qos.core.node_metric import (
     CollectPolicy,
     Measured,
     Usage,
+    held_throughout,
     policy_of,
     status_of,
 )
@@ -91,11 +92,8 @@ def test_a_status_has_what_is_known() -> None:
         {prod.uid: use, pod("vm").uid: use, ended.uid: use, "unknown": use},
         {600.0: {Aggregation.P95: Usage(2.0, 5)}, 60.0: {Aggregation.AVG: Usage(1.0, 4.6)}},
     )
-    vms = [
-        VmState("default/vm", pod("vm").uid, ZERO, ZERO, Resources(2000, 4 * GIB), ZERO),
-        VmState("default/new", "new", ZERO, ZERO, ZERO, ZERO),
-    ]
-    assert status_of(found, [pod("vm"), pod("not-measured"), ended, prod], vms, NOW) == {
+    held = {pod("vm").uid: Resources(2000, 4 * GIB), "new": ZERO}
+    assert status_of(found, [pod("vm"), pod("not-measured"), ended, prod], held, NOW) == {
         "updateTime": NOW,
         "nodeMetric": {
             "nodeUsage": {"resources": {"cpu": "1500m", "memory": str(4 * GIB)}},
@@ -122,9 +120,21 @@ def test_a_status_has_what_is_known() -> None:
     }
 
 
+def vm(name: str, cpu: int, memory: int) -> VmState:
+    return VmState(f"default/{name}", pod(name).uid, ZERO, ZERO, Resources(cpu, memory), ZERO)
+
+
+def test_a_vm_held_what_it_was_permitted_at_both_reports() -> None:
+    """Its use cannot be that of a size that it has had for a moment only."""
+    before = {pod("a").uid: Resources(1000, 4), pod("gone").uid: Resources(1, 1)}
+    assert held_throughout([vm("a", 2000, 2), vm("new", 1000, 1)], before) == {
+        pod("a").uid: Resources(1000, 2)
+    }
+
+
 @pytest.mark.parametrize("node", [Usage(), Usage(1.0), Usage(None, 1.0)])
 def test_there_is_no_status_before_the_use_of_the_node_is_known(node: Usage) -> None:
-    assert status_of(Measured(node), [], [], NOW) is None
+    assert status_of(Measured(node), [], {}, NOW) is None
 
 
 # ------------------------------------------------------------ figures of the metric cache
@@ -264,6 +274,21 @@ async def test_the_policy_of_an_object_that_is_there_counts_from_the_next_report
         found = world.written()["status"]["nodeMetric"]["aggregatedNodeUsages"]
         assert [each["duration"] for each in found] == expected
     assert CREATE not in world.calls
+
+
+async def test_what_a_vm_held_is_told_from_its_second_report_on() -> None:
+    world = World()
+    a = pod("a")
+    world.states.publish_pods([a], is_healthy=True)
+    for kind in (POD_CPU_USAGE, POD_MEMORY_USAGE):
+        world.cache.append(samples(kind, 2, pod_uid=a.uid))
+    told = []
+    for cpu in (1000, 4000, 4000):
+        world.states.publish_vms([vm("a", cpu, GIB)])
+        assert await world.writer.write()
+        (entry,) = world.written()["status"]["podsMetric"]
+        told.append(entry.get("extensions", {}).get("parley.dev/held", {}).get("cpu"))
+    assert told == [None, "1", "4"]
 
 
 async def test_somebody_else_may_make_it_at_the_same_time() -> None:

@@ -404,11 +404,6 @@ def test_capacity_is_that_before_amplification() -> None:
     assert_rejected(made.filter(WEB, node("a", "100", "100Gi", annotations=raw)), "cpu usage")
 
 
-def test_without_an_object_of_the_node_capacity_is_the_reservable() -> None:
-    made = bench(metric(cpu="80"))
-    assert_rejected(made.filter(WEB, NodeInfo("a", amount("100", "100Gi"))), "cpu usage")
-
-
 # ------------------------------------------------------------ stale metrics
 
 FLAG = "enableScheduleWhenNodeMetricsExpired"

@@ -103,13 +103,19 @@ class Measured:
     windows: Mapping[float, Mapping[Aggregation, Usage]] = field(default_factory=dict)
 
 
+def held_throughout(vms: Iterable[VmState], before: Mapping[str, Resources]) -> dict[str, Resources]:
+    """By UID of its pod, what each VM was permitted now and at the report `before`: its use is one of that size. Of a VM that was not
+    there then nothing can be said."""
+    return {vm.pod_uid: vm.held.min(before[vm.pod_uid]) for vm in vms if vm.pod_uid in before}
+
+
 def status_of(
-    measured: Measured, pods: Iterable[PodState], vms: Iterable[VmState], now: str
+    measured: Measured, pods: Iterable[PodState], held: Mapping[str, Resources], now: str
 ) -> dict[str, Any] | None:
-    """The status at the moment `now`, in RFC 3339; None as long as the use of the node is not known. Pods without a figure are left out: nobody may take them for idle."""
+    """The status at the moment `now`, in RFC 3339; None as long as the use of the node is not known. `held` is that of `held_throughout`.
+    Pods without a figure are left out: nobody may take them for idle."""
     if measured.node.cpus is None or measured.node.memory_bytes is None:
         return None
-    held = {vm.pod_uid: vm.held for vm in vms}
     return {
         "updateTime": now,
         "nodeMetric": {

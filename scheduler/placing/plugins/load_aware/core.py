@@ -71,7 +71,7 @@ class PodLoad:
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """The use of a pod. `held` is what it was permitted when it was measured; None if the report does not say, as none but our agent's does.
+    """The use of a pod. `held` is what it was permitted while it was measured; None if the report does not say, as none but our agent's does.
     A report without a class (`is_prod` None) says nothing against the pod's own."""
 
     usage: Amounts

@@ -37,7 +37,6 @@ from scheduler.placing.plugins.base import MAX_CACHED_NODES, NodeCache, ShippedP
 from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs, StaleMetrics
 from scheduler.placing.plugins.load_aware.core import (
     NONE,
-    Amounts,
     Freshness,
     NodeLoad,
     NodeReport,
@@ -90,8 +89,8 @@ class LoadAwareScheduling(ShippedPlugin):
             if aggregated is not None and aggregated.score_aggregation_type is not None
             else None
         )
-        self._counts: Counter[tuple[str, str]] = Counter()
-        """How often a node was not judged by its metrics: by freshness, and what became of it."""
+        self._counts = {Freshness.MISSING: Counter[str](), Freshness.EXPIRED: Counter[str]()}
+        """How often a node was not judged by its metrics, and what became of it."""
         self._metrics = handle.shared_informer(NODE_METRICS)
         self._metrics.add_event_handler(self._changed)
 
@@ -110,7 +109,7 @@ class LoadAwareScheduling(ShippedPlugin):
             return QueueingHint.QUEUE
         limits = self._limits.of(node.name, node.manifest)
         judging = limits.judging(is_prod=priority_class_of(pod.manifest) is PriorityClass.PROD)
-        is_full = excesses(self._judged_now(node).load, NONE, _capacity(limits, node), judging)
+        is_full = excesses(self._judged_now(node).load, NONE, limits.capacity, judging)
         return QueueingHint.SKIP if is_full else QueueingHint.QUEUE
 
     def pre_filter(
@@ -137,7 +136,7 @@ class LoadAwareScheduling(ShippedPlugin):
         limits = self._limits.of(node.name, node.manifest)
         asking: PodLoad = context.read(_ASKING)
         judging = limits.judging(is_prod=asking.is_prod)
-        texts = excesses(self._load(node, pod), asking.estimate, _capacity(limits, node), judging)
+        texts = excesses(self._load(node, pod), asking.estimate, limits.capacity, judging)
         return rejected(RejectionClass.CAPACITY, Code.UNSCHEDULABLE, *texts) if texts else None
 
     def _without_metrics(self, found: Freshness) -> Status | None:
@@ -148,7 +147,7 @@ class LoadAwareScheduling(ShippedPlugin):
             and found is Freshness.EXPIRED
             and not args.enable_schedule_when_node_metrics_expired
         )
-        self._counts[found, "rejected" if is_rejected else "admitted"] += 1
+        self._counts[found]["rejected" if is_rejected else "admitted"] += 1
         if not is_rejected:
             return None
         text = "node(s) nodeMetric expired" if found is Freshness.EXPIRED else "node(s) nodeMetric missing"
@@ -161,7 +160,7 @@ class LoadAwareScheduling(ShippedPlugin):
         is_fresh = found is Freshness.FRESH
         if not is_fresh:
             is_low = args.stale_metrics is not StaleMetrics.ADMIT
-            self._counts[found, "scoredLow" if is_low else "scoredByEstimates"] += 1
+            self._counts[found]["scoredLow" if is_low else "scoredByEstimates"] += 1
             if is_low:
                 return 0, None
         asking: PodLoad = context.read(_ASKING)
@@ -169,7 +168,7 @@ class LoadAwareScheduling(ShippedPlugin):
         prod_only = args.score_according_prod_usage and asking.is_prod
         used = load.existing(prod_only=prod_only, wanted=self._scored_by) if is_fresh else load.estimated
         used = {name: used.get(name, 0) + asking.estimate[name] for name in args.resources}
-        capacity = _capacity(self._limits.of(node.name, node.manifest), node)
+        capacity = self._limits.of(node.name, node.manifest).capacity
         return score(used, capacity, args.weights, args.dominant_resource_weight, args.resources), None
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -231,7 +230,7 @@ class LoadAwareScheduling(ShippedPlugin):
         return {
             "nodeMetric": freshness(report, self._wall(), self._args.node_metric_expiration_seconds),
             "updateTime": objects.time_written(datetime.fromtimestamp(at, UTC)) if at is not None else None,
-            "capacity": dict(_capacity(limits, node)),
+            "capacity": dict(limits.capacity),
             "thresholds": dict(limits.others.thresholds),
             "prodThresholds": dict(limits.prod.thresholds),
             "nodeUsage": dict(report.node) if report is not None and report.node is not None else None,
@@ -243,14 +242,5 @@ class LoadAwareScheduling(ShippedPlugin):
     def _shown_freshness(self, parameters: Mapping[str, str]) -> dict[str, Any]:
         """How often a node was looked at without metrics to go by, and what became of it."""
         del parameters
-        counts: dict[str, dict[str, int]] = {Freshness.MISSING: {}, Freshness.EXPIRED: {}}
-        for (found, became), count in sorted(self._counts.items()):
-            counts[found][became] = count
+        counts = {str(found): dict(each) for found, each in self._counts.items()}
         return {"staleMetrics": self._args.stale_metrics, "hasSynced": self._metrics.has_synced, **counts}
-
-
-def _capacity(limits: NodeLimits, node: NodeInfo) -> Amounts:
-    """CPU and memory that the object of the node does not tell are what may be reserved there."""
-    if "cpu" in limits.capacity and "memory" in limits.capacity:
-        return limits.capacity
-    return {**dict(node.reservable.named()), **limits.capacity}
