@@ -30,6 +30,7 @@ from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
 from agent.node.qos.node_metric import NodeMetricWriter
+from agent.node.qos.node_topology import NodeTopologyWriter
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.states_informer import StateCallbacks, States
 from agent.runner.runner import Runner
@@ -296,6 +297,13 @@ class NodeStrategies:
             if qos.node_metric and cluster is not None
             else None
         )
+        self._topology = (
+            NodeTopologyWriter(
+                cluster.api, cluster.manifest, self._states, log, rng, time.monotonic, qos.sys_root
+            )
+            if qos.node_topology and cluster is not None
+            else None
+        )
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon. The changes of strategies are put back when the manager ends."""
@@ -305,6 +313,8 @@ class NodeStrategies:
         supervisor.start("strategies", self._manager.run)
         if self._reporter is not None:
             supervisor.start("node metric", self._reporter.run)
+        if self._topology is not None:
+            supervisor.start("node topology", self._topology.run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 

@@ -234,8 +234,10 @@ class AgentSettings(VmList):
                 f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
             )
         qos = found.get("qos")
-        if source == "file" and qos is not None and qos.node_metric:
-            yield "qos.nodeMetric", "needs the source kubernetes"
+        if source == "file" and qos is not None:
+            for setting, is_on in (("nodeMetric", qos.node_metric), ("nodeTopology", qos.node_topology)):
+                if is_on:
+                    yield f"qos.{setting}", "needs the source kubernetes"
         plugins = found.get("plugins")
         if backend == "qemu" and plugins is not None and plugins.resizer is not None:
             yield (

@@ -4,10 +4,13 @@ Sources: seed 002, reference/koordinator.md 2.
 """
 
 import enum
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from hosting.kubernetes.resources import Manifest, ResourceType
+from protocol.cpu_lists import cpus_of
 
 ELASTIC_QUOTAS: Final = ResourceType("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
 POD_GROUPS: Final = ResourceType("scheduling.sigs.k8s.io", "v1alpha1", "podgroups", "PodGroup")
@@ -32,6 +35,16 @@ SCHEDULING: Final = "scheduling.koordinator.sh/"
 """The prefix of annotations between the scheduler, its plugins and the node."""
 NODE: Final = "node.koordinator.sh/"
 """The prefix of labels and annotations of nodes."""
+RESOURCE_STATUS: Final = SCHEDULING + "resource-status"
+"""Annotation of a pod, JSON: the CPUs of its own (`cpuset`), and its parts of NUMA nodes (`numaNodeResources`)."""
+CPU_TOPOLOGY: Final = NODE + "cpu-topology"
+"""Annotation of a NodeResourceTopology, JSON: `detail`, with `id`, `core`, `socket` and `node` of each CPU."""
+POD_CPU_ALLOCS: Final = NODE + "pod-cpu-allocs"
+"""Annotation of a NodeResourceTopology, a JSON list: pods with CPUs of their own; `managedByKubelet` where the kubelet has given them."""
+CPU_SHARED_POOLS: Final = NODE + "cpu-shared-pools"
+"""Annotation of a NodeResourceTopology, a JSON list: by `socket` and `node` the `cpuset` that is nobody's own."""
+BE_CPU_SHARED_POOLS: Final = NODE + "be-cpu-shared-pools"
+"""As `CPU_SHARED_POOLS`, for best effort: it may run on all CPUs but those of LSE pods."""
 
 
 class PriorityClass(enum.StrEnum):
@@ -51,6 +64,27 @@ class QoS(enum.StrEnum):
     LS = "LS"
     BE = "BE"
     SYSTEM = "SYSTEM"
+
+
+@dataclass(frozen=True, slots=True)
+class PodCpus:
+    """What a scheduler has told a pod: CPUs of its own, and the NUMA nodes that its resources come from."""
+
+    cpus: frozenset[int] = frozenset()
+    numa_nodes: frozenset[int] = frozenset()
+
+
+def cpus_told(annotations: Mapping[str, str]) -> PodCpus:
+    """Nothing for a pod without the annotation `RESOURCE_STATUS`, and for one that cannot be read: it shares its CPUs then."""
+    text = annotations.get(RESOURCE_STATUS)
+    if not text:
+        return PodCpus()
+    try:
+        found = json.loads(text)
+        nodes = frozenset(int(each["node"]) for each in found.get("numaNodeResources") or ())
+        return PodCpus(cpus_of(str(found.get("cpuset") or "")), nodes)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return PodCpus()
 
 
 _BY_PRIORITY: Final = (

@@ -90,6 +90,7 @@ REGISTERED: Final = ExtensionRegistry()
 _OURS: Final[dict[str, str]] = {
     "CPUBurst": "agent.node.qos.strategies.cpu_burst:CPUBurst",
     "CPUEvict": "agent.node.qos.strategies.evicting:CPUEvict",
+    "CPUSetAllocator": "agent.node.qos.strategies.cpuset_allocator:CPUSetAllocator",
     "CPUSuppress": "agent.node.qos.strategies.cpu_suppress:CPUSuppress",
     "MemoryEvict": "agent.node.qos.strategies.evicting:MemoryEvict",
 }

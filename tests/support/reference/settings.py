@@ -20,6 +20,7 @@ from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
 from agent.node.qos.strategies.cpu_burst import CPUBurstArgs
 from agent.node.qos.strategies.cpu_suppress import CPUSuppressArgs
+from agent.node.qos.strategies.cpuset_allocator import CPUSetAllocatorArgs
 from agent.node.qos.strategies.evicting import CPUEvictArgs, MemoryEvictArgs
 from hosting.settings import Settings
 from informant.settings import InformantSettings, NodeSettings
@@ -28,6 +29,7 @@ from scheduler.clusters.file import ClusterFile
 from scheduler.permits.service.config_file import Config
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.registry import SHIPPED, new_registry
+from scheduler.pools.shipped.elastic_quota import ElasticQuotaPoolArgs
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.tidy.repository import ROOT
@@ -94,6 +96,7 @@ FILES: Final = (
             "pressure.": policies.PressureArgs,
             "qos.args.CPUBurst.": CPUBurstArgs,
             "qos.args.CPUEvict.": CPUEvictArgs,
+            "qos.args.CPUSetAllocator.": CPUSetAllocatorArgs,
             "qos.args.CPUSuppress.": CPUSuppressArgs,
             "qos.args.MemoryEvict.": MemoryEvictArgs,
         },
@@ -105,6 +108,7 @@ FILES: Final = (
         Config,
         {
             "quota.": QuotaArgs,
+            "elastic-quota.": ElasticQuotaPoolArgs,
             "http-admission.": HttpAdmissionArgs,
             **_args_of_scheduling_plugins(),
         },

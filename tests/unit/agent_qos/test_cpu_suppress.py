@@ -24,7 +24,8 @@ from agent.node.qos.core.cpu_suppress import (
 from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, milli
 from agent.node.qos.core.states import VmState
 from agent.node.qos.executor import ResourceExecutor
-from agent.node.qos.strategies.cpu_suppress import CPUSuppress, read_topology
+from agent.node.qos.node_topology import read_cpus
+from agent.node.qos.strategies.cpu_suppress import CPUSuppress
 from hosting.settings import FaultsError
 from protocol.values import Resources
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor, faults
@@ -126,15 +127,16 @@ def test_cpus_are_spread_and_cores_kept_whole(
 
 
 def test_the_topology_is_read_as_the_kernel_tells_it(tmp_path: Path) -> None:
+    at = tmp_path / "devices" / "system" / "cpu"
     for cpu, core, socket in ((0, "0", "0"), (10, "4", "1")):
-        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
-        (tmp_path / f"cpu{cpu}" / f"node{socket}").mkdir()
-        (tmp_path / f"cpu{cpu}" / "topology" / "core_id").write_text(f"{core}\n")
-        (tmp_path / f"cpu{cpu}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
+        (at / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (at / f"cpu{cpu}" / f"node{socket}").mkdir()
+        (at / f"cpu{cpu}" / "topology" / "core_id").write_text(f"{core}\n")
+        (at / f"cpu{cpu}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
     for name in ("cpu3", "cpufreq", "cpu4/topology"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "cpu4" / "topology" / "core_id").write_text("-1\n")
-    assert read_topology(tmp_path) == (
+        (at / name).mkdir(parents=True)
+    (at / "cpu4" / "topology" / "core_id").write_text("-1\n")
+    assert read_cpus(tmp_path) == (
         CpuPlace(0, 0, 0, 0),
         CpuPlace(3, 3, 0, 0),
         CpuPlace(4, 4, 0, 0),

@@ -113,7 +113,7 @@ def test_no_window_of_a_plugin_that_is_on_is_shorter_than_the_interval() -> None
 
 def test_the_strategies_that_come_with_the_agent_are_off_and_take_their_args() -> None:
     config = configured({}, {}, registry=standard(ExtensionRegistry(), ()))
-    names = ["CPUBurst", "CPUEvict", "CPUSuppress", "MemoryEvict"]
+    names = ["CPUBurst", "CPUEvict", "CPUSetAllocator", "CPUSuppress", "MemoryEvict"]
     assert [(each.name, each.error, each.spec.default) for each in config.extensions] == [
         (name, "", False) for name in names
     ]

@@ -3,12 +3,12 @@
 import pytest
 
 from hosting.settings import check
+from parley.testing import FakeCluster
 from scheduler.placing.core.profile import Profile
 from scheduler.placing.core.values import ExtensionPoint
 from scheduler.placing.cycle.assembly import check_profiles, of_profile
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.registry import EXTENDER_PROFILE, FULL_PROFILE, SHIPPED, new_registry
-from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold
 
 DEFAULTS = {"full": FULL_PROFILE, "extender": EXTENDER_PROFILE}
 POINTS = {
@@ -46,7 +46,7 @@ POINTS = {
 def test_what_runs_where_nobody_configures_anything(mode: str) -> None:
     registry, defaults = new_registry(), DEFAULTS[mode]
     check_profiles([Profile("parley")], registry, defaults)
-    made = of_profile(Profile("parley"), registry, defaults)(HandleAsTold())
+    made = of_profile(Profile("parley"), registry, defaults)(FakeCluster().framework({}))
     found = {point: " ".join(names) for point, names in made.profile.points.items() if names}
     assert found == POINTS[mode]
 
@@ -61,5 +61,5 @@ def test_every_factory_is_the_class_of_its_name_and_its_defaults_are_right(name:
     factory = new_registry().get(name)
     assert isinstance(factory, type)
     assert issubclass(factory, ShippedPlugin)
-    assert factory(None, HandleAsTold().extended).name() == name
+    assert factory(None, FakeCluster().framework({})).name() == name
     assert check(None, factory.ARGS) == factory.ARGS()

@@ -1,10 +1,8 @@
 """Holds best-effort pods back so that the node's CPUs stay below a threshold (feature `CPUSuppress`)."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -36,6 +34,7 @@ from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.metrics import NODE_CPU_USAGE, POD_CPU_USAGE, Aggregation, MetricError, milli
 from agent.node.qos.core.states import NodeState, PodState
 from agent.node.qos.group_directory import parts_of
+from agent.node.qos.node_topology import read_cpus
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
 from protocol.cpu_lists import cpu_list, cpus_of
 
@@ -44,8 +43,6 @@ CPUS: Final = CgroupResource.CPUSET_CPUS
 GUARANTEED_CLASS: Final = "Guaranteed"
 _MISSES: Final = frozenset({WriteResult.FAILED, WriteResult.UNSUPPORTED, WriteResult.UNAVAILABLE})
 """A group that is gone needs no value any more."""
-_CPU: Final = re.compile(r"cpu(\d+)")
-_NODE: Final = re.compile(r"node(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,28 +169,6 @@ def _around(group: str) -> str:
     return group.rpartition("/")[0]
 
 
-def read_topology(cpus: Path = Path("/sys/devices/system/cpu")) -> tuple[CpuPlace, ...]:
-    """The place of every CPU that the kernel knows, by number. A number that it does not tell is 0, and its core is the CPU's own number."""
-    found = []
-    for directory in cpus.glob("cpu[0-9]*"):
-        if (match := _CPU.fullmatch(directory.name)) is not None:
-            cpu = int(match[1])
-            nodes = [int(each[1]) for path in directory.glob("node*") if (each := _NODE.fullmatch(path.name))]
-            core = _number(directory / "topology" / "core_id", cpu)
-            socket = _number(directory / "topology" / "physical_package_id", 0)
-            found.append(CpuPlace(cpu, core, socket, min(nodes, default=0)))
-    return tuple(sorted(found, key=lambda place: place.cpu))
-
-
-def _number(file: Path, default: int) -> int:
-    """The number in a file, of which the kernel says -1 if it does not know."""
-    try:
-        found = int(file.read_text())
-    except (OSError, ValueError):
-        return default
-    return found if found >= 0 else default
-
-
 class CPUSuppressArgs(StrategyArgs):
     """Durations are seconds; percentages are of the node's CPUs."""
 
@@ -223,7 +198,7 @@ class CPUSuppress:
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        topology: Callable[[], Sequence[CpuPlace]] = read_topology,
+        topology: Callable[[], Sequence[CpuPlace]] = read_cpus,
     ) -> None:
         self._clock = clock
         self._topology = topology

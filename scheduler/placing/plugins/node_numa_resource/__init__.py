@@ -1,0 +1,1 @@
+"""`NodeNUMAResource`: CPUs of their own, and NUMA nodes, for pods."""

@@ -1,0 +1,332 @@
+"""What a pod gets of a node's CPUs and NUMA nodes. Pure: the node comes in as a `NumaView`. Source: reference/koordinator.md 2.7.
+
+The published even split sorts NUMA nodes by the availability at their position in a list; here each has its own.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from scheduler.placing.plugins.amounts import CPU, Amounts
+from scheduler.placing.plugins.node_numa_resource.accumulator import (
+    CPUBindPolicy,
+    CPUExclusivePolicy,
+    CpuRequest,
+    required_cpus,
+    take_cpus,
+    take_preferred_cpus,
+)
+from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
+from scheduler.placing.plugins.node_numa_resource.topology import (
+    MILLI,
+    CpuTopology,
+    NodeOptions,
+    NodeTopology,
+)
+from scheduler.placing.plugins.topology_manager import (
+    HintProvider,
+    Hints,
+    NumaHint,
+    NumaTopologyPolicy,
+    NumaUse,
+    admit,
+    masks,
+    nodes_in,
+)
+
+INTEGER: Final = "the requested CPUs must be integer"
+NO_TOPOLOGY: Final = "node(s) CPU Topology not found"
+INVALID_TOPOLOGY: Final = "node(s) invalid CPU Topology"
+SMT_ALIGNMENT: Final = "node(s) requested cpus not multiple cpus per core"
+BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+POLICY_CONFLICT: Final = "node(s) not match NUMA topology"
+NO_CPUS: Final = "not enough cpus available to satisfy request"
+AMPLIFIED_CPU: Final = "Insufficient amplified cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class NumaRequest:
+    """What a pod asks of one node. `cpus` is None for a pod that shares its CPUs; `preferred` are CPUs that are kept for it there."""
+
+    amounts: Amounts
+    cpus: CpuRequest | None = None
+    policy: NumaTopologyPolicy = NumaTopologyPolicy.NONE
+    is_numa_exclusive: bool = False
+    preferred: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class NumaView:
+    """A node at one moment. `allocations` are those of its pods, by UID."""
+
+    topology: NodeTopology
+    options: NodeOptions
+    allocations: Mapping[str, PodAllocation]
+
+    @functools.cached_property
+    def numa_nodes(self) -> tuple[int, ...]:
+        known = self.topology.cpus.numa_nodes if self.topology.cpus is not None else {}
+        return tuple(sorted({*self.topology.numa, *known}))
+
+    @functools.cached_property
+    def free_cpus(self) -> frozenset[int]:
+        """The CPUs that no pod has for itself, and that are the scheduler's to give."""
+        held = (each.cpus for each in self.allocations.values())
+        return frozenset(self._cpus.cpus).difference(self.topology.taken, self.options.reserved, *held)
+
+    @functools.cached_property
+    def exclusives(self) -> Mapping[int, CPUExclusivePolicy]:
+        return {cpu: each.exclusive for each in self.allocations.values() for cpu in each.cpus}
+
+    @functools.cached_property
+    def pinned_milli(self) -> int:
+        return MILLI * sum(len(each.cpus) for each in self.allocations.values())
+
+    @functools.cached_property
+    def uses(self) -> Mapping[int, frozenset[NumaUse]]:
+        found: dict[int, set[NumaUse]] = {}
+        for each in self.allocations.values():
+            touched = {*each.numa, *(self._cpus.cpus[cpu].numa_node for cpu in each.cpus & self._known)}
+            for numa_node in touched:
+                use = NumaUse.SINGLE if len(touched) == 1 else NumaUse.SHARED
+                found.setdefault(numa_node, set()).add(use)
+        return {numa_node: frozenset(uses) for numa_node, uses in found.items()}
+
+    @functools.cached_property
+    def numa_requested(self) -> Mapping[int, Amounts]:
+        """The amounts that pods have of each NUMA node; CPUs of a pod's own count amplified."""
+        found: dict[int, dict[str, int]] = {numa_node: {} for numa_node in self.numa_nodes}
+        for each in self.allocations.values():
+            used = {numa_node: dict(amounts) for numa_node, amounts in each.numa.items()}
+            for numa_node, cpus in self._cpus.numa_nodes.items():
+                if own := len(cpus & each.cpus):
+                    used.setdefault(numa_node, {})[CPU] = amplified(own * MILLI, self.options.ratio)
+            for numa_node, amounts in used.items():
+                to = found.setdefault(numa_node, {})
+                for name, amount in amounts.items():
+                    to[name] = to.get(name, 0) + amount
+        return found
+
+    @functools.cached_property
+    def numa_allocatable(self) -> Mapping[int, Amounts]:
+        """As the zones say; CPU is amplified. Without zones, the CPUs of the topology."""
+        if self.topology.numa:
+            found = {numa_node: dict(amounts) for numa_node, amounts in self.topology.numa.items()}
+        else:
+            found = {each: {CPU: MILLI * len(cpus)} for each, cpus in self._cpus.numa_nodes.items()}
+        for amounts in found.values():
+            if CPU in amounts:
+                amounts[CPU] = amplified(amounts[CPU], self.options.ratio)
+        return found
+
+    def available(self, wanted: NumaRequest) -> dict[int, dict[str, int]]:
+        """By NUMA node what is left; of CPU for a pinned pod as much as CPUs that it may have."""
+        found = {
+            numa_node: {
+                name: amount - self.numa_requested.get(numa_node, {}).get(name, 0)
+                for name, amount in amounts.items()
+            }
+            for numa_node, amounts in self.numa_allocatable.items()
+        }
+        if wanted.cpus is not None:
+            bind = wanted.cpus.bind if wanted.cpus.is_required else CPUBindPolicy.NONE
+            for numa_node, amounts in found.items():
+                own = self.free_cpus & self._cpus.numa_nodes.get(numa_node, frozenset())
+                most = MILLI * len(required_cpus(self._cpus, own, bind))
+                left = amounts.get(CPU, most) * self.options.ratio.denominator
+                amounts[CPU] = min(most, left // self.options.ratio.numerator)
+        return found
+
+    @property
+    def _cpus(self) -> CpuTopology:
+        return self.topology.cpus if self.topology.cpus is not None else _NO_CPUS
+
+    @property
+    def _known(self) -> frozenset[int]:
+        return frozenset(self._cpus.cpus)
+
+
+_NO_CPUS: Final = CpuTopology({})
+
+
+def amplified(milli: int, ratio: Fraction) -> int:
+    """CPUs times the ratio of a node, rounded up."""
+    return -(-milli * ratio.numerator // ratio.denominator)
+
+
+# ------------------------------------------------------------ giving it out
+
+
+def allocate(
+    view: NumaView, wanted: NumaRequest, numa_nodes: Sequence[int] | None = None
+) -> PodAllocation | tuple[str, ...]:
+    """What the pod would get, of these NUMA nodes (None: of any, and no amounts are split); or why nothing."""
+    topology, cpus = view.topology.cpus, wanted.cpus
+    exclusive = cpus.exclusive if cpus is not None else CPUExclusivePolicy.NONE
+    split: dict[int, dict[str, int]] = {}
+    if numa_nodes is not None:
+        unit = 1
+        if cpus is not None and topology is not None:
+            is_whole = cpus.is_required and cpus.bind is CPUBindPolicy.FULL_PCPUS
+            unit = MILLI * (topology.threads_per_core if is_whole else 1)
+        available = view.available(wanted)
+        known = {each: available[each] for each in numa_nodes if each in available}
+        asked = {name: amount for name, amount in wanted.amounts.items() if name in _names(known.values())}
+        split, lacking = distribute_evenly(known, asked, {CPU: unit})
+        if lacking:
+            return tuple(f"Insufficient NUMA {name}" for name in lacking)
+    if cpus is None:
+        return PodAllocation(numa=split)
+    if topology is None:
+        return (NO_TOPOLOGY,)
+    if numa_nodes is None:
+        taken = take_preferred_cpus(topology, view.free_cpus, wanted.preferred, cpus, view.exclusives)
+        return (NO_CPUS,) if taken is None else PodAllocation(taken, exclusive)
+    found: frozenset[int] = frozenset()
+    for numa_node, amounts in split.items():
+        part = replace(cpus, count=amounts.get(CPU, 0) // MILLI)
+        own = view.free_cpus & topology.numa_nodes.get(numa_node, frozenset())
+        taken = take_cpus(topology, own, part, view.exclusives)
+        if taken is None:
+            return (NO_CPUS,)
+        found |= taken
+    return PodAllocation(found, exclusive, split) if len(found) == cpus.count else (NO_CPUS,)
+
+
+def distribute_evenly(
+    available: Mapping[int, Amounts], wanted: Amounts, units: Mapping[str, int]
+) -> tuple[dict[int, dict[str, int]], tuple[str, ...]]:
+    """Each NUMA node's part of each amount, in whole units of the resource; and the resources of which there is too little.
+
+    The NUMA nodes with the least give first, so that what they lack falls to those with more.
+    """
+    split: dict[int, dict[str, int]] = {}
+    lacking = []
+    for name, amount in wanted.items():
+        unit, rest = units.get(name, 1), amount
+        order = sorted(available, key=lambda numa_node: (available[numa_node].get(name, 0), numa_node))
+        for index, numa_node in enumerate(order):
+            most = max(0, available[numa_node].get(name, 0)) // unit * unit
+            part = min(most, rest // (len(order) - index) // unit * unit)
+            rest -= part
+            if part:
+                split.setdefault(numa_node, {})[name] = part
+        if rest > 0:
+            lacking.append(name)
+    return split, tuple(lacking)
+
+
+def hints_of(view: NumaView, wanted: NumaRequest, score: "HintScore") -> Hints | tuple[str, ...]:
+    """The sets of NUMA nodes from which the pod could really be served; or why no set could do it.
+
+    A set with a NUMA node that has nothing left of an asked resource is none. The narrowest sets are preferred, and under `Restricted` all.
+    """
+    known = _names(view.numa_allocatable.values())
+    asked = [name for name, amount in wanted.amounts.items() if amount > 0 and name in known]
+    available = view.available(wanted)
+    feasible = [
+        mask
+        for mask in masks(view.numa_nodes)
+        if all(available[each].get(name, 0) > 0 for each in nodes_in(mask) for name in asked)
+        and isinstance(allocate(view, wanted, tuple(nodes_in(mask))), PodAllocation)
+    ]
+    if not feasible:
+        reasons = allocate(view, wanted, view.numa_nodes)
+        return reasons if isinstance(reasons, tuple) else (NO_CPUS,)
+    narrowest = feasible[0].bit_count()
+    is_restricted = wanted.policy is NumaTopologyPolicy.RESTRICTED
+    found = [
+        NumaHint(mask, is_restricted or mask.bit_count() == narrowest, score(view, wanted, mask))
+        for mask in feasible
+    ]
+    return {name: found if name in asked else None for name in wanted.amounts}
+
+
+def decide(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
+    """What the pod would get under its NUMA policy; or why nothing. Nothing at all for a pod without wishes."""
+    if not wanted.policy:
+        return allocate(view, wanted) if wanted.cpus is not None else PodAllocation()
+    found = PodAllocation()
+
+    def take(hint: NumaHint) -> tuple[str, ...]:
+        nonlocal found
+        numa_nodes = view.numa_nodes if hint.mask is None else tuple(nodes_in(hint.mask))
+        result = allocate(view, wanted, numa_nodes)
+        if isinstance(result, PodAllocation):
+            found = result
+            return ()
+        return result
+
+    provider = HintProvider(lambda: hints_of(view, wanted, score), take)
+    uses = view.uses if wanted.is_numa_exclusive else None
+    return admit(wanted.policy, view.numa_nodes, [provider], uses).reasons or found
+
+
+class HintScore:
+    """Scores sets of NUMA nodes, and nodes, by a published scoring strategy: the fuller (`MostAllocated`) or the emptier the better."""
+
+    def __init__(self, weights: Mapping[str, int], *, is_most: bool) -> None:
+        self._weights = weights
+        self._is_most = is_most
+
+    def __call__(self, view: NumaView, wanted: NumaRequest, mask: int) -> int:
+        numa_nodes = tuple(nodes_in(mask))
+        requested = summed(view.numa_requested.get(each, {}) for each in numa_nodes)
+        asked = dict(wanted.amounts)
+        if wanted.cpus is not None:
+            asked[CPU] = amplified(asked.get(CPU, 0), view.options.ratio)
+        return self.of(
+            summed((requested, asked)), summed(view.numa_allocatable.get(each, {}) for each in numa_nodes)
+        )
+
+    def of(self, requested: Amounts, allocatable: Amounts) -> int:
+        """0 to 100; a resource of which more is asked for than there is, or of which there is none, counts 0."""
+        total = 0
+        for name, weight in self._weights.items():
+            most, used = allocatable.get(name, 0), requested.get(name, 0)
+            if most > 0 and used <= most:
+                total += weight * (100 * (used if self._is_most else most - used) // most)
+        return total // sum(self._weights.values())
+
+
+def _names(amounts: Iterable[Amounts]) -> frozenset[str]:
+    return frozenset(name for each in amounts for name in each)
+
+
+def summed(amounts: Iterable[Amounts]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in amounts:
+        for name, amount in each.items():
+            found[name] = found.get(name, 0) + amount
+    return found
+
+
+# ------------------------------------------------------------ growing in place
+
+
+def growth_of_pinned(view: NumaView, uid: str, milli: int) -> frozenset[int] | str:
+    """The CPUs of a pinned pod that is to have `milli`, or the reason for which it keeps those that it has.
+
+    It gets whole free cores of the NUMA nodes where it has CPUs, and gives back the highest of its cores.
+    """
+    own, topology = view.allocations[uid].cpus, view.topology.cpus
+    if topology is None:
+        return NO_TOPOLOGY
+    count = milli // MILLI
+    if milli % MILLI or count % topology.threads_per_core:
+        step = topology.threads_per_core
+        return f"a pod with CPUs of its own grows by whole cores of {step} CPUs, not to {milli} milli-CPU"
+    if count <= len(own):
+        kept = sorted(own, key=lambda cpu: (topology.cpus[cpu].core, cpu))[:count]
+        return frozenset(kept)
+    at = sorted({topology.cpus[cpu].numa_node for cpu in own})
+    free = view.free_cpus & frozenset(cpu for each in at for cpu in topology.numa_nodes[each])
+    wanted = CpuRequest(count - len(own), CPUBindPolicy.FULL_PCPUS, is_required=True)
+    more = take_cpus(topology, free, wanted, view.exclusives)
+    if more is None:
+        left = len(required_cpus(topology, free, CPUBindPolicy.FULL_PCPUS))
+        named = f"NUMA node{'s' if len(at) > 1 else ''} {', '.join(map(str, at))}"
+        return f"{named} of the pod has {left} CPUs of free cores, and {wanted.count} more are needed"
+    return own | more

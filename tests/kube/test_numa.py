@@ -1,0 +1,128 @@
+"""`NodeNUMAResource` with a real API server, on described nodes: the agent's object is taken by the published type, and no CPU is given twice, also
+over a restart of the scheduler."""
+
+import asyncio
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from agent.node.qos.node_topology import NodeTopologyWriter
+from hosting import logs
+from hosting.kubernetes import objects as fields
+from hosting.kubernetes.api import ApiCredentials, KubernetesApi
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY, RESOURCE_STATUS
+from hosting.kubernetes.resources import Manifest
+from labs.clusters.control_plane import ControlPlane
+from labs.clusters.programs import Programs
+from protocol.cpu_lists import cpus_of
+from tests.support.kube.objects import Objects, pod
+from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.placing import PlacingScene, started_kubeless_plane
+from tests.support.waiting import shown_blocking
+from tests.tidy.repository import ROOT
+from tests.unit.agent_qos.described_hosts import EIGHT, describe
+from tests.unit.agent_qos.strategy_worlds import SetStates, node
+
+TYPES: Final = ROOT / "deploy/koordinator/noderesourcetopologies.yaml"
+TOPOLOGIES: Final = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
+CONFIG: Final = """
+scheduling:
+  profiles:
+    - plugins: {multiPoint: {enabled: [{name: NodeNUMAResource}]}}
+      pluginConfig:
+        - name: NodeNUMAResource
+          args: {apiVersion: kubescheduler.config.k8s.io/v1, kind: NodeNUMAResourceArgs, defaultCPUBindPolicy: FullPCPUs}
+"""
+PAIR: Final = 2000
+
+
+@pytest.fixture(scope="module")
+def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with started_kubeless_plane(programs, tmp_path_factory.mktemp("kubeless")) as plane:
+        plane.kubectl("apply", "--server-side", f"--filename={TYPES}")
+        plane.kubectl("wait", "--for=condition=Established", f"--filename={TYPES}", "--timeout=60s")
+        yield plane
+
+
+@pytest.fixture
+def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
+    found = PlacingScene(parley, objects)
+    found.plane.stop_scheduler()
+    yield found
+    found.end()
+
+
+def pinned(name: str, milli: int = PAIR) -> Manifest:
+    manifest = pod(
+        name,
+        requests={"cpu": f"{milli}m", "memory": "64Mi"},
+        labels={"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"},
+    )
+    manifest["spec"] |= {"schedulerName": "parley-scheduler", "terminationGracePeriodSeconds": 0}
+    return manifest
+
+
+async def tell(plane: ControlPlane, name: str, sys: Path) -> None:
+    """As the agent of that node does."""
+    node_object = json.loads(plane.call("GET", f"/api/v1/nodes/{name}"))
+    async with KubernetesApi(ApiCredentials(plane.kubeconfig, None), user_agent="test") as api:
+        log, rng = logs.logger("test"), random.Random(0)
+        writer = NodeTopologyWriter(
+            api, lambda: node_object, SetStates(node()), log, rng, time.monotonic, sys
+        )
+        assert await writer.write()
+
+
+def given(scene: PlacingScene) -> dict[str, frozenset[int]]:
+    """The CPUs that pods with a node were told, by their names."""
+    return {
+        fields.name(each): cpus_of(json.loads(fields.annotations(each)[RESOURCE_STATUS])["cpuset"])
+        for each in scene.objects.list("pods")
+        if each["spec"].get("nodeName")
+    }
+
+
+def assert_whole_cores_of_one(found: Sequence[frozenset[int]]) -> None:
+    """Each is a core, and no CPU is in two of them."""
+    assert all(cpus in ({0, 1}, {2, 3}, {4, 5}, {6, 7}) for cpus in found), found
+    assert len(frozenset().union(*found)) == sum(map(len, found))
+
+
+def test_pods_get_cores_of_their_own_also_over_a_restart(scene: PlacingScene, tmp_path: Path) -> None:
+    describe(tmp_path / "sys", EIGHT)
+    (name,) = scene.add_nodes(1, 16_000)  # more than there are CPUs: the topology counts
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(CONFIG)
+    scene.start_parley("--mode", "full", "--config", str(config))
+    scene.create(pinned("first"))
+    assert "CPU Topology not found" in scene.refused("first", "CPU Topology not found")
+
+    asyncio.run(tell(scene.plane, name, tmp_path / "sys"))
+    shown: dict[str, Any] = json.loads(scene.plane.call("GET", f"{TOPOLOGIES}/{name}"))
+    assert len(json.loads(shown["metadata"]["annotations"][CPU_TOPOLOGY])["detail"]) == len(EIGHT)
+    assert scene.placed("first") == name, "it is tried again when the agent has told"
+    scene.create(*(pinned(f"p{number}") for number in range(2)))
+    for number in range(2):
+        scene.placed(f"p{number}")
+    assert_whole_cores_of_one(list(given(scene).values()))
+
+    scene.parley.running.pop("a").end(signal.SIGKILL)
+    scene.parley.again("a")
+    scene.await_parley()
+    scene.create(pinned("later"))
+    assert scene.placed("later") == name
+    assert_whole_cores_of_one(list(given(scene).values()))
+    assert len(given(scene)) == 4
+    scene.create(pinned("over"))
+    assert "not enough cpus" in scene.refused("over", "not enough cpus available to satisfy request")
+    freed = given(scene)["first"]
+    scene.objects.delete("pods", "first")
+    assert scene.placed("over") == name
+    shown_blocking("the freed core is used again", lambda: given(scene).get("over") == freed)
+    scene.await_right_ledger()
