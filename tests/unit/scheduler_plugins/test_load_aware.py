@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from agent.node.qos.core.metrics import Aggregation
+from agent.node.qos.core.node_metric import Measured, Usage, status_of
 from hosting.kubernetes.koordinator import NODE_METRICS, PRIORITY_CLASS
 from hosting.kubernetes.objects import time_written
 from hosting.kubernetes.resources import Manifest, ResourceType
@@ -24,6 +26,7 @@ from parley.testing import (
     pod,
     with_permit,
 )
+from protocol.values import Resources
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.values import (
@@ -38,8 +41,10 @@ from scheduler.placing.core.values import (
 )
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs, StaleMetrics
+from scheduler.placing.plugins.load_aware.core import NodeReport, PodReport
 from scheduler.placing.plugins.load_aware.plugin import LoadAwareScheduling
-from scheduler.placing.plugins.load_aware.reading import pod_load
+from scheduler.placing.plugins.load_aware.reading import pod_load, report_of
+from tests.support.evictions import pod as pod_state
 
 MI = 1024 * 1024
 NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC).timestamp()
@@ -290,6 +295,47 @@ def test_until_when_a_pod_is_estimated(
     found = pod_load(asking, check(args, LoadAwareSchedulingArgs))
     assert found.estimate["cpu"] == cpu
     assert found.deadline_at == (NOW - deadline_ago if deadline_ago is not None else None)
+
+
+# ------------------------------------------------------------ reports
+
+
+def test_the_report_of_our_agent_is_read_as_it_was_meant() -> None:
+    a, b = (
+        replace(pod_state("a"), priority_class="koord-prod"),
+        replace(pod_state("b"), priority_class="koord-mid"),
+    )
+    window = {Aggregation.P95: Usage(2.25, 3e9), Aggregation.AVG: Usage(1.0, 1e9)}
+    found = Measured(
+        Usage(1.5, 2e9),
+        Usage(0.25, 1e9),
+        {a.uid: Usage(0.125, 5e8), b.uid: Usage(0.0005, 1.0)},
+        {300.0: window, 1800.0: window},
+    )
+    status = status_of(found, [a, b], {a.uid: Resources(1500, 1 << 30)}, written(10))
+    by = {"cpu": 2250, "memory": 3_000_000_000}
+    read = report_of({"metadata": {"name": "a"}, "status": status})
+    assert read.updated_at == NOW - 10
+    assert read.node == {"cpu": 1500, "memory": 2_000_000_000}
+    assert read.system == {"cpu": 250, "memory": 1_000_000_000}
+    assert read.aggregated["p95"] == ((300.0, by), (1800.0, by))
+    assert read.pods == {
+        ("default", "a"): PodReport(
+            {"cpu": 125, "memory": 500_000_000}, True, {"cpu": 1500, "memory": 1 << 30}
+        ),
+        ("default", "b"): PodReport({"cpu": 1, "memory": 1}, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("manifest", "interval_s"),
+    [
+        ({}, 60),
+        ({"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 20}}, "status": {"nodeMetric": {}}}, 20),
+    ],
+)
+def test_a_report_may_be_empty(manifest: dict[str, Any], interval_s: float) -> None:
+    assert report_of(manifest) == NodeReport(interval_s=interval_s)
 
 
 # ------------------------------------------------------------ the filter
