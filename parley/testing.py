@@ -313,7 +313,9 @@ class FakeCluster:
         reservation: str | None = None,
     ) -> Reason | None:
         """Keep room, if there is any."""
-        del name, until_s, pool, reservation
+        del until_s, pool, reservation
+        if self.bound.get(name) == node:  # its row counts
+            return None
         if not amount.fits_in(self.headroom(node, holder)):
             return Reason(ReasonCode.NODE_HEADROOM, "the other holders leave too little of the node", "cpu")
         _, shown, _ = self._assumed.get(holder.uid, (node, None, amount))

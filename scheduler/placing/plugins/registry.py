@@ -22,8 +22,10 @@ from scheduler.placing.core.values import ExtensionPoint
 PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""
 SHIPPED: Final[Mapping[str, str]] = {
+    "Coscheduling": "scheduler.placing.plugins.coscheduling.plugin:Coscheduling",
     "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
     "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
+    "DeviceShare": "scheduler.placing.plugins.device_share.plugin:DeviceShare",
     "ElasticQuota": "scheduler.placing.plugins.elastic_quota.plugin:ElasticQuota",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
