@@ -1,6 +1,5 @@
 """The args of `LoadAwareScheduling`, with the published names, defaults and ranges. Source: reference/koordinator.md 2.1."""
 
-import enum
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
@@ -15,16 +14,6 @@ AggregationType = Literal["avg", "p50", "p90", "p95", "p99"]
 DEFAULT_WEIGHTS: Final = {"cpu": 1, "memory": 1}
 DEFAULT_THRESHOLDS: Final = {"cpu": 65, "memory": 95}
 DEFAULT_FACTORS: Final = {"cpu": 85, "memory": 70}
-
-
-class StaleMetrics(enum.StrEnum):
-    """What becomes of a node whose NodeMetric is missing or too old."""
-
-    ADMIT = "Admit"
-    """It passes, and is scored by the estimates of its pods alone."""
-    REJECT = "Reject"
-    SCORE_LOW = "ScoreLow"
-    """It passes, and its score is 0."""
 
 
 def _duration(value: object) -> object:
@@ -77,9 +66,9 @@ class LoadAwareSchedulingArgs(PublishedArgs):
     """Seconds after which a NodeMetric counts as expired."""
     enable_schedule_when_node_metrics_expired: bool = False
     """Whether nodes with expired metrics pass the filter."""
-    stale_metrics: StaleMetrics | None = Field(None, strict=False)
-    """What becomes of nodes whose metrics are missing or expired: Admit, Reject or ScoreLow, whatever the published flags say. Without
-    it a node without metrics passes, one with expired metrics does as the published flags say, and both score 0."""
+    stale_metrics: Literal["Admit", "Reject", "ScoreLow"] | None = None
+    """What becomes of nodes whose metrics are missing or expired, whatever the published flags say: Admit (the node passes, and is scored
+    by the estimates of its pods alone), Reject, or ScoreLow (it passes, and its score is 0). Without it a node without metrics passes, one with expired metrics does as the published flags say, and both score 0."""
     resource_weights: Weights = Field(default_factory=dict)
     """How much each resource counts in the score; CPU and memory 1 each if empty and dominantResourceWeight is 0."""
     dominant_resource_weight: Annotated[int, Field(ge=0, le=100)] = 0

@@ -11,11 +11,10 @@ that was permitted to grow since. So a pod counts with the larger of estimate an
 All moments are seconds since the epoch: reports and pods have them of the wall clocks of nodes and API server.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 Amounts = Mapping[str, int]
 """CPU in milli-CPU, all else in whole units, by resource; a resource that is left out is 0."""
@@ -92,20 +91,15 @@ class NodeReport:
     pods: Mapping[PodKey, PodReport] = field(default_factory=dict)
 
 
-class Freshness(enum.StrEnum):
-    """Whether a report can be gone by."""
-
-    FRESH = "fresh"
-    EXPIRED = "expired"
-    MISSING = "missing"
+Freshness = Literal["fresh", "expired", "missing"]
 
 
 def freshness(report: NodeReport | None, now_at: float, expiration_s: float) -> Freshness:
-    """A report without a moment is expired; one from the future, of a node whose clock is ahead, is fresh."""
+    """Whether a report can be gone by. One without a moment is expired; one from the future, of a node whose clock is ahead, is fresh."""
     if report is None:
-        return Freshness.MISSING
+        return "missing"
     is_old = report.updated_at is None or now_at - report.updated_at >= expiration_s
-    return Freshness.EXPIRED if is_old else Freshness.FRESH
+    return "expired" if is_old else "fresh"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from scheduler.placing.core.values import (
     rejected,
 )
 from scheduler.placing.plugins.base import MAX_CACHED_NODES, NodeCache, ShippedPlugin
-from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs, StaleMetrics
+from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs
 from scheduler.placing.plugins.load_aware.core import (
     NONE,
     Freshness,
@@ -89,7 +89,7 @@ class LoadAwareScheduling(ShippedPlugin):
             if aggregated is not None and aggregated.score_aggregation_type is not None
             else None
         )
-        self._counts = {Freshness.MISSING: Counter[str](), Freshness.EXPIRED: Counter[str]()}
+        self._counts: dict[Freshness, Counter[str]] = {"missing": Counter[str](), "expired": Counter[str]()}
         """How often a node was not judged by its metrics, and what became of it."""
         self._metrics = handle.shared_informer(NODE_METRICS)
         self._metrics.add_event_handler(self._changed)
@@ -117,7 +117,7 @@ class LoadAwareScheduling(ShippedPlugin):
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Estimate the pod. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
         pod is tried again soon: where there is no NodeMetric at all, no event would wake it up."""
-        if not self._metrics.has_synced and self._args.stale_metrics in {None, StaleMetrics.REJECT}:
+        if not self._metrics.has_synced and self._args.stale_metrics in {None, "Reject"}:
             return None, error_status("the NodeMetrics of the cluster are not read yet")
         context.write(_ASKING, pod_load(pod, self._args))
         return None, None
@@ -128,8 +128,8 @@ class LoadAwareScheduling(ShippedPlugin):
             return None
         report = self._reports.get(node.name)
         found = freshness(report, self._wall(), self._args.node_metric_expiration_seconds)
-        if found is Freshness.MISSING or (
-            found is Freshness.EXPIRED
+        if found == "missing" or (
+            found == "expired"
             and (self._args.filter_expired_node_metrics or self._args.stale_metrics is not None)
         ):
             return self._without_metrics(found)
@@ -142,24 +142,20 @@ class LoadAwareScheduling(ShippedPlugin):
     def _without_metrics(self, found: Freshness) -> Status | None:
         """Pass or reject a node whose metrics are missing or expired."""
         policy, args = self._args.stale_metrics, self._args
-        is_rejected = policy is StaleMetrics.REJECT or (
-            policy is None
-            and found is Freshness.EXPIRED
-            and not args.enable_schedule_when_node_metrics_expired
+        is_rejected = policy == "Reject" or (
+            policy is None and found == "expired" and not args.enable_schedule_when_node_metrics_expired
         )
         self._counts[found]["rejected" if is_rejected else "admitted"] += 1
-        if not is_rejected:
-            return None
-        text = "node(s) nodeMetric expired" if found is Freshness.EXPIRED else "node(s) nodeMetric missing"
-        return rejected(RejectionClass.STALE, Code.UNSCHEDULABLE, text)
+        text = f"node(s) nodeMetric {found}"
+        return rejected(RejectionClass.STALE, Code.UNSCHEDULABLE, text) if is_rejected else None
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """0 to 100: the free share of the node's capacity with the pod on it."""
         report, args = self._reports.get(node.name), self._args
         found = freshness(report, self._wall(), args.node_metric_expiration_seconds)
-        is_fresh = found is Freshness.FRESH
+        is_fresh = found == "fresh"
         if not is_fresh:
-            is_low = args.stale_metrics is not StaleMetrics.ADMIT
+            is_low = args.stale_metrics != "Admit"
             self._counts[found]["scoredLow" if is_low else "scoredByEstimates"] += 1
             if is_low:
                 return 0, None
