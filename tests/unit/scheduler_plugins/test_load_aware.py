@@ -26,7 +26,7 @@ from parley.testing import (
     pod,
     with_permit,
 )
-from protocol.values import Resources
+from protocol.values import Bounds, Resources
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.values import (
@@ -572,6 +572,15 @@ def test_a_vm_counts_with_what_it_was_permitted_since_it_was_measured() -> None:
         metric(cpu="38", pods={"vm": {**entry, "extensions": {"parley.dev/held": {"cpu": "40"}}}}),
     )
     assert_success(made.filter(WEB, grown))
+
+
+def test_a_pod_that_begins_to_grow_is_read_anew() -> None:
+    fixed = bound(pod("vm", "40", "10Gi"))
+    made = bench(metric(cpu="38", pods={"vm": {"podUsage": resources("8")}}))
+    there = node("a", "100", "100Gi", fixed)
+    assert_success(made.filter(WEB, there))
+    growing = replace(fixed, bounds=Bounds(amount("1", "1Gi"), amount("40", "40Gi")))
+    assert_rejected(made.filter(WEB, replace(there, pods=(growing,))), "cpu usage")
 
 
 def test_a_vm_counts_with_its_permit_where_reports_do_not_say_what_it_held() -> None:

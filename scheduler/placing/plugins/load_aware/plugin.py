@@ -63,9 +63,9 @@ _ASKING: Final = ContextKey("LoadAwareScheduling/asking")
 class _Judged:
     """The load of a node, and what it was read from."""
 
-    report: NodeReport | None
     pods: tuple[PodInfo, ...]
-    loads: tuple[PodLoad, ...]
+    loads: Mapping[str, tuple[PodInfo, PodLoad]]
+    """By UID."""
     load: NodeLoad
 
 
@@ -185,28 +185,26 @@ class LoadAwareScheduling(ShippedPlugin):
     def _load(self, node: NodeInfo, asking: PodInfo) -> NodeLoad:
         """The load of the node without the pod itself, which may be kept there already."""
         judged = self._judged_now(node)
-        if all(pod.uid != asking.uid for pod in node.pods):
+        if asking.uid not in judged.loads:
             return judged.load
-        return self._summed(judged.report, [each for each in judged.loads if each.uid != asking.uid])
+        others = [load for uid, (_, load) in judged.loads.items() if uid != asking.uid]
+        return self._summed(judged.load.report, others)
 
     def _judged_now(self, node: NodeInfo) -> _Judged:
         """The load of the node. It is summed anew only if its report or pods have changed, and only pods that changed are read anew."""
         report, before = self._reports.get(node.name), self._judged.get(node.name)
-        if before is not None and before.report is report and before.pods is node.pods:
+        if before is not None and before.load.report is report and before.pods is node.pods:
             return before
-        known = (
-            {pod.uid: (pod, load) for pod, load in zip(before.pods, before.loads, strict=True)}
-            if before
-            else {}
-        )
-        loads = []
+        known = before.loads if before is not None else {}
+        loads = {}
         for pod in node.pods:
-            was, load = known.get(pod.uid, (None, None))
-            is_same = was is not None and was.manifest is pod.manifest and was.amount == pod.amount
-            loads.append(load if load is not None and is_same else pod_load(pod, self._args))
+            was = known.get(pod.uid)
+            if was is None or not _is_same(was[0], pod):
+                was = (pod, pod_load(pod, self._args))
+            loads[pod.uid] = was
         if len(self._judged) >= MAX_CACHED_NODES:
             self._judged.clear()
-        found = _Judged(report, node.pods, tuple(loads), self._summed(report, loads))
+        found = _Judged(node.pods, loads, self._summed(report, [load for _, load in loads.values()]))
         self._judged[node.name] = found
         return found
 
@@ -221,7 +219,7 @@ class LoadAwareScheduling(ShippedPlugin):
         if node is None:
             return None
         judged, limits = self._judged_now(node), self._limits.of(node.name, node.manifest)
-        report, load = judged.report, judged.load
+        load, report = judged.load, judged.load.report
         at = report.updated_at if report is not None else None
         return {
             "nodeMetric": freshness(report, self._wall(), self._args.node_metric_expiration_seconds),
@@ -240,3 +238,8 @@ class LoadAwareScheduling(ShippedPlugin):
         del parameters
         counts = {str(found): dict(each) for found, each in self._counts.items()}
         return {"staleMetrics": self._args.stale_metrics, "hasSynced": self._metrics.has_synced, **counts}
+
+
+def _is_same(was: PodInfo, pod: PodInfo) -> bool:
+    """Whether all that an estimate goes by is as it was."""
+    return was.manifest is pod.manifest and was.amount == pod.amount and was.bounds == pod.bounds
