@@ -29,7 +29,7 @@ from scheduler.placing.core.values import (
     rejected,
 )
 from scheduler.placing.plugins.amounts import CPU, Amounts, NodeAmounts, pod_amounts
-from scheduler.placing.plugins.base import MAY_BE_BOUND, NodeCache, ShippedPlugin, find
+from scheduler.placing.plugins.base import MAX_CACHED_NODES, MAY_BE_BOUND, NodeCache, ShippedPlugin, find
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     PINNING,
@@ -46,9 +46,6 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     POLICY_CONFLICT,
     SMT_ALIGNMENT,
     HintScore,
-    NumaRequest,
-    NumaView,
-    amplified,
     decide,
     summed,
 )
@@ -71,6 +68,7 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
     read_options,
     read_topology,
 )
+from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified
 from scheduler.placing.plugins.topology_manager import mask_of, merge_policies
 
 SEEN_WITHIN_S: Final = 60.0
@@ -223,6 +221,8 @@ class NodeNUMAResource(ShippedPlugin):
             self._options.of(node.name, node.manifest),
             {**kept, **told} if kept else told,
         )
+        if len(self._views) >= MAX_CACHED_NODES:
+            self._views.clear()
         self._views[node.name] = (parts, view)
         return view
 
