@@ -111,8 +111,6 @@ class QosSettings(Settings):
     """The args of strategies, by name."""
     node_topology: bool = False
     """Whether the agent keeps the NodeResourceTopology of its node, for schedulers that give out CPUs; needs Kubernetes as the source."""
-    sys_root: Directory = Path("/sys")
-    """The directory where the kernel tells of CPUs and NUMA nodes."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -286,9 +286,7 @@ class NodeStrategies:
         ports = StrategyPorts(self._executor, evictor, events, marks)
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
         self._topology = (
-            NodeTopologyWriter(
-                cluster.api, cluster.manifest, self._states, log, rng, time.monotonic, qos.sys_root
-            )
+            NodeTopologyWriter(cluster.api, cluster.manifest, self._states, log, rng, time.monotonic)
             if qos.node_topology and cluster is not None
             else None
         )
