@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from hosting.settings import Settings
 from protocol import quantities, values
+from protocol.durations import parse_go_duration
 
 
 def _cpu(value: object) -> int:
@@ -47,6 +48,19 @@ Cpu = BeforeValidator(_cpu)
 """Marks an `int` of milli-CPU that is written as a quantity of CPUs."""
 Memory = BeforeValidator(_memory)
 """Marks an `int` of bytes that is written as a quantity."""
+
+
+def _go_duration(value: object) -> float:
+    if not isinstance(value, str):
+        raise ValueError("must be a duration such as 300s, 5m or 1h30m0s")
+    found = parse_go_duration(value)
+    if found < 0:
+        raise ValueError("must not be below 0s")
+    return found
+
+
+GoDuration = Annotated[float, BeforeValidator(_go_duration)]
+"""Seconds from 0, written as Go writes durations."""
 
 
 def millionths(value: object) -> int | None:

@@ -313,7 +313,9 @@ class FakeCluster:
         reservation: str | None = None,
     ) -> Reason | None:
         """Keep room, if there is any."""
-        del name, until_s, pool, reservation
+        del until_s, pool, reservation
+        if self.bound.get(name) == node:  # its row counts
+            return None
         if not amount.fits_in(self.headroom(node, holder)):
             return Reason(ReasonCode.NODE_HEADROOM, "the other holders leave too little of the node", "cpu")
         _, shown, _ = self._assumed.get(holder.uid, (node, None, amount))
@@ -321,8 +323,9 @@ class FakeCluster:
         return None
 
     def headroom(self, node: str, holder: Holder) -> Resources:
-        """The amount that the other holders leave on a node."""
-        kept = [each for uid, (at, _, each) in self._assumed.items() if at == node and uid != holder.uid]
+        """The amount that the other holders leave on a node. What is kept for a pod that has a row there already counts once."""
+        counted = {holder.uid, *(row.uid for row in self.nodes[node].rows)}
+        kept = [each for uid, (at, _, each) in self._assumed.items() if at == node and uid not in counted]
         return self.nodes[node].room_for(holder) - sum(kept, ZERO)
 
     def forget(self, holder: Holder) -> None:
@@ -372,3 +375,14 @@ def assert_rejected(
     if rejection is not None:
         assert status is not None
         assert status.rejection is rejection, f"it is of the class {status.rejection}"
+
+
+def assert_not_placed(
+    failure: CycleFailure | None, text: str, rejection: RejectionClass | None = None
+) -> None:
+    """Fail unless an attempt has not found a node and `text` is part of why; with `rejection`, unless the rejection is of that class."""
+    assert failure is not None, "it was bound"
+    assert text in failure.text, failure.text
+    if rejection is not None:
+        assert failure.rejection is not None, f"it has failed: {failure.text}"
+        assert failure.rejection_class is rejection, f"it is of the class {failure.rejection_class}"

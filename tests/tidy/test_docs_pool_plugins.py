@@ -34,6 +34,7 @@ from scheduler.pools.core import admission_state, errors, queues
 from scheduler.pools.core.values import Context, Measures, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
 from scheduler.pools.service import pool_families
+from scheduler.pools.shipped.elastic_quota import ElasticQuotaPoolArgs
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
 from scheduler.pools.shipped.quota_args import QuotaArgs
@@ -241,7 +242,10 @@ def aliases(model: type[Settings]) -> list[str]:
     return [each.alias or name for name, each in model.model_fields.items()]
 
 
-@pytest.mark.parametrize(("plugin", "model"), [("quota", QuotaArgs), ("http-admission", HttpAdmissionArgs)])
+@pytest.mark.parametrize(
+    ("plugin", "model"),
+    [("quota", QuotaArgs), ("elastic-quota", ElasticQuotaPoolArgs), ("http-admission", HttpAdmissionArgs)],
+)
 def test_the_arguments_of_our_plugins_are_all_there(plugin: str, model: type[Settings]) -> None:
     assert sorted(names(f"Argument of `{plugin}`")) == sorted(aliases(model))
 
@@ -347,12 +351,12 @@ def test_what_is_commented_out_there_is_right_as_well(tmp_path: Path) -> None:
 
 def test_the_snippets_of_our_plugins_are_built(tmp_path: Path) -> None:
     chains = [text for text in blocks("yaml") if text.startswith("pools:\n")]
-    assert len(chains) == 3
+    assert len(chains) == 4
     found: list[str] = []
     for text in chains:
         (tmp_path / "chain.yaml").write_text(text)
         found += built(tmp_path / "chain.yaml")
-    assert found == ["quota", "quota", "http-admission"]
+    assert found == ["quota", "quota", "elastic-quota", "http-admission"]
 
 
 def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
@@ -408,6 +412,29 @@ def test_the_quota_by_amounts_of_the_page_gives_what_it_says(tmp_path: Path) -> 
     assert found.limits_amounts(caches)
     (cap,) = asyncio.run(found.pre_update_pool(Context(Purpose.PROBE), caches, ())).amounts
     assert (cap.resource, cap.most) == ("memory", 16 * gib - -128 * gib // 3)
+
+
+def test_the_elastic_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
+    """`ci` alone may have 8 CPUs; with 8 there, `dev` gets 2 of its 5, and the rest as `ci` shrinks."""
+    text = next(text for text in blocks("yaml") if "name: elastic-quota" in text)
+    (tmp_path / "chain.yaml").write_text(text)
+    unit = Resources(1000, 2**30)
+    pools: dict[str, Pool] = {}
+    cache = SimpleNamespace(pools=lambda: tuple(pools.values()), unmet_demand=dict)
+    handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
+    found = config.build_chain(
+        load(tmp_path / "chain.yaml", Config).pools.config(), config.standard(), handle
+    )
+
+    def most(name: str, cpus: int) -> list[int]:
+        asked = Pool(name, unit, amount=Resources(cpus * 1000, 0))
+        answer = asyncio.run(found.pre_update_pool(Context(Purpose.PROBE), asked, ()))
+        return [cap.most for cap in answer.amounts]
+
+    assert most("ci", 9) == [8000]
+    for held, got in ((8, [2000]), (6, [4000]), (5, [])):
+        pools["ci"] = Pool("ci", unit, amount=Resources(held * 1000, 0))
+        assert most("dev", 5) == got
 
 
 def test_the_plugin_that_limits_amounts_does_so() -> None:

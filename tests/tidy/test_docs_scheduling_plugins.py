@@ -107,7 +107,7 @@ def test_the_test_of_the_example_passes() -> None:
     space: dict[str, Any] = {}
     exec(block("# test_licensed_nodes.py"), space)
     tests = [found for name, found in space.items() if name.startswith("test_")]
-    assert len(tests) == 2
+    assert len(tests) == 3
     for test in tests:
         test()
 
@@ -157,7 +157,7 @@ def test_the_code_imports_nothing_else_of_parley() -> None:
         for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
         for name in re.findall(pattern, text, re.MULTILINE)
     }
-    assert found == {"parley.scheduling"}
+    assert found == {"parley.scheduling", "parley.testing"}
 
 
 def test_the_figures_are_those_of_the_code() -> None:

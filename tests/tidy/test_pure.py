@@ -27,6 +27,7 @@ PURE = (
     "scheduler.permits.core",
     "scheduler.pools.core",
     "scheduler.placing.core",
+    "scheduler.quotas",
     "scheduler.explain.core",
     "informant.core",
     "parley.explain.core",

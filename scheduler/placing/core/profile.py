@@ -60,6 +60,8 @@ class Profile:
     multi_point: PluginSet = NO_PLUGINS
     args: tuple[PluginArgs, ...] = ()
     path: str = field(default="profile", compare=False)
+    nodes_percent: int | None = None
+    """The share of nodes that ends the search once so many are feasible (`percentageOfNodesToScore`); None leaves it to their number."""
 
     def at(self, point: ExtensionPoint) -> PluginSet:
         return self.points.get(point, NO_PLUGINS)
@@ -102,6 +104,7 @@ class ResolvedProfile:
     args: Mapping[str, Any] = field(default_factory=dict)
     named_at: Mapping[str, str] = field(default_factory=dict)
     args_at: Mapping[str, str] = field(default_factory=dict)
+    nodes_percent: int | None = None
 
     def source_of(self, plugin: str) -> str:
         """The place in the configuration from which a plugin is made: its args, else its name."""
@@ -132,7 +135,14 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
         each.name: f"{profile.path}.pluginConfig[{index}].args" for index, each in enumerate(profile.args)
     }
     resolved = ResolvedProfile(
-        profile.scheduler_name, expanded, weights, tuple(named_at), args, named_at, args_at
+        profile.scheduler_name,
+        expanded,
+        weights,
+        tuple(named_at),
+        args,
+        named_at,
+        args_at,
+        profile.nodes_percent,
     )
     has_plugins = any(each != NO_PLUGINS for each in (multi_point, *points.values()))
     is_whole = all(known.get(name, frozenset()) is not None for name in named_at)

@@ -90,11 +90,12 @@ class _FailedError(Exception):
         self.failure = failure
 
 
-def enough(nodes: int) -> int:
-    """How many feasible nodes end the search among so many: all of few; of more, 50 % at first and 5 % of very many."""
+def enough(nodes: int, percent: int | None = None) -> int:
+    """How many feasible nodes end the search among so many: all of few; of more, `percent` of them, or 50 % at first and 5 % of very
+    many."""
     if nodes < ALL_BELOW:
         return nodes
-    return max(ALL_BELOW, nodes * max(50 - nodes // 125, 5) // 100)
+    return max(ALL_BELOW, nodes * (percent or max(50 - nodes // 125, 5)) // 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,12 @@ class Attempt:
         self.framework.set_snapshot(snapshot)
         nodes = tuple(snapshot.values())
         found = await find_nodes(
-            self.framework, self.context, self.pod, nodes, enough=enough(len(nodes)), first=first
+            self.framework,
+            self.context,
+            self.pod,
+            nodes,
+            enough=enough(len(nodes), self.framework.profile.nodes_percent),
+            first=first,
         )
         self.examined = found.examined
         if found.status is not None and not is_rejected(found.status):

@@ -5,6 +5,7 @@ that plugins leave each other in the context of a cycle.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from hosting.settings import FaultsError, Settings, check
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
@@ -57,6 +58,15 @@ class ShippedPlugin:
 
     def name(self) -> str:
         return type(self).__name__
+
+
+_OF_LEDGERS: Final[WeakKeyDictionary[Any, dict[type, Any]]] = WeakKeyDictionary()
+
+
+def shared_state(handle: ExtendedHandle, kind: type[T]) -> T:
+    """The one value of this class for all profiles over a ledger, also for those that replace them."""
+    found: T = _OF_LEDGERS.setdefault(handle.placements, {}).setdefault(kind, kind())
+    return found
 
 
 def annotation_of(name: str, written: str, model: type[M]) -> M:

@@ -22,8 +22,11 @@ from scheduler.placing.core.values import ExtensionPoint
 PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""
 SHIPPED: Final[Mapping[str, str]] = {
+    "Coscheduling": "scheduler.placing.plugins.coscheduling.plugin:Coscheduling",
     "DefaultBinder": "scheduler.placing.plugins.ledger_fit:DefaultBinder",
     "DefaultPreBind": "scheduler.placing.plugins.default_pre_bind:DefaultPreBind",
+    "DeviceShare": "scheduler.placing.plugins.device_share.plugin:DeviceShare",
+    "ElasticQuota": "scheduler.placing.plugins.elastic_quota.plugin:ElasticQuota",
     "GrowthHeadroom": "scheduler.placing.plugins.growth_headroom:GrowthHeadroom",
     "LedgerFit": "scheduler.placing.plugins.ledger_fit:LedgerFit",
     "NodeAffinity": "scheduler.placing.plugins.node_conditions:NodeAffinity",
@@ -184,6 +187,9 @@ class ProfileEntry(Settings):
 
     scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER_NAME
     """The `schedulerName` of the pods that this profile places."""
+    percentage_of_nodes_to_score: Annotated[int, Field(ge=0, le=100)] = 0
+    """Once so many percent of the nodes are feasible, at least 100 of them, the search for others ends. 0: by the number of nodes, as
+    kube-scheduler does: 50 % of few, 5 % of very many."""
     plugins: PointsEntry = Field(default_factory=PointsEntry)
     plugin_config: Annotated[list[PluginArgsEntry], Field(max_length=MAX_PLUGINS)] = Field(
         default_factory=list
@@ -193,7 +199,11 @@ class ProfileEntry(Settings):
         """The profile, which is at `path` in the file."""
         points = {point: getattr(self.plugins, point.name.lower()).plugin_set() for point in ExtensionPoint}
         args = tuple(PluginArgs(entry.name, entry.args) for entry in self.plugin_config)
-        return Profile(self.scheduler_name, points, self.plugins.multi_point.plugin_set(), args, path)
+        multi_point, percent = (
+            self.plugins.multi_point.plugin_set(),
+            self.percentage_of_nodes_to_score or None,
+        )
+        return Profile(self.scheduler_name, points, multi_point, args, path, percent)
 
 
 class SchedulingEntry(Settings):

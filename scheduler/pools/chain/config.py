@@ -63,6 +63,7 @@ def build(
 
 
 _OURS: Final = {
+    "elastic-quota": "scheduler.pools.shipped.elastic_quota:factory",
     "quota": "scheduler.pools.shipped.quota:factory",
     "http-admission": "scheduler.pools.shipped.http_admission:factory",
 }

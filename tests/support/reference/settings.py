@@ -29,6 +29,7 @@ from scheduler.clusters.file import ClusterFile
 from scheduler.permits.service.config_file import Config
 from scheduler.placing.plugins.base import ShippedPlugin
 from scheduler.placing.plugins.registry import SHIPPED, new_registry
+from scheduler.pools.shipped.elastic_quota import ElasticQuotaPoolArgs
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.tidy.repository import ROOT
@@ -107,6 +108,7 @@ FILES: Final = (
         Config,
         {
             "quota.": QuotaArgs,
+            "elastic-quota.": ElasticQuotaPoolArgs,
             "http-admission.": HttpAdmissionArgs,
             **_args_of_scheduling_plugins(),
         },

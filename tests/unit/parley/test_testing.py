@@ -9,6 +9,7 @@ from hosting.kubernetes.resources import Manifest
 from parley.testing import (
     FakeCluster,
     amount,
+    assert_not_placed,
     assert_rejected,
     assert_success,
     node,
@@ -93,3 +94,13 @@ def test_assertions_fail_with_the_words_of_the_status() -> None:
         assert_rejected(None, "full")
     with pytest.raises(AssertionError, match="class None"):
         assert_rejected(new_status(Code.UNSCHEDULABLE, "full"), "full", rejection=RejectionClass.STALE)
+
+
+def test_an_attempt_without_a_node_says_why() -> None:
+    cluster = FakeCluster(node("a", "1", "1Gi"))
+    failure = asyncio.run(cluster.schedule(cluster.framework({}), pod("big", "2")))
+    assert_not_placed(failure, "Insufficient cpu", RejectionClass.CAPACITY)
+    with pytest.raises(AssertionError, match="it is of the class capacity"):
+        assert_not_placed(failure, "Insufficient cpu", RejectionClass.POLICY)
+    with pytest.raises(AssertionError, match="it was bound"):
+        assert_not_placed(None, "")

@@ -25,11 +25,11 @@ OWNERS = [{"labelSelector": {"matchLabels": {"app": "db"}}}]
 GIB = 2**30
 
 
-def reservation(name: str = "r", cpu: str = "2", **spec: Any) -> Manifest:
-    requests = {"cpu": cpu, "memory": "2Gi"}
+def reservation(**spec: Any) -> Manifest:
+    requests = {"cpu": "2", "memory": "2Gi"}
     template = {"spec": {"containers": [{"name": "main", "resources": {"requests": requests}}]}}
     return {
-        "metadata": {"name": name, "labels": {}, "annotations": {}},
+        "metadata": {"name": "r", "labels": {}, "annotations": {}},
         "spec": {"template": template, "owners": OWNERS, "ttl": "0", **spec},
     }
 

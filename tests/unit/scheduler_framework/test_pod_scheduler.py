@@ -452,7 +452,11 @@ async def test_pods_for_which_no_node_is_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "wanted"), [(1, 1), (99, 99), (100, 100), (500, 230), (5000, 500), (10000, 500)]
+    ("nodes", "percent", "wanted"),
+    [
+        *((1, None, 1), (99, None, 99), (100, None, 100), (500, None, 230), (5000, None, 500)),
+        *((10000, None, 500), (99, 10, 99), (500, 10, 100), (5000, 10, 500), (5000, 100, 5000)),
+    ],
 )
-def test_of_many_nodes_only_some_are_looked_at(nodes: int, wanted: int) -> None:
-    assert enough(nodes) == wanted
+def test_of_many_nodes_only_some_are_looked_at(nodes: int, percent: int | None, wanted: int) -> None:
+    assert enough(nodes, percent) == wanted
