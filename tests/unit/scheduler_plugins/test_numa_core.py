@@ -51,7 +51,7 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
     read_options,
     read_topology,
 )
-from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified
+from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified, as_permitted
 from scheduler.placing.plugins.topology_manager import NumaHint, NumaTopologyPolicy
 from tests.unit.scheduler_plugins.numa_worlds import GIB, detail, machine, topology_manifest
 
@@ -379,6 +379,24 @@ def test_pinned_cpus_of_an_amplified_node_count_amplified() -> None:
     assert shown.pinned_milli == 4000
     assert isinstance(allocate(shown, pinned(4), (0,)), PodAllocation)
     assert allocate(shown, NumaRequest({"cpu": 6001}), (0,)) == ("Insufficient NUMA cpu",)
+
+
+@pytest.mark.parametrize(
+    ("numa", "permitted", "found"),
+    [
+        ({0: {"cpu": 1000, "memory": 4}}, {"cpu": 3000, "memory": 8}, {0: {"cpu": 3000, "memory": 8}}),
+        ({0: {"cpu": 1000}, 1: {"cpu": 3000}}, {"cpu": 6000}, {0: {"cpu": 1500}, 1: {"cpu": 4500}}),
+        ({0: {"cpu": 1000}, 1: {"cpu": 2000}}, {"cpu": 1000}, {0: {"cpu": 334}, 1: {"cpu": 666}}),
+        ({0: {"x": 1}}, {"cpu": 1000}, {0: {"x": 1}}),
+        ({}, {"cpu": 1000}, {}),
+    ],
+)
+def test_a_pod_that_has_grown_has_more_of_its_numa_nodes(
+    numa: dict[int, dict[str, int]], permitted: dict[str, int], found: dict[int, dict[str, int]]
+) -> None:
+    assert as_permitted(PodAllocation(numa=numa), permitted) == PodAllocation(numa=found)
+    own = PodAllocation(cpus_of("0"), numa={0: {"cpu": 1000, "memory": 1}})
+    assert as_permitted(own, {"cpu": 2000, "memory": 3}).numa == {0: {"cpu": 1000, "memory": 3}}
 
 
 @pytest.mark.parametrize(

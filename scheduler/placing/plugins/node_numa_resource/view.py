@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -148,6 +148,22 @@ class NumaView:
 
 
 _NO_CPUS: Final = CpuTopology({})
+
+
+def as_permitted(allocation: PodAllocation, permitted: Amounts) -> PodAllocation:
+    """What a pod that grows has of its NUMA nodes by now: each of its parts grows alike. CPUs of its own are what they are."""
+    grown = {numa_node: dict(amounts) for numa_node, amounts in allocation.numa.items()}
+    for name, amount in permitted.items():
+        told = sum(amounts.get(name, 0) for amounts in allocation.numa.values())
+        if told <= 0 or (name == CPU and allocation.cpus):
+            continue
+        rest = amount
+        for amounts in grown.values():
+            amounts[name] = amounts.get(name, 0) * amount // told
+            rest -= amounts[name]
+        first = next(iter(grown))
+        grown[first][name] += rest
+    return replace(allocation, numa=grown)
 
 
 def amplified(milli: int, ratio: Fraction) -> int:
