@@ -299,9 +299,7 @@ class NodeStrategies:
             else None
         )
         self._topology = (
-            NodeTopologyWriter(
-                cluster.api, cluster.manifest, self._states, log, rng, time.monotonic, qos.sys_root
-            )
+            NodeTopologyWriter(cluster.api, cluster.manifest, self._states, log, rng, time.monotonic)
             if qos.node_topology and cluster is not None
             else None
         )
