@@ -113,6 +113,8 @@ class QosSettings(Settings):
     """The args of strategies, by name."""
     node_topology: bool = False
     """Whether the agent keeps the NodeResourceTopology of its node, for schedulers that give out CPUs; needs Kubernetes as the source."""
+    device_inventory: Directory | None = None
+    """The file that describes the devices of the node, for schedulers that give them to pods; needs Kubernetes as the source."""
     sys_root: Directory = Path("/sys")
     """The directory where the kernel tells of CPUs and NUMA nodes."""
 

@@ -25,6 +25,7 @@ from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.node_metric import LONG_KINDS, MOST_WINDOW_S
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
+from agent.node.qos.device_inventory import DeviceInventoryWriter
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
@@ -298,10 +299,14 @@ class NodeStrategies:
             else None
         )
         self._topology = (
-            NodeTopologyWriter(
-                cluster.api, cluster.manifest, self._states, log, rng, time.monotonic, qos.sys_root
-            )
+            NodeTopologyWriter(cluster.api, cluster.manifest, self._states, log, rng, time.monotonic)
             if qos.node_topology and cluster is not None
+            else None
+        )
+        file = qos.device_inventory
+        self._devices = (
+            DeviceInventoryWriter(cluster.api, cluster.manifest, file, log, rng, time.monotonic)
+            if file is not None and cluster is not None
             else None
         )
 
@@ -315,6 +320,8 @@ class NodeStrategies:
             supervisor.start("node metric", self._reporter.run)
         if self._topology is not None:
             supervisor.start("node topology", self._topology.run)
+        if self._devices is not None:
+            supervisor.start("device inventory", self._devices.run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
