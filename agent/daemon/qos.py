@@ -45,7 +45,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.settings import FaultsError, SettingsError
-from hosting.supervisor import Supervisor
+from hosting.supervisor import Child, Supervisor
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol.pages import StrategiesShown, StrategyShown
 from protocol.quantities import QuantityError
@@ -260,6 +260,26 @@ class StrategyOptions:
     given: Mapping[str, bool]
 
 
+def _kept_objects(
+    qos: QosSettings,
+    cluster: ClusterNode | None,
+    cache: TimeSeriesCache,
+    states: States,
+    log: Logger,
+    rng: random.Random,
+) -> Iterator[tuple[str, Child]]:
+    """What keeps the objects of the node that the settings ask for, by a name for each."""
+    if cluster is None:
+        return
+    api, node, clock = cluster.api, cluster.manifest, time.monotonic
+    if qos.node_metric:
+        yield "node metric", NodeMetricWriter(api, node, cache, states, log, rng).run
+    if qos.node_topology:
+        yield "node topology", NodeTopologyWriter(api, node, states, log, rng, clock).run
+    if qos.device_inventory is not None:
+        yield "device inventory", DeviceInventoryWriter(api, node, qos.device_inventory, log, rng, clock).run
+
+
 class NodeStrategies:
     """The strategies of `options`. Made in the daemon's loop."""
 
@@ -293,22 +313,7 @@ class NodeStrategies:
         marks = RunMarks(settings.state_directory / "strategies")
         ports = StrategyPorts(self._executor, evictor, events, marks)
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
-        self._reporter = (
-            NodeMetricWriter(cluster.api, cluster.manifest, cache, self._states, log, rng)
-            if qos.node_metric and cluster is not None
-            else None
-        )
-        self._topology = (
-            NodeTopologyWriter(cluster.api, cluster.manifest, self._states, log, rng, time.monotonic)
-            if qos.node_topology and cluster is not None
-            else None
-        )
-        file = qos.device_inventory
-        self._devices = (
-            DeviceInventoryWriter(cluster.api, cluster.manifest, file, log, rng, time.monotonic)
-            if file is not None and cluster is not None
-            else None
-        )
+        self._kept = dict(_kept_objects(qos, cluster, cache, self._states, log, rng))
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon. The changes of strategies are put back when the manager ends."""
@@ -316,12 +321,8 @@ class NodeStrategies:
         supervisor.start("states of strategies", feed.run)
         supervisor.start("collectors of strategies", self._collectors.run)
         supervisor.start("strategies", self._manager.run)
-        if self._reporter is not None:
-            supervisor.start("node metric", self._reporter.run)
-        if self._topology is not None:
-            supervisor.start("node topology", self._topology.run)
-        if self._devices is not None:
-            supervisor.start("device inventory", self._devices.run)
+        for name, run in self._kept.items():
+            supervisor.start(name, run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 
