@@ -161,3 +161,18 @@ def test_pods_follow_the_load_that_is_reported(scene: PlacingScene, tmp_path: Pa
     assert scene.placed("late") == first
     for each in (first, second):
         scene.plane.call("DELETE", NODE_METRICS.path(name=each))
+
+
+def test_a_node_has_metrics_once_its_agent_writes_them(scene: PlacingScene, tmp_path: Path) -> None:
+    """The programs themselves: an agent whose settings say so, and a scheduler that rejects nodes without metrics."""
+    config = tmp_path / "scheduler.json"
+    config.write_text(json.dumps(LOAD_AWARE))
+    (node,) = scene.add_nodes(1, 64 * ROOM_MILLI)  # so that what else this machine does is little
+    scene.start_parley("--mode", "full", "--config", str(config))
+    scene.create(ours("waits", 100))
+    assert "1 node(s) nodeMetric missing" in scene.refused("waits")
+    scene.parley.agent(node, [scene.port], qos={"nodeMetric": True})
+    assert scene.placed("waits") == node
+    found = get(scene.plane, NODE_METRICS, node)
+    assert [each["name"] for each in found["metadata"]["ownerReferences"]] == [node]
+    assert set(found["status"]["nodeMetric"]["nodeUsage"]["resources"]) == {"cpu", "memory"}
