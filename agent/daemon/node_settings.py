@@ -107,10 +107,16 @@ class QosSettings(Settings):
     """The directory where the host's control groups are mounted."""
     interval: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     """How often the node is measured, in seconds: at most the shortest window of a strategy that is on."""
+    node_metric: bool = False
+    """Whether the agent writes the NodeMetric of its node, for schedulers that go by measured load; needs Kubernetes as the source."""
     args: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """The args of strategies, by name."""
     node_topology: bool = False
     """Whether the agent keeps the NodeResourceTopology of its node, for schedulers that give out CPUs; needs Kubernetes as the source."""
+    device_inventory: Directory | None = None
+    """The file that describes the devices of the node, for schedulers that give them to pods; needs Kubernetes as the source."""
+    sys_root: Directory = Path("/sys")
+    """The directory where the kernel tells of CPUs and NUMA nodes."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

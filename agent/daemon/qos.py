@@ -4,6 +4,7 @@ Their gates follow a file; the states of VMs follow the runners.
 """
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -22,11 +23,14 @@ from agent.daemon.settings import AgentSettings
 from agent.node.qos.client import RunMarks, StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
+from agent.node.qos.core.node_metric import LONG_KINDS, MOST_WINDOW_S
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
+from agent.node.qos.device_inventory import DeviceInventoryWriter
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
+from agent.node.qos.node_metric import NodeMetricWriter
 from agent.node.qos.node_topology import NodeTopologyWriter
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.states_informer import StateCallbacks, States
@@ -273,7 +277,11 @@ class NodeStrategies:
         self._cluster = cluster
         self._log = log
         self._options = options
-        cache = TimeSeriesCache(clock=time.monotonic)
+        is_reported = qos.node_metric and cluster is not None
+        long = (math.ceil(MOST_WINDOW_S / qos.interval) + 1, MOST_WINDOW_S)
+        cache = TimeSeriesCache(
+            longer=dict.fromkeys(LONG_KINDS, long) if is_reported else None, clock=time.monotonic
+        )
         self._states = States(StateCallbacks(log, time.monotonic))
         self._executor = ResourceExecutor(qos.cgroup_root)
         self._collectors = Collectors(
@@ -285,9 +293,20 @@ class NodeStrategies:
         marks = RunMarks(settings.state_directory / "strategies")
         ports = StrategyPorts(self._executor, evictor, events, marks)
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
+        self._reporter = (
+            NodeMetricWriter(cluster.api, cluster.manifest, cache, self._states, log, rng)
+            if qos.node_metric and cluster is not None
+            else None
+        )
         self._topology = (
             NodeTopologyWriter(cluster.api, cluster.manifest, self._states, log, rng, time.monotonic)
             if qos.node_topology and cluster is not None
+            else None
+        )
+        file = qos.device_inventory
+        self._devices = (
+            DeviceInventoryWriter(cluster.api, cluster.manifest, file, log, rng, time.monotonic)
+            if file is not None and cluster is not None
             else None
         )
 
@@ -297,8 +316,12 @@ class NodeStrategies:
         supervisor.start("states of strategies", feed.run)
         supervisor.start("collectors of strategies", self._collectors.run)
         supervisor.start("strategies", self._manager.run)
+        if self._reporter is not None:
+            supervisor.start("node metric", self._reporter.run)
         if self._topology is not None:
             supervisor.start("node topology", self._topology.run)
+        if self._devices is not None:
+            supervisor.start("device inventory", self._devices.run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 

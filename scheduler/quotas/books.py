@@ -38,7 +38,9 @@ class QuotaBooks(Generic[N]):
         self._rules: Final = rules
         self._read, self._allocatable = read, allocatable
         self._tree = QuotaTree()
-        self._nodes: dict[str, tuple[N, tuple[str, ...], Amounts]] = {}
+        self._nodes: dict[str, N] = {}
+        self._on_node: dict[str, tuple[tuple[str, ...], Amounts]] = {}
+        """The UIDs of a node's pods, and what there is of it."""
         self._seen: Mapping[str, N] | None = None
         self._total: dict[str, int] = {}
         self._placed: dict[str, CountedPod] = {}
@@ -73,17 +75,14 @@ class QuotaBooks(Generic[N]):
         if nodes is self._seen:
             return
         self._seen = nodes
-        changed = {
-            name: node
-            for name, node in nodes.items()
-            if name not in self._nodes or self._nodes[name][0] is not node
-        }
+        known = self._nodes.get
+        changed = {name: node for name, node in nodes.items() if known(name) is not node}
         gone = self._nodes.keys() - nodes.keys()
         uids = set[str]().union(*(self._forget(name) for name in (*gone, *changed)))
         for name, node in changed.items():
             pods = {each.pod.uid: each for each in self._read(node)}
             has = dict(self._allocatable(node))
-            self._nodes[name] = (node, tuple(pods), has)
+            self._nodes[name], self._on_node[name] = node, (tuple(pods), has)
             self._total = added(self._total, has)
             self._placed |= pods
             uids |= pods.keys()
@@ -94,7 +93,8 @@ class QuotaBooks(Generic[N]):
 
     def _forget(self, name: str) -> set[str]:
         """Forget a node, if it is known; returns its pods, which are still to be settled."""
-        _, uids, has = self._nodes.pop(name, (None, (), NONE))
+        self._nodes.pop(name, None)
+        uids, has = self._on_node.pop(name, ((), NONE))
         for resource, amount in has.items():
             self._total[resource] -= amount
         for uid in uids:

@@ -4,7 +4,7 @@ A snapshot never changes. Points after Reserve (Permit, PreBind, Bind) must not 
 (`scheduler.ports.Placements`). Reservations are read from the ledger. Source of what they are: reference/koordinator.md 1.7 and 2.6.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -123,6 +123,14 @@ class NodeSnapshot(Mapping[str, NodeInfo]):
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def values(self) -> ValuesView[NodeInfo]:
+        """As of any mapping. Every cycle walks over all nodes: those of the dict take a tenth of the time of a `Mapping`'s own."""
+        return self._nodes.values()
+
+    def items(self) -> ItemsView[str, NodeInfo]:
+        """As of any mapping, and as fast as `values`."""
+        return self._nodes.items()
 
 
 @dataclass(frozen=True, slots=True)

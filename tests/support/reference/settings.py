@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from agent.daemon import policies
 from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
+from agent.node.qos.device_inventory import DeviceInventory
 from agent.node.qos.strategies.cpu_burst import CPUBurstArgs
 from agent.node.qos.strategies.cpu_suppress import CPUSuppressArgs
 from agent.node.qos.strategies.cpuset_allocator import CPUSetAllocatorArgs
@@ -118,6 +119,9 @@ FILES: Final = (
     ),
     SettingsFile("The informant's file", "`parley-informant --config FILE`.", InformantSettings),
     SettingsFile("The node informant's file", "`parley-informant --node --config FILE`.", NodeSettings),
+    SettingsFile(
+        "The inventory of a node's devices", "`qos.deviceInventory` of the agent's file.", DeviceInventory
+    ),
 )
 
 

@@ -117,7 +117,7 @@ class Sort:
         return first.since_s < second.since_s
 
 
-@dataclass
+@dataclass(eq=False)
 class BreakableLedger(LedgerAsTold):
     """A ledger that may fail to forget."""
 

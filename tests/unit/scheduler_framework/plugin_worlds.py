@@ -31,7 +31,7 @@ class Assumed:
     reservation: str | None
 
 
-@dataclass
+@dataclass(eq=False)
 class LedgerAsTold:
     """The port `Placements`."""
 
@@ -112,6 +112,9 @@ class HandleAsTold:
 
     def shared_informer(self, type_: ResourceType) -> Informer:
         return NothingWatched().informer(type_)
+
+    def register_error_handler_filters(self, pre: object, post: object) -> None:
+        """No pod fails."""
 
     def get_reservation_nominator(self) -> Any:
         return self.nominator

@@ -134,6 +134,33 @@ async def test_of_two_gangs_for_whom_there_is_no_room_together_one_is_placed_and
 
 
 @virtually
+async def test_two_gangs_of_20_over_10_nodes_one_after_the_other() -> None:
+    a, b = ([member(gang, number, 20) for number in range(20)] for gang in "ab")
+    world = GangWorld(nodes=10)
+    async with running(world, *[each for pair in zip(a, b, strict=True) for each in pair]):
+        await asyncio.sleep(20.0)
+        assert len(world.names()) == 20
+        assert len({name[0] for name in world.names()}) == 1
+        first, second = (a, b) if "a0" in world.names() else (b, a)
+        for each in first:
+            world.removed(each)
+            world.go(each)
+        world.scheduler.happened([SchedulingEvent(EventResource.LEDGER, ActionType.UPDATE)])
+        await asyncio.sleep(20.0)
+        assert world.names() == {each.pod.name for each in second}
+
+
+@virtually
+async def test_a_pod_that_leaves_its_gang_is_placed_by_itself() -> None:
+    world = GangWorld()
+    async with running(world, member("a", 1)):
+        assert world.names() == set()
+        world.come(pod("a1", "1", "1Gi", schedulerName="test"))
+        await asyncio.sleep(0.5)
+        assert (world.names(), world.shown("a")) == ({"a1"}, None)
+
+
+@virtually
 async def test_room_that_is_kept_for_a_gang_stays_its_own_while_a_vm_grows_beside_it() -> None:
     vm = pod("vm", "1", "1Gi", grows_to=amount("4", "4Gi"))
     world = GangWorld("4", nodes=1)

@@ -84,9 +84,9 @@ class Coscheduling(ShippedPlugin):
             self._perform(self._gangs.described(gang, spec))
 
     def _pod_changed(self, before: Manifest | None, after: Manifest | None) -> None:
-        if before is not None and (after is None or objects.uid(after) != objects.uid(before)):
-            self._perform(self._gangs.pod_gone(objects.uid(before)))
         ref = gang_of(after) if after is not None else None
+        if before is not None and (ref is None or after is None or objects.uid(after) != objects.uid(before)):
+            self._perform(self._gangs.pod_gone(objects.uid(before)))
         if after is not None and ref is not None:
             annotated = None if ref.has_object else described_by_pod(ref.gang, after, self._defaults)
             self._perform(self._gangs.pod_seen(_gang_pod(ref.gang, after), annotated))
