@@ -235,14 +235,14 @@ class AgentSettings(VmList):
             )
         qos = found.get("qos")
         if source == "file" and qos is not None:
-            for setting, is_on in (("nodeMetric", qos.node_metric), ("nodeTopology", qos.node_topology)):
-                if is_on:
-                    yield f"qos.{setting}", "needs the source kubernetes"
-        strategies = found.get("qos")
-        if source == "file" and strategies is not None and strategies.node_topology:
-            yield "qos.nodeTopology", "needs the source kubernetes"
-        if source == "file" and strategies is not None and strategies.device_inventory is not None:
-            yield "qos.deviceInventory", "needs the source kubernetes"
+            written = {
+                "nodeMetric": qos.node_metric,
+                "nodeTopology": qos.node_topology,
+                "deviceInventory": qos.device_inventory,
+            }
+            yield from (
+                (f"qos.{name}", "needs the source kubernetes") for name, is_on in written.items() if is_on
+            )
         plugins = found.get("plugins")
         if backend == "qemu" and plugins is not None and plugins.resizer is not None:
             yield (

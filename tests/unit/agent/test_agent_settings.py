@@ -243,6 +243,8 @@ def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str
 def test_a_node_metric_needs_kubernetes() -> None:
     (fault,) = _faults(f"{GOOD}qos: {{nodeMetric: true}}\n")
     assert fault == "qos.nodeMetric: needs the source kubernetes"
+
+
 def test_a_node_topology_needs_kubernetes() -> None:
     (fault,) = _faults(f"{GOOD}qos: {{nodeTopology: true}}\n")
     assert fault == "qos.nodeTopology: needs the source kubernetes"
