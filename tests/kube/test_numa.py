@@ -23,7 +23,7 @@ from labs.clusters.programs import Programs
 from protocol.cpu_lists import cpus_of
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms
-from tests.support.kube.placing import PlacingScene, started_kubeless_plane
+from tests.support.kube.placing import PlacingScene, ours, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 from tests.tidy.repository import ROOT
 from tests.unit.agent_qos.described_hosts import EIGHT, describe
@@ -126,6 +126,21 @@ def test_pods_get_cores_of_their_own_also_over_a_restart(scene: PlacingScene, tm
     assert scene.placed("over") == name
     shown_blocking("the freed core is used again", lambda: given(scene).get("over") == freed)
     scene.await_right_ledger()
+
+
+def test_beside_kube_scheduler_the_bind_call_gives_out_cpus(scene: PlacingScene, tmp_path: Path) -> None:
+    describe(tmp_path / "sys", EIGHT)
+    (name,) = scene.add_nodes(1, 16_000)
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(CONFIG.replace("- plugins:", "- schedulerName: default-scheduler\n      plugins:"))
+    port = scene.start_parley("--config", str(config))
+    asyncio.run(tell(scene.plane, name, tmp_path / "sys"))
+    scene.start_kube_scheduler(port)
+    labels = pinned("any")["metadata"]["labels"]
+    scene.create(*(ours(f"p{number}", PAIR, labels=labels) for number in range(3)))
+    for number in range(3):
+        assert scene.placed(f"p{number}") == name
+    assert_whole_cores_of_one(list(given(scene).values()))
 
 
 def test_the_agent_tells_of_the_cpus_of_its_machine(scene: PlacingScene, tmp_path: Path) -> None:
