@@ -107,6 +107,8 @@ class QosSettings(Settings):
     """The directory where the host's control groups are mounted."""
     interval: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     """How often the node is measured, in seconds: at most the shortest window of a strategy that is on."""
+    node_metric: bool = False
+    """Whether the agent writes the NodeMetric of its node, for schedulers that go by measured load; needs Kubernetes as the source."""
     args: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """The args of strategies, by name."""
     node_topology: bool = False

@@ -4,6 +4,7 @@ Their gates follow a file; the states of VMs follow the runners.
 """
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -22,12 +23,14 @@ from agent.daemon.settings import AgentSettings
 from agent.node.qos.client import RunMarks, StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
+from agent.node.qos.core.node_metric import LONG_KINDS, MOST_WINDOW_S
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
 from agent.node.qos.device_inventory import DeviceInventoryWriter
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager
 from agent.node.qos.metric_cache import TimeSeriesCache
+from agent.node.qos.node_metric import NodeMetricWriter
 from agent.node.qos.node_topology import NodeTopologyWriter
 from agent.node.qos.pods import node_state, pod_state, policy_state
 from agent.node.qos.states_informer import StateCallbacks, States
@@ -42,7 +45,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, Operation
 from hosting.settings import FaultsError, SettingsError
-from hosting.supervisor import Supervisor
+from hosting.supervisor import Child, Supervisor
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol.pages import StrategiesShown, StrategyShown
 from protocol.quantities import QuantityError
@@ -257,6 +260,26 @@ class StrategyOptions:
     given: Mapping[str, bool]
 
 
+def _kept_objects(
+    qos: QosSettings,
+    cluster: ClusterNode | None,
+    cache: TimeSeriesCache,
+    states: States,
+    log: Logger,
+    rng: random.Random,
+) -> Iterator[tuple[str, Child]]:
+    """What keeps the objects of the node that the settings ask for, by a name for each."""
+    if cluster is None:
+        return
+    api, node, clock = cluster.api, cluster.manifest, time.monotonic
+    if qos.node_metric:
+        yield "node metric", NodeMetricWriter(api, node, cache, states, log, rng).run
+    if qos.node_topology:
+        yield "node topology", NodeTopologyWriter(api, node, states, log, rng, clock).run
+    if qos.device_inventory is not None:
+        yield "device inventory", DeviceInventoryWriter(api, node, qos.device_inventory, log, rng, clock).run
+
+
 class NodeStrategies:
     """The strategies of `options`. Made in the daemon's loop."""
 
@@ -274,7 +297,11 @@ class NodeStrategies:
         self._cluster = cluster
         self._log = log
         self._options = options
-        cache = TimeSeriesCache(clock=time.monotonic)
+        is_reported = qos.node_metric and cluster is not None
+        long = (math.ceil(MOST_WINDOW_S / qos.interval) + 1, MOST_WINDOW_S)
+        cache = TimeSeriesCache(
+            longer=dict.fromkeys(LONG_KINDS, long) if is_reported else None, clock=time.monotonic
+        )
         self._states = States(StateCallbacks(log, time.monotonic))
         self._executor = ResourceExecutor(qos.cgroup_root)
         self._collectors = Collectors(
@@ -286,19 +313,7 @@ class NodeStrategies:
         marks = RunMarks(settings.state_directory / "strategies")
         ports = StrategyPorts(self._executor, evictor, events, marks)
         self._manager = QosManager(options.config, cache, self._states, ports, log, rng)
-        self._topology = (
-            NodeTopologyWriter(
-                cluster.api, cluster.manifest, self._states, log, rng, time.monotonic, qos.sys_root
-            )
-            if qos.node_topology and cluster is not None
-            else None
-        )
-        file = qos.device_inventory
-        self._devices = (
-            DeviceInventoryWriter(cluster.api, cluster.manifest, file, log, rng, time.monotonic)
-            if file is not None and cluster is not None
-            else None
-        )
+        self._kept = dict(_kept_objects(qos, cluster, cache, self._states, log, rng))
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:
         """Run as children of the daemon. The changes of strategies are put back when the manager ends."""
@@ -306,10 +321,8 @@ class NodeStrategies:
         supervisor.start("states of strategies", feed.run)
         supervisor.start("collectors of strategies", self._collectors.run)
         supervisor.start("strategies", self._manager.run)
-        if self._topology is not None:
-            supervisor.start("node topology", self._topology.run)
-        if self._devices is not None:
-            supervisor.start("device inventory", self._devices.run)
+        for name, run in self._kept.items():
+            supervisor.start(name, run)
         options, switch = self._options, self._manager.set_feature_gates
         supervisor.start("feature gates", GatesFile(options.file, options.given, switch, self._log).run)
 

@@ -233,11 +233,15 @@ class AgentSettings(VmList):
                 "backend",
                 f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
             )
-        strategies = found.get("qos")
-        if source == "file" and strategies is not None and strategies.node_topology:
-            yield "qos.nodeTopology", "needs the source kubernetes"
-        if source == "file" and strategies is not None and strategies.device_inventory is not None:
-            yield "qos.deviceInventory", "needs the source kubernetes"
+        qos = found.get("qos")
+        if source == "file" and qos is not None:
+            objects = {
+                "nodeMetric": qos.node_metric,
+                "nodeTopology": qos.node_topology,
+                "deviceInventory": qos.device_inventory,
+            }
+            for setting in (name for name, value in objects.items() if value):
+                yield f"qos.{setting}", "needs the source kubernetes"
         plugins = found.get("plugins")
         if backend == "qemu" and plugins is not None and plugins.resizer is not None:
             yield (

@@ -11,12 +11,15 @@ from typing import Any, Final
 
 import pytest
 
+from agent.node.qos.core.node_metric import AGGREGATIONS, Measured, Usage, status_of
+from hosting.kubernetes.koordinator import NODE_METRICS
 from hosting.kubernetes.names import PREDICTED
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.programs import Programs
 from protocol.values import Resources
 from scheduler.clusters.kubernetes.placeholders import body_of
 from scheduler.permits.core.placeholders import NodePool, Placeholder, PlaceholderRules
+from tests.support.evictions import pod as pod_state
 from tests.support.kube.deployed import (
     DEPLOY,
     MACHINES,
@@ -35,6 +38,8 @@ def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> It
     with started_deployment(programs, tmp_path_factory.mktemp("deployed")) as found:
         yield found
 
+
+MEASURED_POD: Final = pod_state("a")
 
 # ------------------------------------------------------------ the manifests
 
@@ -58,6 +63,43 @@ def test_an_overlay_may_let_agents_evict(deployed: Deployed, tmp_path: Path) -> 
     deployed.plane.kubectl("apply", f"--filename={rights}")
     deployed.system.shown("the right", lambda: agent.call("POST", victim, eviction)[0] == 201 or None)
     deployed.plane.kubectl("delete", f"--filename={rights}")
+
+
+def test_an_overlay_may_let_agents_write_the_node_metric_of_their_node(deployed: Deployed) -> None:
+    kind = str(DEPLOY / "koordinator/nodemetrics.yaml")
+    deployed.plane.kubectl("apply", f"--filename={kind}")
+    deployed.plane.kubectl("wait", "--for=condition=Established", f"--filename={kind}", "--timeout=30s")
+    folder = DEPLOY / "components/node-metric"
+    files = [f"--filename={folder / name}" for name in ("rbac.yaml", "admission-policy.yaml")]
+    deployed.plane.kubectl("apply", "--server-side", "--validate=strict", *files)
+    agent, metrics = deployed.agent("deployed-0"), "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
+    use = Usage(1.5, 1e9)
+    found = Measured(use, use, {MEASURED_POD.uid: use}, {300.0: dict.fromkeys(AGGREGATIONS, use)})
+    held = {MEASURED_POD.uid: Resources(1, 1)}
+    report = {"status": status_of(found, [MEASURED_POD], held, "2026-11-27T12:00:00Z")}
+
+    def made(name: str) -> Manifest:
+        return {
+            "apiVersion": NODE_METRICS.api_version,
+            "kind": NODE_METRICS.kind,
+            "metadata": {"name": name},
+        }
+
+    strict = "fieldValidation=Strict"
+    deployed.system.shown(
+        "the right",
+        lambda: agent.call("POST", f"{metrics}?{strict}", made("deployed-0"))[0] in {201, 409} or None,
+    )
+    deployed.system.shown(
+        "the policy", lambda: agent.call("POST", metrics, made("deployed-1"))[0] == 422 or None
+    )
+    assert agent.call("PATCH", f"{metrics}/deployed-0/status?{strict}", report) == (200, "")
+    deployed.plane.kubectl("create", "--filename=-", stdin=json.dumps(made("deployed-1")))
+    status, said = agent.call("PATCH", f"{metrics}/deployed-1/status", report)
+    assert (status, "may not write the NodeMetric deployed-1" in said) == (422, True)
+    for method, path in (("PATCH", "deployed-0"), ("DELETE", "deployed-0"), ("GET", "")):
+        assert agent.call(method, f"{metrics}/{path}", {})[0] == 403
+    deployed.plane.kubectl("delete", f"--filename={kind}", *files)
 
 
 def test_an_overlay_may_let_prometheus_in(deployed: Deployed) -> None:

@@ -14,10 +14,10 @@ from hosting.settings import load
 from labs.clusters.programs import Programs
 from tests.support.kube.deployed import DEPLOY, Deployed, started_deployment
 
-COMPONENTS: Final = ("node-plugins", "qos", "eviction")
+COMPONENTS: Final = ("node-metric", "node-plugins", "node-topology", "qos", "eviction")
 SETTINGS: Final = """
 plugins: {directory: /var/lib/parley/plugins_registry}
-qos: {featureGates: {CPUSuppress: true, MemoryEvict: true}, cgroupRoot: /host/cgroup}
+qos: {featureGates: {CPUSetAllocator: true, CPUSuppress: true, MemoryEvict: true}, nodeMetric: true, nodeTopology: true, cgroupRoot: /host/cgroup}
 """
 
 

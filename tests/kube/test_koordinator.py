@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from hosting.kubernetes import names
-from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
+from hosting.kubernetes.koordinator import NODE_METRICS, PUBLISHED_RESERVATIONS
+from hosting.kubernetes.objects import time_written
 from hosting.kubernetes.resources import MERGE_PATCH, Manifest, ResourceType
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
@@ -30,7 +32,7 @@ SEED: Final = 4
 def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with started_kubeless_plane(programs, tmp_path_factory.mktemp("kubeless")) as plane:
         plane.kubectl("apply", "--server-side", f"--kustomize={DEPLOY}")
-        for type_ in (PUBLISHED_RESERVATIONS,):
+        for type_ in (NODE_METRICS, PUBLISHED_RESERVATIONS):
             shown_blocking(f"{type_.kind} is served", partial(plane.call, "GET", type_.path()))
         yield plane
 
@@ -116,3 +118,61 @@ def test_a_reservation_that_cannot_be_read_or_finds_no_room_says_so(scene: Placi
     shown_blocking("it is mended", lambda: "Available" in said("odd", "Ready"))
     for name in ("large", "odd"):
         scene.plane.call("DELETE", PUBLISHED_RESERVATIONS.path(name=name))
+
+
+LOAD_AWARE: Final = {
+    "scheduling": {
+        "profiles": [
+            {
+                "plugins": {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling", "weight": 5}]}},
+                "pluginConfig": [{"name": "LoadAwareScheduling", "args": {"staleMetrics": "Reject"}}],
+            }
+        ]
+    }
+}
+
+
+def report(scene: PlacingScene, node: str, milli: int) -> None:
+    """The node's NodeMetric says that so much CPU is used there."""
+    use = {"resources": {"cpu": f"{milli}m", "memory": "1Gi"}}
+    status = {"updateTime": time_written(datetime.now(UTC)), "nodeMetric": {"nodeUsage": use}}
+    scene.plane.call("PATCH", f"{NODE_METRICS.path(name=node)}/status", {"status": status}, MERGE_PATCH)
+
+
+def test_pods_follow_the_load_that_is_reported(scene: PlacingScene, tmp_path: Path) -> None:
+    """A pod that was rejected for load, or for want of a report, is tried again with the next report."""
+    config = tmp_path / "scheduler.json"
+    config.write_text(json.dumps(LOAD_AWARE))
+    first, second = scene.add_nodes(2, ROOM_MILLI)
+    head = {"apiVersion": NODE_METRICS.api_version, "kind": NODE_METRICS.kind}
+    scene.objects.apply(*({**head, "metadata": {"name": each}} for each in (first, second)))
+    scene.start_parley("--mode", "full", "--config", str(config))
+    scene.create(ours("waits", 100))
+    assert "2 node(s) nodeMetric expired" in scene.refused("waits")
+    report(scene, first, 3600)
+    report(scene, second, 400)
+    assert scene.placed("waits") == second
+    scene.create(*(ours(f"p{number}", 100) for number in range(4)))
+    assert {scene.placed(f"p{number}") for number in range(4)} == {second}
+    report(scene, second, 3900)
+    scene.create(ours("late", 100))
+    assert "2 node(s) cpu usage exceed threshold" in scene.refused("late")
+    report(scene, first, 100)
+    assert scene.placed("late") == first
+    for each in (first, second):
+        scene.plane.call("DELETE", NODE_METRICS.path(name=each))
+
+
+def test_a_node_has_metrics_once_its_agent_writes_them(scene: PlacingScene, tmp_path: Path) -> None:
+    """The programs themselves: an agent whose settings say so, and a scheduler that rejects nodes without metrics."""
+    config = tmp_path / "scheduler.json"
+    config.write_text(json.dumps(LOAD_AWARE))
+    (node,) = scene.add_nodes(1, 64 * ROOM_MILLI)  # so that what else this machine does is little
+    scene.start_parley("--mode", "full", "--config", str(config))
+    scene.create(ours("waits", 100))
+    assert "1 node(s) nodeMetric missing" in scene.refused("waits")
+    scene.parley.agent(node, [scene.port], qos={"nodeMetric": True})
+    assert scene.placed("waits") == node
+    found = get(scene.plane, NODE_METRICS, node)
+    assert [each["name"] for each in found["metadata"]["ownerReferences"]] == [node]
+    assert set(found["status"]["nodeMetric"]["nodeUsage"]["resources"]) == {"cpu", "memory"}

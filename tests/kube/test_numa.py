@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import pytest
 
-from agent.node.qos.node_topology import NodeTopologyWriter
+from agent.node.qos.node_topology import NodeTopologyWriter, read_host
 from hosting import logs
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
-from hosting.kubernetes.koordinator import CPU_TOPOLOGY, RESOURCE_STATUS
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY, POD_CPU_ALLOCS, RESOURCE_STATUS
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from protocol.cpu_lists import cpus_of
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms
-from tests.support.kube.placing import PlacingScene, started_kubeless_plane
+from tests.support.kube.placing import PlacingScene, ours, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 from tests.tidy.repository import ROOT
 from tests.unit.agent_qos.described_hosts import EIGHT, describe
@@ -126,3 +126,41 @@ def test_pods_get_cores_of_their_own_also_over_a_restart(scene: PlacingScene, tm
     assert scene.placed("over") == name
     shown_blocking("the freed core is used again", lambda: given(scene).get("over") == freed)
     scene.await_right_ledger()
+
+
+def test_beside_kube_scheduler_the_bind_call_gives_out_cpus(scene: PlacingScene, tmp_path: Path) -> None:
+    describe(tmp_path / "sys", EIGHT)
+    (name,) = scene.add_nodes(1, 16_000)
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(CONFIG.replace("- plugins:", "- schedulerName: default-scheduler\n      plugins:"))
+    port = scene.start_parley("--config", str(config))
+    asyncio.run(tell(scene.plane, name, tmp_path / "sys"))
+    scene.start_kube_scheduler(port)
+    labels = pinned("any")["metadata"]["labels"]
+    scene.create(*(ours(f"p{number}", PAIR, labels=labels) for number in range(3)))
+    for number in range(3):
+        assert scene.placed(f"p{number}") == name
+    assert_whole_cores_of_one(list(given(scene).values()))
+
+
+def test_the_agent_tells_of_the_cpus_of_its_machine(scene: PlacingScene, tmp_path: Path) -> None:
+    """The programs themselves: an agent whose settings say so, and a scheduler that waits for it."""
+    cpus = read_host().all_cpus
+    (name,) = scene.add_nodes(1, 1000 * len(cpus))
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(CONFIG)
+    scene.start_parley("--mode", "full", "--config", str(config))
+    scene.create(pinned("own", 1000))
+    assert "CPU Topology not found" in scene.refused("own", "CPU Topology not found")
+    scene.parley.agent(name, [scene.port], qos={"nodeTopology": True})
+    assert scene.placed("own") == name
+    (told,) = given(scene).values()
+    assert len(told) == 1
+    assert told <= cpus
+
+    def is_told() -> bool:
+        shown: dict[str, Any] = json.loads(scene.plane.call("GET", f"{TOPOLOGIES}/{name}"))
+        allocs = json.loads(shown["metadata"]["annotations"][POD_CPU_ALLOCS])
+        return [(each["name"], cpus_of(each["cpuset"])) for each in allocs] == [("own", told)]
+
+    shown_blocking("the pod's CPUs are in the object", is_told)

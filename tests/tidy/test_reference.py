@@ -27,6 +27,7 @@ NO_FILES = {
     "scheduler.placing.plugins.base.NoArgs": "nothing can be set",
     "scheduler.placing.plugins.published_reservations": "read from objects and annotations: docs/guides/koordinator.md",
     "scheduler.placing.plugins.scheduling_hint.HintEntry": "read from a pod's annotation: docs/guides/koordinator.md",
+    "scheduler.placing.plugins.load_aware.reading.": "read from annotations: docs/guides/koordinator.md",
     "agent.node.qos.config.NoStrategyArgs": "nothing can be set",
 }
 """Models that are no file of ours, and no part of one, by what their full names begin with."""

@@ -32,7 +32,8 @@ _Keyed = tuple[MetricSample, _Key]
 class TimeSeriesCache:
     """A `MetricCache` of at most `max_series` series, each of at most `max_samples` samples of the last `max_age_s` seconds.
 
-    Its content never takes more than `bound_bytes`. `clock` is the one of the samples' time stamps.
+    `longer` has other bounds (samples, seconds) for kinds without properties, which have one series each. The content never takes more
+    than `bound_bytes`. `clock` is the one of the samples' time stamps.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class TimeSeriesCache:
         max_series: int = 4096,
         max_samples: int = 300,
         max_age_s: float = 300.0,
+        longer: Mapping[MetricKind, tuple[int, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_series = max_series
         self._max_samples = max_samples
         self._max_age_s = max_age_s
+        self._longer = dict(longer or {})
         self._clock = clock
         self._lock = threading.Lock()
         self._kinds: dict[MetricKind, dict[_Key, Series]] = {}
@@ -53,7 +56,8 @@ class TimeSeriesCache:
 
     @property
     def bound_bytes(self) -> int:
-        return self._max_series * most_bytes(self._max_samples)
+        long_bytes = sum(most_bytes(samples) for samples, _ in self._longer.values())
+        return self._max_series * most_bytes(self._max_samples) + long_bytes
 
     def __len__(self) -> int:
         with self._lock:
@@ -84,7 +88,7 @@ class TimeSeriesCache:
         """As `MetricCache.query`. If `properties` leave some of the kind's open, the samples of all such series count."""
         wanted = properties or {}
         _raise([property_fault(kind, wanted, is_whole=False)])
-        first_s, last_s = self._window(window_s)
+        first_s, last_s = self._window(kind, window_s)
         at_s: list[float] = []
         values: list[float] = []
         for key in self._keys(kind, wanted):
@@ -101,7 +105,7 @@ class TimeSeriesCache:
         self, kind: MetricKind, window_s: float, aggregation: Aggregation = Aggregation.AVG
     ) -> Mapping[tuple[str, ...], Aggregate]:
         """As `MetricCache.query_each`: series without a sample in the window are left out."""
-        first_s, last_s = self._window(window_s)
+        first_s, last_s = self._window(kind, window_s)
         found = {}
         for key in self._keys(kind, {}):
             times, values = self._copy(kind, key, first_s, last_s)
@@ -119,11 +123,15 @@ class TimeSeriesCache:
                         del inside[key]
             self._drop_empty()
 
-    def _window(self, window_s: float) -> tuple[float, float]:
+    def _window(self, kind: MetricKind, window_s: float) -> tuple[float, float]:
         if not window_s > 0:
             raise MetricError(f"the window is {window_s!r} s: it must be above 0")
         now_s = self._clock()
-        return now_s - min(window_s, self._max_age_s), now_s
+        return now_s - min(window_s, self._bounds(kind)[1]), now_s
+
+    def _bounds(self, kind: MetricKind) -> tuple[int, float]:
+        """The most samples of a series, and their most seconds."""
+        return self._longer.get(kind, (self._max_samples, self._max_age_s))
 
     def _keys(self, kind: MetricKind, wanted: Mapping[str, str]) -> list[_Key]:
         """The series of a kind that have the wanted properties."""
@@ -146,8 +154,9 @@ class TimeSeriesCache:
 
     def _sweep(self, now_s: float) -> None:
         """Drop the series whose newest sample is too old."""
-        self._swept_s, oldest_s = now_s, now_s - self._max_age_s
-        for inside in self._kinds.values():
+        self._swept_s = now_s
+        for kind, inside in self._kinds.items():
+            oldest_s = now_s - self._bounds(kind)[1]
             for key in [key for key, series in inside.items() if series.newest_s < oldest_s]:
                 del inside[key]
         self._drop_empty()
@@ -185,7 +194,7 @@ class TimeSeriesCache:
                     f"there are {count} series, and {len(new)} more would be above {self._max_series}"
                 )
         for kind, key in new:
-            self._kinds.setdefault(kind, {})[key] = Series(self._max_samples, self._max_age_s)
+            self._kinds.setdefault(kind, {})[key] = Series(*self._bounds(kind))
 
 
 def _raise(faults: Sequence[str | None]) -> None:

@@ -19,6 +19,7 @@ from agent.node.qos.core.states import (
 )
 from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.annotations import short
+from hosting.kubernetes.koordinator import priority_class_of
 from hosting.kubernetes.resources import Manifest
 from protocol import quantities
 from protocol.values import ZERO, Resources
@@ -54,6 +55,7 @@ def pod_state(pod: Manifest) -> PodState:
         is_ending="deletionTimestamp" in pod["metadata"],
         controller_kind=_controller_kind(pod),
         batch_requests=_batch_requests(pod),
+        priority_class=priority_class_of(pod).value,
     )
 
 

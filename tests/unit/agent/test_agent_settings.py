@@ -240,6 +240,16 @@ def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str
     assert fault.startswith(f"{path}: "), fault
 
 
+def test_a_node_metric_needs_kubernetes() -> None:
+    (fault,) = _faults(f"{GOOD}qos: {{nodeMetric: true}}\n")
+    assert fault == "qos.nodeMetric: needs the source kubernetes"
+
+
+def test_a_node_topology_needs_kubernetes() -> None:
+    (fault,) = _faults(f"{GOOD}qos: {{nodeTopology: true}}\n")
+    assert fault == "qos.nodeTopology: needs the source kubernetes"
+
+
 def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
     (fault,) = _faults(f"{GOOD}source: kubernetes\nbackend: kubernetes\n")
     assert fault == "vms: must be left out where the source is kubernetes"

@@ -49,6 +49,7 @@ def test_a_pod_is_what_scheduler_kubelet_and_runtime_say() -> None:
         ),
         labels={"app": "x"},
         annotations={"note": "y"},
+        priority_class="koord-prod",
     )
 
 

@@ -271,6 +271,27 @@ async def test_a_vm_that_has_grown_counts_amplified_with_what_it_is_permitted() 
     assert await cluster.schedule(framework, lsr("b", "4")) is None
 
 
+@virtually
+async def test_a_vm_that_has_grown_has_more_of_its_numa_node() -> None:
+    part = {"numaNodeResources": [{"node": 0, "resources": {"cpu": "2", "memory": "1Gi"}}]}
+    told_vm = {RESOURCE_STATUS: json.dumps(part)}
+    vm = pod("vm", "2", "1Gi", grows_to=amount("8", "8Gi"), node="n1", annotations=told_vm)
+    wanted = pod("a", "6", "1Gi", annotations=SINGLE_NUMA)
+    for size, numa_node in ((amount("2", "1Gi"), 0), (amount("4", "2Gi"), 1)):
+        args = {"numaScoringStrategy": {"type": "MostAllocated"}}
+        cluster, framework, written = world(with_permit(big("n1", vm), vm, size), args=args)
+        assert await cluster.schedule(framework, wanted) is None
+        assert written.status("a")["numaNodeResources"][0]["node"] == numa_node
+
+
+@virtually
+async def test_a_pod_without_cpu_goes_to_an_amplified_node_that_is_full() -> None:
+    cluster, framework, _ = world(
+        big("n1", told("t", "0-9", "10"), annotations={AMPLIFICATION: '{"cpu": 2}'})
+    )
+    assert await cluster.schedule(framework, pod("a")) is None
+
+
 @pytest.mark.parametrize(("strategy", "chosen"), [("LeastAllocated", "n2"), ("MostAllocated", "n1")])
 @virtually
 async def test_scores_choose_the_node(strategy: str, chosen: str) -> None:

@@ -20,10 +20,8 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     NO_CPUS,
     NO_TOPOLOGY,
     HintScore,
-    NumaRequest,
-    NumaView,
     allocate,
-    amplified,
+    decide,
     distribute_evenly,
     growth_of_pinned,
     hints_of,
@@ -53,6 +51,7 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
     read_options,
     read_topology,
 )
+from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified, as_permitted
 from scheduler.placing.plugins.topology_manager import NumaHint, NumaTopologyPolicy
 from tests.unit.scheduler_plugins.numa_worlds import GIB, detail, machine, topology_manifest
 
@@ -383,6 +382,24 @@ def test_pinned_cpus_of_an_amplified_node_count_amplified() -> None:
 
 
 @pytest.mark.parametrize(
+    ("numa", "permitted", "found"),
+    [
+        ({0: {"cpu": 1000, "memory": 4}}, {"cpu": 3000, "memory": 8}, {0: {"cpu": 3000, "memory": 8}}),
+        ({0: {"cpu": 1000}, 1: {"cpu": 3000}}, {"cpu": 6000}, {0: {"cpu": 1500}, 1: {"cpu": 4500}}),
+        ({0: {"cpu": 1000}, 1: {"cpu": 2000}}, {"cpu": 1000}, {0: {"cpu": 334}, 1: {"cpu": 666}}),
+        ({0: {"x": 1}}, {"cpu": 1000}, {0: {"x": 1}}),
+        ({}, {"cpu": 1000}, {}),
+    ],
+)
+def test_a_pod_that_has_grown_has_more_of_its_numa_nodes(
+    numa: dict[int, dict[str, int]], permitted: dict[str, int], found: dict[int, dict[str, int]]
+) -> None:
+    assert as_permitted(PodAllocation(numa=numa), permitted) == PodAllocation(numa=found)
+    own = PodAllocation(cpus_of("0"), numa={0: {"cpu": 1000, "memory": 1}})
+    assert as_permitted(own, {"cpu": 2000, "memory": 3}).numa == {0: {"cpu": 1000, "memory": 3}}
+
+
+@pytest.mark.parametrize(
     ("is_most", "requested", "score"),
     [
         (False, {"cpu": 2, "memory": 1}, (80 + 90) // 2),
@@ -393,6 +410,39 @@ def test_pinned_cpus_of_an_amplified_node_count_amplified() -> None:
 def test_scores(requested: dict[str, int], score: int, *, is_most: bool) -> None:
     strategy = HintScore({"cpu": 1, "memory": 1}, is_most=is_most)
     assert strategy.of(requested, {"cpu": 10, "memory": 10}) == score
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> NumaRequest:
+    count, policy = draw(st.integers(1, 9)), draw(st.sampled_from([*NumaTopologyPolicy][1:]))
+    amounts = {"cpu": count * 1000, "memory": draw(st.integers(0, 12)) * GIB}
+    bind, is_required = draw(st.sampled_from([None, FULL, SPREAD])), draw(st.booleans())
+    if bind is None:
+        return NumaRequest(amounts, None, policy)
+    strategy = draw(st.sampled_from(NUMAAllocateStrategy))
+    return NumaRequest(amounts, CpuRequest(count, bind, is_required, strategy=strategy), policy)
+
+
+@given(st.lists(wishes(), max_size=8), st.sampled_from(["1", "1.5"]))
+def test_whatever_pods_come_no_cpu_is_given_twice_and_no_numa_node_is_over_full(
+    requests: list[NumaRequest], ratio: str
+) -> None:
+    shown = view(ratio=ratio)
+    for number, wanted in enumerate(requests):
+        found = decide(shown, wanted, SCORE)
+        if isinstance(found, tuple):
+            assert found
+            continue
+        assert found.cpus <= shown.free_cpus
+        assert len(found.cpus) == (wanted.cpus.count if wanted.cpus is not None else 0)
+        split = {name: sum(part.get(name, 0) for part in found.numa.values()) for name in wanted.amounts}
+        assert split == wanted.amounts
+        if wanted.policy is NumaTopologyPolicy.SINGLE_NUMA_NODE:
+            assert len(found.numa) == 1
+        shown = view({**shown.allocations, str(number): found}, ratio)
+    for numa_node, most in shown.numa_allocatable.items():
+        for name, used in shown.numa_requested[numa_node].items():
+            assert used <= most[name]
 
 
 # ------------------------------------------------------------ growth

@@ -56,7 +56,7 @@ class PodState:
     """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`. `controller_kind` is the kind of the owner that
     is the pod's controller, such as `ReplicaSet`; `Node` for a static pod's mirror; empty if the pod has no controller. `batch_requests` is
     the pod's request of the node's batch resources, which best-effort pods name instead of CPU and memory (Koordinator's `batch-cpu` and
-    `batch-memory`)."""
+    `batch-memory`). `priority_class` is Koordinator's, such as `koord-prod`."""
 
     namespace: str
     name: str
@@ -73,6 +73,7 @@ class PodState:
     is_ending: bool = False
     controller_kind: str = ""
     batch_requests: Resources = ZERO
+    priority_class: str = ""
 
     @property
     def full_name(self) -> str:

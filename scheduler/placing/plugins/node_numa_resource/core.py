@@ -3,10 +3,8 @@
 The published even split sorts NUMA nodes by the availability at their position in a list; here each has its own.
 """
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from typing import Final
 
 from scheduler.placing.plugins.amounts import CPU, Amounts
@@ -19,23 +17,20 @@ from scheduler.placing.plugins.node_numa_resource.accumulator import (
     take_preferred_cpus,
 )
 from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
-from scheduler.placing.plugins.node_numa_resource.topology import (
-    MILLI,
-    CpuTopology,
-    NodeOptions,
-    NodeTopology,
-)
+from scheduler.placing.plugins.node_numa_resource.topology import MILLI
+from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified
 from scheduler.placing.plugins.topology_manager import (
     HintProvider,
     Hints,
     NumaHint,
     NumaTopologyPolicy,
-    NumaUse,
     admit,
     masks,
     nodes_in,
 )
 
+MAX_DECIDED: Final = 32
+"""So many answers are remembered of one node."""
 INTEGER: Final = "the requested CPUs must be integer"
 NO_TOPOLOGY: Final = "node(s) CPU Topology not found"
 INVALID_TOPOLOGY: Final = "node(s) invalid CPU Topology"
@@ -44,119 +39,6 @@ BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cp
 POLICY_CONFLICT: Final = "node(s) not match NUMA topology"
 NO_CPUS: Final = "not enough cpus available to satisfy request"
 AMPLIFIED_CPU: Final = "Insufficient amplified cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class NumaRequest:
-    """What a pod asks of one node. `cpus` is None for a pod that shares its CPUs; `preferred` are CPUs that are kept for it there."""
-
-    amounts: Amounts
-    cpus: CpuRequest | None = None
-    policy: NumaTopologyPolicy = NumaTopologyPolicy.NONE
-    is_numa_exclusive: bool = False
-    preferred: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class NumaView:
-    """A node at one moment. `allocations` are those of its pods, by UID."""
-
-    topology: NodeTopology
-    options: NodeOptions
-    allocations: Mapping[str, PodAllocation]
-
-    @functools.cached_property
-    def numa_nodes(self) -> tuple[int, ...]:
-        known = self.topology.cpus.numa_nodes if self.topology.cpus is not None else {}
-        return tuple(sorted({*self.topology.numa, *known}))
-
-    @functools.cached_property
-    def free_cpus(self) -> frozenset[int]:
-        """The CPUs that no pod has for itself, and that are the scheduler's to give."""
-        held = (each.cpus for each in self.allocations.values())
-        return frozenset(self._cpus.cpus).difference(self.topology.taken, self.options.reserved, *held)
-
-    @functools.cached_property
-    def exclusives(self) -> Mapping[int, CPUExclusivePolicy]:
-        return {cpu: each.exclusive for each in self.allocations.values() for cpu in each.cpus}
-
-    @functools.cached_property
-    def pinned_milli(self) -> int:
-        return MILLI * sum(len(each.cpus) for each in self.allocations.values())
-
-    @functools.cached_property
-    def uses(self) -> Mapping[int, frozenset[NumaUse]]:
-        found: dict[int, set[NumaUse]] = {}
-        for each in self.allocations.values():
-            touched = {*each.numa, *(self._cpus.cpus[cpu].numa_node for cpu in each.cpus & self._known)}
-            for numa_node in touched:
-                use = NumaUse.SINGLE if len(touched) == 1 else NumaUse.SHARED
-                found.setdefault(numa_node, set()).add(use)
-        return {numa_node: frozenset(uses) for numa_node, uses in found.items()}
-
-    @functools.cached_property
-    def numa_requested(self) -> Mapping[int, Amounts]:
-        """The amounts that pods have of each NUMA node; CPUs of a pod's own count amplified."""
-        found: dict[int, dict[str, int]] = {numa_node: {} for numa_node in self.numa_nodes}
-        for each in self.allocations.values():
-            used = {numa_node: dict(amounts) for numa_node, amounts in each.numa.items()}
-            for numa_node, cpus in self._cpus.numa_nodes.items():
-                if own := len(cpus & each.cpus):
-                    used.setdefault(numa_node, {})[CPU] = amplified(own * MILLI, self.options.ratio)
-            for numa_node, amounts in used.items():
-                to = found.setdefault(numa_node, {})
-                for name, amount in amounts.items():
-                    to[name] = to.get(name, 0) + amount
-        return found
-
-    @functools.cached_property
-    def numa_allocatable(self) -> Mapping[int, Amounts]:
-        """As the zones say; CPU is amplified. Without zones, the CPUs of the topology."""
-        if self.topology.numa:
-            found = {numa_node: dict(amounts) for numa_node, amounts in self.topology.numa.items()}
-        else:
-            found = {each: {CPU: MILLI * len(cpus)} for each, cpus in self._cpus.numa_nodes.items()}
-        for amounts in found.values():
-            if CPU in amounts:
-                amounts[CPU] = amplified(amounts[CPU], self.options.ratio)
-        return found
-
-    def available(self, wanted: NumaRequest) -> dict[int, dict[str, int]]:
-        """By NUMA node what is left; of CPU for a pinned pod as much as CPUs that it may have."""
-        found = {
-            numa_node: {
-                name: amount - self.numa_requested.get(numa_node, {}).get(name, 0)
-                for name, amount in amounts.items()
-            }
-            for numa_node, amounts in self.numa_allocatable.items()
-        }
-        if wanted.cpus is not None:
-            bind = wanted.cpus.bind if wanted.cpus.is_required else CPUBindPolicy.NONE
-            for numa_node, amounts in found.items():
-                own = self.free_cpus & self._cpus.numa_nodes.get(numa_node, frozenset())
-                most = MILLI * len(required_cpus(self._cpus, own, bind))
-                left = amounts.get(CPU, most) * self.options.ratio.denominator
-                amounts[CPU] = min(most, left // self.options.ratio.numerator)
-        return found
-
-    @property
-    def _cpus(self) -> CpuTopology:
-        return self.topology.cpus if self.topology.cpus is not None else _NO_CPUS
-
-    @property
-    def _known(self) -> frozenset[int]:
-        return frozenset(self._cpus.cpus)
-
-
-_NO_CPUS: Final = CpuTopology({})
-
-
-def amplified(milli: int, ratio: Fraction) -> int:
-    """CPUs times the ratio of a node, rounded up."""
-    return -(-milli * ratio.numerator // ratio.denominator)
-
-
-# ------------------------------------------------------------ giving it out
 
 
 def allocate(
@@ -245,9 +127,23 @@ def hints_of(view: NumaView, wanted: NumaRequest, score: "HintScore") -> Hints |
 
 
 def decide(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
-    """What the pod would get under its NUMA policy; or why nothing. Nothing at all for a pod without wishes."""
+    """What the pod would get under its NUMA policy; or why nothing. Nothing at all for a pod without wishes.
+
+    A view is asked with one `score` only: it remembers the answers.
+    """
+    if not wanted.policy and wanted.cpus is None:
+        return PodAllocation()
+    key = wanted.key
+    if key not in view.decided:
+        if len(view.decided) >= MAX_DECIDED:
+            view.decided.clear()
+        view.decided[key] = _decided(view, wanted, score)
+    return view.decided[key]
+
+
+def _decided(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
     if not wanted.policy:
-        return allocate(view, wanted) if wanted.cpus is not None else PodAllocation()
+        return allocate(view, wanted)
     found = PodAllocation()
 
     def take(hint: NumaHint) -> tuple[str, ...]:

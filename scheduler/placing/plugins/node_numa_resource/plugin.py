@@ -28,8 +28,8 @@ from scheduler.placing.core.values import (
     error_status,
     rejected,
 )
-from scheduler.placing.plugins.amounts import CPU, Amounts, NodeAmounts, pod_amounts
-from scheduler.placing.plugins.base import MAY_BE_BOUND, NodeCache, ShippedPlugin, find
+from scheduler.placing.plugins.amounts import CPU, MEMORY, Amounts, NodeAmounts, pod_amounts
+from scheduler.placing.plugins.base import MAX_CACHED_NODES, MAY_BE_BOUND, NodeCache, ShippedPlugin, find
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     PINNING,
@@ -46,9 +46,6 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     POLICY_CONFLICT,
     SMT_ALIGNMENT,
     HintScore,
-    NumaRequest,
-    NumaView,
-    amplified,
     decide,
     summed,
 )
@@ -70,6 +67,12 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
     NUMAAllocateStrategy,
     read_options,
     read_topology,
+)
+from scheduler.placing.plugins.node_numa_resource.view import (
+    NumaRequest,
+    NumaView,
+    amplified,
+    as_permitted,
 )
 from scheduler.placing.plugins.topology_manager import mask_of, merge_policies
 
@@ -144,23 +147,23 @@ class NodeNUMAResource(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """As if the pod got its CPUs and its share of NUMA nodes now."""
-        view = self._view(node)
+        view = _without(self._view(node), pod.uid)
         wanted = self._request(context.read(_WANTED), view)
         if isinstance(wanted, Status):
             return wanted
-        if view.options.ratio > 1:
+        if view.options.ratio > 1 and wanted.amounts.get(CPU, 0) > 0:
             requested, allocatable = self._of_node(pod, node, view, wanted)
             if requested.get(CPU, 0) > allocatable.get(CPU, 0):
                 return rejected(RejectionClass.CAPACITY, Code.UNSCHEDULABLE, AMPLIFIED_CPU)
-        return _verdict(decide(_without(view, pod.uid), wanted, self._numa_score))
+        return _verdict(decide(view, wanted, self._numa_score))
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """Of the NUMA nodes that the pod would get, where it gets some; else of the node. 0 where it would get nothing."""
-        view = self._view(node)
+        view = _without(self._view(node), pod.uid)
         wanted = self._request(context.read(_WANTED), view)
         if isinstance(wanted, Status):
             return 0, None
-        found = decide(_without(view, pod.uid), wanted, self._numa_score)
+        found = decide(view, wanted, self._numa_score)
         if isinstance(found, tuple):
             return 0, None
         if found.numa:
@@ -210,19 +213,27 @@ class NodeNUMAResource(ShippedPlugin):
     # ------------------------------------------------------------ what pods have
 
     def _view(self, node: NodeInfo) -> NumaView:
-        """The node now; read again where its objects, its pods, or what was given on it have changed."""
+        """The node now; read again where its objects, its pods, its rows, or what was given on it have changed. Pods that grow count with
+        what they are permitted."""
         manifest = self._topologies.objects().get(("", node.name), NO_MANIFEST)
         kept = self._given.on(node.name)
-        parts = (manifest, node.manifest, node.pods, kept)
+        parts = (manifest, node.manifest, node.pods, node.rows, kept)
         found = self._views.get(node.name)
         if found is not None and all(map(_is_same, found[0], parts)):
             return found[1]
         told = self._told.of(node.name, node.pods)
+        allocations = {**kept, **told}
+        for row in node.rows.values():
+            if row.bounds is not None and row.holder.uid in allocations:
+                permitted = {CPU: row.reserved.vcpu_milli, MEMORY: row.reserved.memory_bytes}
+                allocations[row.holder.uid] = as_permitted(allocations[row.holder.uid], permitted)
         view = NumaView(
             self._topology.of(node.name, manifest),
             self._options.of(node.name, node.manifest),
-            {**kept, **told} if kept else told,
+            allocations,
         )
+        if len(self._views) >= MAX_CACHED_NODES:
+            self._views.clear()
         self._views[node.name] = (parts, view)
         return view
 
