@@ -15,14 +15,16 @@ import pytest
 
 from agent.node.qos.device_inventory import DeviceInventoryWriter
 from hosting import logs
+from hosting.kubernetes import names
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.koordinator import DEVICES, POD_GROUPS
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
-from scheduler.placing.plugins.coscheduling.core import POD_GROUP
+from scheduler.placing.plugins.coscheduling.core import GANG, POD_GROUP
 from scheduler.placing.plugins.device_share.core import ALLOCATED, CORE, MEMORY, RATIO
+from tests.support.kube.growing import GrowingCrowd, GrowingPod, RoomWatch
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane
@@ -118,6 +120,51 @@ def test_of_two_gangs_one_is_placed_and_then_the_other(scene: PlacingScene, tmp_
         scene.objects.delete("pods", f"{first}{number}")
     shown_blocking("the second has its nodes", lambda: placed() == {second: MEMBERS})
     scene.await_right_ledger()
+
+
+def growing(name: str, node: str) -> Manifest:
+    """A pod on a node that an agent scales."""
+    requests = {"cpu": "100m", "memory": "64Mi"}
+    return pod(name, node=node, requests=requests, labels={names.ENABLED: "true"})
+
+
+def test_room_of_members_that_wait_stays_theirs_while_others_grow(
+    scene: PlacingScene, tmp_path: Path
+) -> None:
+    """Two of three have room and wait; the third is larger than the node, until it is made anew."""
+    (node,) = scene.add_nodes(1, 4000)
+    room = RoomWatch(scene.plane, scene.objects.namespace, 4000)
+    start(scene, tmp_path)
+    vms = scene.create(*(growing(f"vm-{number}", node) for number in range(3)))
+    lax = group("a", 3)
+    lax["metadata"]["annotations"] = {f"{GANG}mode": "NonStrict"}
+    lax["spec"]["scheduleTimeoutSeconds"] = 600
+    scene.objects.apply(lax)
+    members = scene.create(*(ours(f"a{number}", {POD_GROUP: "a"}) for number in range(2)))
+    uids = [fields.uid(each) for each in members]
+    large = ours("a2", {POD_GROUP: "a"})
+    large["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5", "memory": "64Mi"}}
+    scene.create(large)
+
+    def kept() -> list[int]:
+        rows = scene.rows(node)
+        return [rows.get(uid, 0) for uid in uids]
+
+    shown_blocking("two wait", lambda: kept() == [1000, 1000])
+    with GrowingCrowd(4000, 4) as crowd:
+        for each in vms:
+            crowd.adopt(GrowingPod(scene.objects, each, room, [scene.port]))
+        shown_blocking("VMs go on growing", lambda: crowd.changes > 30)
+        assert kept() == [1000, 1000]
+    assert (crowd.failures, room.faults) == ([], [])
+    assert not any(scene.node_of(f"a{number}") for number in range(3))
+    scene.objects.delete("pods", "a2")
+    small = ours("a2", {POD_GROUP: "a"})
+    small["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "0", "memory": "1Mi"}}
+    scene.create(small)
+    for number in range(3):
+        assert scene.placed(f"a{number}") == node
+    assert scene.audit() == []
 
 
 async def tell(plane: ControlPlane, name: str, file: Path) -> None:
