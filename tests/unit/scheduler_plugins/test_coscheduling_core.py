@@ -57,9 +57,7 @@ GOOD = {"min-available": "3"}
     ("annotations", "differs"),
     [
         (GOOD, {}),
-        ({**GOOD, "total-number": "5"}, {"total": 5}),
-        ({**GOOD, "total-number": "2"}, {}),
-        ({**GOOD, "total-number": "many"}, {}),
+        ({**GOOD, "total-number": "5"}, {}),
         ({**GOOD, "mode": "NonStrict"}, {"mode": GangMode.NON_STRICT}),
         ({**GOOD, "mode": "strict"}, {}),
         ({**GOOD, "waiting-time": "1m30s"}, {"wait_s": 90.0}),
@@ -76,7 +74,7 @@ GOOD = {"min-available": "3"}
     ],
 )
 def test_bad_values_fall_back(annotations: dict[str, str], differs: dict[str, Any]) -> None:
-    plain: dict[str, Any] = {"gang": "ns/g", "min_member": 3, "group": ("ns/g",), "total": 3}
+    plain: dict[str, Any] = {"gang": "ns/g", "min_member": 3, "group": ("ns/g",)}
     assert described_by_pod("ns/g", manifest({}, annotations), DEFAULTS) == GangSpec(**plain | differs)
 
 
@@ -95,7 +93,7 @@ def test_a_pod_group_describes_its_gang() -> None:
     found = described_by_object(
         manifest({}, {"mode": "NonStrict"}, spec={"minMember": 2, "scheduleTimeoutSeconds": 10}), DEFAULTS
     )
-    assert found == GangSpec("ns/g", 2, ("ns/g",), 2, GangMode.NON_STRICT, wait_s=10.0)
+    assert found == GangSpec("ns/g", 2, ("ns/g",), GangMode.NON_STRICT, wait_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +280,7 @@ def test_after_a_restart_the_pods_that_are_bound_say_that_the_gang_was_satisfied
 
 def test_a_pod_group_that_goes_takes_its_waiting_pods_along() -> None:
     found = gangs(spec("a", 3), pods=3)
-    found.described("a", spec("a", 3, total=7))
+    found.described("a", spec("a", 3, wait_s=7.0))
     place(found, "a1")
     found.described("a", spec("a", 3))
     assert found.described("a", None).reject == (), "its pods describe it as well"

@@ -70,7 +70,6 @@ class GangSpec:
     gang: str
     min_member: int
     group: tuple[str, ...]
-    total: int = 0
     mode: GangMode = GangMode.STRICT
     match_policy: MatchPolicy = MatchPolicy.ONCE_SATISFIED
     wait_s: float = 600.0
@@ -125,7 +124,6 @@ def _spec(
         gang,
         minimum,
         _group(gang, annotations.get(f"{GANG}groups", "")),
-        max(_whole(annotations.get(f"{GANG}total-number")) or 0, minimum),
         _named(GangMode, annotations.get(f"{GANG}mode"), GangMode.STRICT),
         _named(MatchPolicy, annotations.get(f"{GANG}match-policy"), defaults.match_policy),
         wait_s if wait_s is not None and wait_s > 0 else defaults.wait_s,

@@ -94,8 +94,12 @@ class DeviceShare(ShippedPlugin):
         handle.shared_informer(PODS).add_event_handler(self._pod_changed)
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Devices that come or change, and pods that go."""
-        return (EventWithHint(DEVICES, ActionType.ALL), EventWithHint(EventResource.POD, ActionType.DELETE))
+        """Devices that come or change, and pods that go. Of one that went soon after it was bound only the ledger may tell."""
+        return (
+            EventWithHint(DEVICES, ActionType.ALL),
+            EventWithHint(EventResource.POD, ActionType.DELETE),
+            EventWithHint(EventResource.LEDGER, ActionType.ALL),
+        )
 
     def _device_changed(self, before: Manifest | None, after: Manifest | None) -> None:
         if after is None:
