@@ -4,27 +4,20 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from hosting.backoff import Backoff
-from hosting.fault_log import FaultLog
+from agent.node.qos.node_object import REPEAT_S, NodeObjectWriter
 from hosting.kubernetes import objects
-from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.koordinator import DEVICES
-from hosting.kubernetes.resources import NODES, Manifest
+from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
-from hosting.settings import Settings, SettingsError, load
+from hosting.settings import Settings, load
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
 
-LOOK_S: Final = 3.0
-"""How often the file is read."""
-REPEAT_S: Final = 300.0
-"""After so long the object is written again, in case somebody has changed or deleted it."""
-RETRY: Final = Backoff(1.0, 2.0, 60.0, 0.5)
 Number = Annotated[int, Field(ge=0)]
 
 
@@ -109,9 +102,10 @@ class DeviceInventory(Settings):
         }
 
 
-class DeviceInventoryWriter:
-    """Writes the Device with the name of the node when the file has changed, and makes it if there is none. `node` gives the Node object,
-    None before it was read. Without a readable file the object stays as it is."""
+class DeviceInventoryWriter(NodeObjectWriter):
+    """Writes the Device of the node when the file has changed. Without a readable file the object stays as it is."""
+
+    TYPE = DEVICES
 
     def __init__(
         self,
@@ -122,28 +116,13 @@ class DeviceInventoryWriter:
         rng: random.Random,
         clock: Callable[[], float],
     ) -> None:
-        self._api, self._node, self._file = api, node, file
-        self._rng, self._clock = rng, clock
+        super().__init__(api, node, log, rng)
+        self._file, self._clock = file, clock
         self._written: Manifest | None = None
         self._written_s = 0.0
-        self._faults = FaultLog(log, "Device not written", "Device written")
-
-    async def run(self) -> None:
-        """Keep the object for ever. What fails is tried again with back-off."""
-        failures = 0
-        while True:
-            try:
-                if await self.write():
-                    self._faults.worked()
-                failures = 0
-            except (KubernetesError, SettingsError) as error:
-                failures += 1
-                self._faults.failed(error)
-            await asyncio.sleep(RETRY.delay_s(failures, self._rng.random()) if failures else LOOK_S)
 
     async def write(self) -> bool:
-        """Write the object if it must change; False if not, or if the node was not read yet. Raises `KubernetesError`, and `SettingsError` with
-        every fault of the file."""
+        """Raises `SettingsError` with every fault of the file."""
         node = self._node()
         if node is None:
             return False
@@ -151,15 +130,6 @@ class DeviceInventoryWriter:
         now_s = self._clock()
         if wanted == self._written and now_s - self._written_s < REPEAT_S:
             return False
-        try:
-            await self._api.patch(
-                DEVICES, None, objects.name(node), {key: wanted[key] for key in ("metadata", "spec")}
-            )
-        except RefusedError as error:
-            if not error.is_not_found:
-                raise
-            owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": objects.name(node)}
-            metadata = {**wanted["metadata"], "ownerReferences": [{**owner, "uid": objects.uid(node)}]}
-            await self._api.create(DEVICES, None, {**wanted, "metadata": metadata})
+        await self.put(node, {key: wanted[key] for key in ("metadata", "spec")}, wanted)
         self._written, self._written_s = wanted, now_s
         return True

@@ -5,7 +5,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from agent.node.qos.core.metrics import (
     NODE_CPU_USAGE,
@@ -29,13 +29,11 @@ from agent.node.qos.core.node_metric import (
     policy_of,
     status_of,
 )
+from agent.node.qos.node_object import NodeObjectWriter
 from agent.node.qos.ports import MetricCache, StatesInformer
-from hosting.backoff import Backoff
-from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.koordinator import NODE_METRICS
-from hosting.kubernetes.resources import NODES, Manifest
+from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from protocol.values import Resources
 
@@ -46,7 +44,6 @@ SOON_S: Final = 5.0
 """The pause until the next look while nothing is known to write."""
 JITTER: Final = 0.1
 """The share of an interval that chance takes away, so that the agents of a cluster do not write in step."""
-RETRY: Final = Backoff(1.0, 2.0, 60.0, 0.5)
 
 
 def measured(cache: MetricCache, policy: CollectPolicy) -> Measured:
@@ -89,9 +86,10 @@ def _query(
         return None
 
 
-class NodeMetricWriter:
-    """Writes the status of the NodeMetric with the name of the node, and makes the object if there is none. `node` gives the Node object,
-    None before it was read; `wall` is the wall clock."""
+class NodeMetricWriter(NodeObjectWriter):
+    """Writes the status of the NodeMetric of the node. `wall` is the wall clock."""
+
+    TYPE = NODE_METRICS
 
     def __init__(
         self,
@@ -103,37 +101,20 @@ class NodeMetricWriter:
         rng: random.Random,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._api = api
-        self._node = node
+        super().__init__(api, node, log, rng)
         self._cache = cache
         self._states = states
-        self._rng = rng
         self._wall = wall
         self._policy = CollectPolicy()
         self._held: dict[str, Resources] = {}
         """What each VM was permitted at the last report, by UID of its pod."""
-        self._faults = FaultLog(log, "NodeMetric not written", "NodeMetric written")
 
-    async def run(self) -> None:
-        """Write for ever. What fails is tried again with back-off; the next report is made anew then."""
-        failures = 0
-        while True:
-            chance = self._rng.random()
-            try:
-                has_written = await self.write()
-            except KubernetesError as error:
-                failures += 1
-                self._faults.failed(error)
-                await asyncio.sleep(RETRY.delay_s(failures, chance))
-                continue
-            failures = 0
-            if has_written:
-                self._faults.worked()
-            pause_s = self._policy.report_interval_s if has_written else SOON_S
-            await asyncio.sleep(pause_s * (1 - JITTER * chance))
+    def pause_s(self, chance: float, *, has_written: bool) -> float:
+        """A report that fails is made anew the next time."""
+        return (self._policy.report_interval_s if has_written else SOON_S) * (1 - JITTER * chance)
 
     async def write(self) -> bool:
-        """Write the present figures; False if too little is known. Each call has the client's deadline. Raises `KubernetesError`."""
+        """Write the present figures."""
         node = self._node()
         if node is None or not self._states.has_synced():
             return False
@@ -144,35 +125,6 @@ class NodeMetricWriter:
         status = status_of(found, self._states.get_all_pods(), held, now)
         if status is None:
             return False
-        try:
-            answer = await self._patch(node, status)
-        except RefusedError as error:
-            if not error.is_not_found:
-                raise
-            await self._create(node)
-            answer = await self._patch(node, status)
-        self._policy = policy_of(answer)
+        self._policy = policy_of(await self.put(node, {"status": status}, {}, "status"))
         self._held = {vm.pod_uid: vm.held for vm in vms}
         return True
-
-    async def _patch(self, node: Manifest, status: dict[str, Any]) -> Manifest:
-        return await self._api.patch(
-            NODE_METRICS, None, objects.name(node), {"status": status}, subresource="status"
-        )
-
-    async def _create(self, node: Manifest) -> None:
-        """Make the object, which goes with its node. Somebody else may have made it meanwhile."""
-        owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": objects.name(node)}
-        body: Manifest = {
-            "apiVersion": NODE_METRICS.api_version,
-            "kind": NODE_METRICS.kind,
-            "metadata": {
-                "name": objects.name(node),
-                "ownerReferences": [{**owner, "uid": objects.uid(node)}],
-            },
-        }
-        try:
-            await self._api.create(NODE_METRICS, None, body)
-        except RefusedError as error:
-            if not error.is_conflict:
-                raise

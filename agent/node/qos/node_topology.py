@@ -5,17 +5,15 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from agent.node.qos.core.cpu_suppress import CpuPlace
 from agent.node.qos.core.node_topology import HostTopology, topology_object
+from agent.node.qos.node_object import REPEAT_S, NodeObjectWriter
 from agent.node.qos.ports import StatesInformer
-from hosting.backoff import Backoff
-from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.koordinator import NODE_RESOURCE_TOPOLOGIES
-from hosting.kubernetes.resources import NODES, Manifest
+from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from protocol.cpu_lists import CpuListError, cpus_of
 
@@ -23,11 +21,6 @@ if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
 
 SYS: Final = Path("/sys")
-LOOK_S: Final = 3.0
-"""How often it is looked whether the object must change. Published: `node-topology-sync-interval`."""
-REPEAT_S: Final = 300.0
-"""After so long the CPUs are read again, and the object is written, in case somebody has changed or deleted it."""
-RETRY: Final = Backoff(1.0, 2.0, 60.0, 0.5)
 _CPU: Final = re.compile(r"cpu(\d+)")
 _NODE: Final = re.compile(r"node(\d+)")
 _MEM_TOTAL: Final = re.compile(r"MemTotal:\s+(\d+) kB")
@@ -80,9 +73,10 @@ def _number(file: Path, default: int) -> int:
     return found if found >= 0 else default
 
 
-class NodeTopologyWriter:
-    """Writes the NodeResourceTopology with the name of the node when it must change, and makes it if there is none. `node` gives the Node
-    object, None before it was read."""
+class NodeTopologyWriter(NodeObjectWriter):
+    """Writes the NodeResourceTopology of the node when it must change."""
+
+    TYPE = NODE_RESOURCE_TOPOLOGIES
 
     def __init__(
         self,
@@ -94,38 +88,17 @@ class NodeTopologyWriter:
         clock: Callable[[], float],
         sys: Path = SYS,
     ) -> None:
-        self._api = api
-        self._node = node
+        super().__init__(api, node, log, rng)
         self._states = states
-        self._rng = rng
         self._clock = clock
         self._sys = sys
         self._host = HostTopology()
         self._written: Manifest | None = None
         self._written_s = 0.0
-        self._faults = FaultLog(log, "NodeResourceTopology not written", "NodeResourceTopology written")
-
-    async def run(self) -> None:
-        """Keep the object for ever. What fails is tried again with back-off."""
-        failures = 0
-        while True:
-            try:
-                if await self.write():
-                    self._faults.worked()
-            except KubernetesError as error:
-                failures += 1
-                self._faults.failed(error)
-                await asyncio.sleep(RETRY.delay_s(failures, self._rng.random()))
-                continue
-            failures = 0
-            await asyncio.sleep(LOOK_S)
 
     async def write(self) -> bool:
-        """Write the object if it must change; False if not, or if too little is known. Each call has the client's deadline. The kubelet's
-        policies that somebody else may have written to it stay.
-
-        Raises `KubernetesError`.
-        """
+        """The CPUs are read again each time that the object is written although nothing has changed. The kubelet's policies that somebody else
+        may have written to it stay."""
         node = self._node()
         if node is None or not self._states.has_synced():
             return False
@@ -136,24 +109,7 @@ class NodeTopologyWriter:
         wanted = topology_object(objects.name(node), self._host, self._states.get_all_pods())
         if wanted == self._written and not is_due:
             return False
-        patch = {
-            "metadata": {"annotations": wanted["metadata"]["annotations"]},
-            "zones": wanted["zones"],
-        }
-        try:
-            await self._patch(node, patch)
-        except RefusedError as error:
-            if not error.is_not_found:
-                raise
-            await self._create(node, wanted)
+        patch = {"metadata": {"annotations": wanted["metadata"]["annotations"]}, "zones": wanted["zones"]}
+        await self.put(node, patch, wanted)
         self._written, self._written_s = wanted, now_s
         return True
-
-    async def _patch(self, node: Manifest, patch: dict[str, Any]) -> None:
-        await self._api.patch(NODE_RESOURCE_TOPOLOGIES, None, objects.name(node), patch)
-
-    async def _create(self, node: Manifest, wanted: Manifest) -> None:
-        """Make the object, which goes with its node."""
-        owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": objects.name(node)}
-        metadata = {**wanted["metadata"], "ownerReferences": [{**owner, "uid": objects.uid(node)}]}
-        await self._api.create(NODE_RESOURCE_TOPOLOGIES, None, {**wanted, "metadata": metadata})

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.qos.device_inventory import REPEAT_S, DeviceInventory, DeviceInventoryWriter
+from agent.node.qos.device_inventory import DeviceInventory, DeviceInventoryWriter
+from agent.node.qos.node_object import REPEAT_S
 from hosting import logs
 from hosting.kubernetes.koordinator import DEVICES
 from hosting.kubernetes.resources import NODES, Manifest

@@ -32,7 +32,8 @@ from agent.node.qos.core.node_metric import (
 )
 from agent.node.qos.core.states import VmState
 from agent.node.qos.metric_cache import TimeSeriesCache
-from agent.node.qos.node_metric import JITTER, RETRY, NodeMetricWriter, measured
+from agent.node.qos.node_metric import JITTER, NodeMetricWriter, measured
+from agent.node.qos.node_object import RETRY
 from agent.node.qos.states_informer import StateCallbacks, States
 from hosting import logs
 from hosting.kubernetes.api import UnreachableError

@@ -16,7 +16,8 @@ from agent.node.qos.core.node_topology import (
     cpus_wanted,
     topology_object,
 )
-from agent.node.qos.node_topology import LOOK_S, REPEAT_S, RETRY, NodeTopologyWriter, read_host
+from agent.node.qos.node_object import LOOK_S, REPEAT_S, RETRY
+from agent.node.qos.node_topology import NodeTopologyWriter, read_host
 from hosting import logs
 from hosting.kubernetes.api import UnreachableError
 from hosting.kubernetes.koordinator import (
@@ -156,7 +157,7 @@ PATCH, CREATE = "PATCH noderesourcetopologies/n1", "POST noderesourcetopologies"
 async def test_the_object_is_made_and_changed_only_when_it_must(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert await world.writer.write()
-    assert world.calls == [PATCH, CREATE]
+    assert world.calls == [PATCH, CREATE, PATCH]
     assert world.written()["metadata"]["ownerReferences"][0]["name"] == "n1"
     assert not await world.writer.write()
     world.states.pods = (LSR,)
