@@ -102,6 +102,36 @@ def test_an_overlay_may_let_agents_write_the_node_metric_of_their_node(deployed:
     deployed.plane.kubectl("delete", f"--filename={kind}", *files)
 
 
+def test_an_overlay_may_let_schedulers_note_what_they_give_to_pods(deployed: Deployed) -> None:
+    """In annotations of pods without a node, of one group; nothing else of pods that are not theirs."""
+    folder = str(DEPLOY / "components/koordinator/rbac.yaml")
+    own, _ = deployed.pods_of("parley-scheduler")
+    caller = deployed.as_pod_of("parley-scheduler", own)
+    waiting = {**pod("waits-for-a-node"), "apiVersion": "v1", "kind": "Pod"}
+    waiting["spec"]["schedulerName"] = "nobody"
+    deployed.team.apply(waiting)
+    given = {"metadata": {"annotations": {"scheduling.koordinator.sh/resource-status": "{}"}}}
+    path = _pod("waits-for-a-node")
+    assert caller.call("PATCH", path, given)[0] == 403
+    deployed.plane.kubectl("apply", "--server-side", "--validate=strict", f"--filename={folder}")
+    deployed.system.shown("the right", lambda: caller.call("PATCH", path, given)[0] == 200 or None)
+    for change, why in (
+        ({"metadata": {"annotations": {"a": "b"}}}, "may change pods of schedulers only"),
+        ({"metadata": {**given["metadata"], "labels": {"a": "b"}}}, "may change pods of schedulers only"),
+        (
+            {"metadata": {**given["metadata"], "finalizers": ["a.example/b"]}},
+            "may change pods of schedulers only",
+        ),
+        ({**given, "spec": {"activeDeadlineSeconds": 1}}, "may not change the spec"),
+    ):
+        status, said = caller.call("PATCH", path, change)
+        assert (status, why in said) == (422, True), said
+    status, said = caller.call("PATCH", _pod(OWN_POD), given)
+    assert (status, "may change pods of schedulers only" in said) == (422, True), "it has a node"
+    deployed.plane.kubectl("delete", f"--filename={folder}")
+    deployed.team.delete("pods", "waits-for-a-node")
+
+
 def test_an_overlay_may_let_prometheus_in(deployed: Deployed) -> None:
     policies = str(DEPLOY / "components/monitoring/network-policy.yaml")
     how = ("--server-side", "--dry-run=server", "--validate=strict")
