@@ -357,6 +357,18 @@ async def test_what_an_earlier_try_has_written_goes() -> None:
 
 
 @virtually
+async def test_what_a_pod_was_given_now_counts_and_not_what_an_earlier_try_has_written() -> None:
+    cluster, framework, written = world(big())
+    stale = lsr("a", "2", annotations={RESOURCE_STATUS: '{"cpuset": "4-5"}'})
+    for each in (stale, lsr("b", "2"), lsr("c", "12")):
+        assert await cluster.schedule(framework, each) is None
+    assert cpus_of(written.status("a")["cpuset"]).isdisjoint({4, 5})
+    given = [cpus_of(written.status(name)["cpuset"]) for name in "abc"]
+    assert frozenset().union(*given) == cpus_of("0-15")
+    assert given_with(cluster).on("n1")["uid-a"].cpus == given[0]
+
+
+@virtually
 async def test_the_page_of_a_node() -> None:
     cluster, framework, _ = world(big("n1", told("a", "0-3", "4")))
     framework.set_snapshot(cluster.snapshot())

@@ -222,7 +222,7 @@ class NodeNUMAResource(ShippedPlugin):
         if found is not None and all(map(_is_same, found[0], parts)):
             return found[1]
         told = self._told.of(node.name, node.pods)
-        allocations = {**kept, **told}
+        allocations = {**told, **kept}  # a pod may still show what an earlier try has written
         for row in node.rows.values():
             if row.bounds is not None and row.holder.uid in allocations:
                 permitted = {CPU: row.reserved.vcpu_milli, MEMORY: row.reserved.memory_bytes}

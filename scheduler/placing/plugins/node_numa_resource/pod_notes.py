@@ -53,6 +53,10 @@ class PodAllocation:
     exclusive: CPUExclusivePolicy = CPUExclusivePolicy.NONE
     numa: Mapping[int, Amounts] = field(default_factory=dict)
 
+    def has_same_parts(self, other: "PodAllocation") -> bool:
+        """Whether both would be written alike."""
+        return self.cpus == other.cpus and self.numa == other.numa
+
 
 def read_wish(manifest: Mapping[str, Any]) -> NumaWish:
     """Raises `ValueError` for annotations that break their rules."""
