@@ -109,7 +109,9 @@ def test_a_topology_as_it_is_published() -> None:
         ({KUBELET_POLICY: "["}, "cpu-manager-policy: must be JSON"),
         ({KUBELET_POLICY: "[]"}, "must be a JSON object"),
         ({SYSTEM_QOS: '{"cpuset": "8-"}'}, "no list of CPUs"),
+        ({KUBELET_POLICY: '{"options": [1]}'}, "AttributeError"),
         ({POD_CPU_ALLOCS: '{"a": 1}'}, "AttributeError"),
+        ({POD_CPU_ALLOCS: "[" * 100_000}, "RecursionError"),
     ],
 )
 def test_a_topology_that_cannot_be_read_has_a_fault(annotations: dict[str, str], said: str) -> None:

@@ -152,8 +152,8 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
             if each.get("managedByKubelet"):
                 taken |= cpus_of(str(each.get("cpuset") or ""))
         policies = [str(each) for each in manifest.get("topologyPolicies") or ()]
-        options = kubelet.get("options") or {}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        is_full_only = (kubelet.get("options") or {}).get("full-pcpus-only") == "true"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return NodeTopology(fault=f"{type(error).__name__}: {error}")
     is_static = kubelet.get("policy") == "static"
     return NodeTopology(
@@ -161,7 +161,7 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
         numa,
         taken,
         _policy_of(policies),
-        is_full_pcpus_only=is_static and options.get("full-pcpus-only") == "true",
+        is_full_pcpus_only=is_static and is_full_only,
     )
 
 
