@@ -147,7 +147,9 @@ def test_the_options_of_a_node() -> None:
     ("labels", "annotations", "said"),
     [
         ({CPU_BIND_POLICY: "Full"}, {}, "'Full' is not a valid"),
-        ({}, {AMPLIFICATION: '{"cpu": 0.5}'}, "must be at least 1, found 1/2"),
+        ({}, {AMPLIFICATION: '{"cpu": 0.5}'}, "must be at least 1 and finite, found 0.5"),
+        ({}, {AMPLIFICATION: '{"cpu": "1e5000000"}'}, "must be at least 1 and finite, found inf"),
+        ({}, {AMPLIFICATION: '{"cpu": "nan"}'}, "must be at least 1 and finite, found nan"),
         ({}, {AMPLIFICATION: '{"cpu": "much"}'}, "much"),
     ],
 )

@@ -6,6 +6,7 @@ Source: reference/koordinator.md 2.7; the shapes of annotations are those of Koo
 import enum
 import functools
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -170,18 +171,18 @@ def read_options(manifest: Mapping[str, Any]) -> NodeOptions:
     labels, annotations = _texts(manifest, "labels"), _texts(manifest, "annotations")
     strategy = labels.get(NUMA_ALLOCATE_STRATEGY)
     try:
-        ratio = Fraction(str(document(annotations, AMPLIFICATION).get("cpu", 1)))
+        ratio = float(str(document(annotations, AMPLIFICATION).get("cpu", 1)))
         reserved = document(annotations, NODE_RESERVATION).get("reservedCPUs") or ""
-        if ratio < 1:
-            raise ValueError(f"{AMPLIFICATION}: cpu must be at least 1, found {ratio}")
+        if not 1 <= ratio < math.inf:
+            raise ValueError(f"{AMPLIFICATION}: cpu must be at least 1 and finite, found {ratio}")
         return NodeOptions(
             NodeCPUBindPolicy(labels.get(CPU_BIND_POLICY) or NodeCPUBindPolicy.NONE),
             NUMAAllocateStrategy(strategy) if strategy else None,
             NumaTopologyPolicy(labels.get(NUMA_TOPOLOGY_POLICY, "")),
-            ratio,
+            Fraction(str(ratio)),  # of the float: a text such as 1e5000000 would take seconds
             cpus_of(str(reserved)),
         )
-    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         return NodeOptions(fault=str(error))
 
 
