@@ -263,6 +263,22 @@ async def test_a_broken_topology_is_told() -> None:
 
 
 @virtually
+async def test_a_numa_policy_needs_few_enough_numa_nodes() -> None:
+    cluster, framework, _ = world(big(), has_topology=False)
+    zones = {numa: {"cpu": "2", "memory": "1Gi"} for numa in range(32)}
+    cluster.informers.put(NODE_RESOURCE_TOPOLOGIES, topology_manifest("n1", detail(), zones))
+    text = "node(s) invalid CPU Topology: more than 8 NUMA nodes, of which no policy can choose"
+    aligned = pod("a", "2", "1Gi", annotations=SINGLE_NUMA)
+    assert_rejected(
+        await status_of(cluster, framework, aligned),
+        text,
+        Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+        RejectionClass.POLICY,
+    )
+    assert await cluster.schedule(framework, lsr("b", "2")) is None
+
+
+@virtually
 async def test_a_vm_that_has_grown_counts_amplified_with_what_it_is_permitted() -> None:
     vm = pod("vm", "2", "1Gi", grows_to=amount("8", "8Gi"), node="n1")
     grown = with_permit(big("n1", vm, annotations={AMPLIFICATION: '{"cpu": 2}'}), vm, amount("8", "8Gi"))

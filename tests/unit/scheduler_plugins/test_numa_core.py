@@ -118,6 +118,11 @@ def test_a_topology_that_cannot_be_read_has_a_fault(annotations: dict[str, str],
     assert said in read_topology(topology_manifest("n1", detail(), annotations=annotations)).fault
 
 
+def test_a_numa_node_has_a_number_of_a_kernel() -> None:
+    found = read_topology(topology_manifest("n1", detail(), {10**12: {"cpu": "2"}}))
+    assert found.fault == "ValueError: a NUMA node's number must be below 1024, found 1000000000000"
+
+
 def test_no_object_is_no_topology() -> None:
     assert read_topology({}) == NodeTopology()
 

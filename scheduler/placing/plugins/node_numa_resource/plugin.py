@@ -45,6 +45,7 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     NO_TOPOLOGY,
     POLICY_CONFLICT,
     SMT_ALIGNMENT,
+    TOO_MANY_NUMA_NODES,
     HintScore,
     decide,
     summed,
@@ -74,7 +75,7 @@ from scheduler.placing.plugins.node_numa_resource.view import (
     amplified,
     as_permitted,
 )
-from scheduler.placing.plugins.topology_manager import mask_of, merge_policies
+from scheduler.placing.plugins.topology_manager import MAX_NUMA_NODES, mask_of, merge_policies
 
 SEEN_WITHIN_S: Final = 60.0
 """A pod that was bound is seen on its node within that time, or is gone."""
@@ -185,6 +186,8 @@ class NodeNUMAResource(ShippedPlugin):
         fault = topology.fault or options.fault
         if fault:
             return _forbidden(f"{INVALID_TOPOLOGY}: {fault}")
+        if policy and len(view.numa_nodes) > MAX_NUMA_NODES:
+            return _forbidden(f"{INVALID_TOPOLOGY}: {TOO_MANY_NUMA_NODES}")
         if topology.cpus is None and (bind in PINNING or not view.numa_nodes):
             return _unknown()
         if bind not in PINNING or topology.cpus is None:

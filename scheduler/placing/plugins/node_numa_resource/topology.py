@@ -29,6 +29,8 @@ NUMA_TOPOLOGY_POLICY: Final = NODE + "numa-topology-policy"
 MILLI: Final = 1000
 _ZONE: Final = "node-"
 """A zone of the type Node is named so, with the number of its NUMA node."""
+_NUMA_NODES: Final = 1024
+"""`MAX_NUMNODES` of the largest kernels."""
 _SINGLE: Final = frozenset({"SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel"})
 
 
@@ -136,10 +138,11 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
     try:
         detail = document(annotations, CPU_TOPOLOGY).get("detail") or ()
         cpus = CpuTopology.of(
-            (int(each["id"]), int(each["core"]), int(each["socket"]), int(each["node"])) for each in detail
+            (int(each["id"]), int(each["core"]), int(each["socket"]), _numa_node(each["node"]))
+            for each in detail
         )
         numa = {
-            int(str(zone["name"]).removeprefix(_ZONE)): _zone_amounts(zone)
+            _numa_node(str(zone["name"]).removeprefix(_ZONE)): _zone_amounts(zone)
             for zone in manifest.get("zones") or ()
             if zone.get("type") == "Node"
         }
@@ -206,6 +209,14 @@ def written_amounts(written: Mapping[str, Any]) -> dict[str, int]:
         name: parsed.milli_value() if name == CPU else parsed.value()
         for name, parsed in ((name, quantities.parse(str(amount))) for name, amount in written.items())
     }
+
+
+def _numa_node(written: Any) -> int:
+    """The number of a NUMA node, which is a bit of masks. Raises `ValueError` for one that no kernel has."""
+    found = int(written)
+    if not 0 <= found < _NUMA_NODES:
+        raise ValueError(f"a NUMA node's number must be below {_NUMA_NODES}, found {found}")
+    return found
 
 
 def _zone_amounts(zone: Mapping[str, Any]) -> dict[str, int]:
