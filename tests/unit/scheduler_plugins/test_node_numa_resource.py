@@ -13,7 +13,7 @@ from protocol.cpu_lists import cpus_of
 from scheduler.placing.core.handle import PluginFactory
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.values import Code, RejectionClass, Status
+from scheduler.placing.core.values import Code, EventResource, RejectionClass, Status
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes
@@ -382,6 +382,13 @@ async def test_what_a_pod_was_given_now_counts_and_not_what_an_earlier_try_has_w
     given = [cpus_of(written.status(name)["cpuset"]) for name in "abc"]
     assert frozenset().union(*given) == cpus_of("0-15")
     assert given_with(cluster).on("n1")["uid-a"].cpus == given[0]
+
+
+def test_a_pod_that_goes_before_it_was_seen_wakes_others_up_by_the_ledger() -> None:
+    _, framework, _ = world(big())
+    plugin: Any = framework.plugins["NodeNUMAResource"]
+    waited_for = {each.resource for each in plugin.events_to_register()}
+    assert {EventResource.POD, EventResource.LEDGER, NODE_RESOURCE_TOPOLOGIES} <= waited_for
 
 
 @virtually

@@ -123,11 +123,12 @@ class NodeNUMAResource(ShippedPlugin):
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change, topologies, and pods that go."""
+        """Nodes that come or change, topologies, and pods that go. Of one that went soon after it was bound only the ledger may tell."""
         return (
             *NODES_CHANGE,
             EventWithHint(NODE_RESOURCE_TOPOLOGIES, ActionType.ALL),
             EventWithHint(EventResource.POD, ActionType.DELETE),
+            EventWithHint(EventResource.LEDGER, ActionType.ALL),
         )
 
     # ------------------------------------------------------------ looking for a node
