@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosting.kubernetes.koordinator import POD_CPU_ALLOCS, RESOURCE_STATUS
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY, POD_CPU_ALLOCS, RESOURCE_STATUS
 from protocol.cpu_lists import cpus_of
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
@@ -112,6 +112,7 @@ def test_a_topology_as_it_is_published() -> None:
         ({KUBELET_POLICY: '{"options": [1]}'}, "AttributeError"),
         ({POD_CPU_ALLOCS: '{"a": 1}'}, "AttributeError"),
         ({POD_CPU_ALLOCS: "[" * 100_000}, "RecursionError"),
+        ({CPU_TOPOLOGY: '{"detail": [{"id": Infinity}]}'}, "OverflowError"),
     ],
 )
 def test_a_topology_that_cannot_be_read_has_a_fault(annotations: dict[str, str], said: str) -> None:
@@ -248,6 +249,15 @@ def test_what_a_pod_is_told_is_what_is_read_after_a_restart() -> None:
     assert read_allocation(pod_manifest({RESOURCE_STATUS: text, RESOURCE_SPEC: spec})) == allocation
     assert read_allocation(pod_manifest({})) is None
     assert read_allocation(pod_manifest({RESOURCE_STATUS: "{"})) is None
+    endless = '{"numaNodeResources": [{"node": Infinity}]}'
+    assert read_allocation(pod_manifest({RESOURCE_STATUS: endless})) is None
+
+
+def test_no_pod_adds_to_a_numa_node_by_what_its_annotation_says() -> None:
+    text = '{"numaNodeResources": [{"node": 0, "resources": {"cpu": "-2", "memory": "1"}}]}'
+    found = read_allocation(pod_manifest({RESOURCE_STATUS: text}))
+    assert found is not None
+    assert found.numa == {0: {"cpu": 0, "memory": 1}}
 
 
 # ------------------------------------------------------------ the split

@@ -87,11 +87,14 @@ def read_allocation(manifest: Mapping[str, Any]) -> PodAllocation | None:
             cpus_of(str(status.get("cpuset") or "")),
             CPUExclusivePolicy(spec.get("preferredCPUExclusivePolicy", "")),
             {
-                int(each["node"]): written_amounts(each.get("resources") or {})
+                int(each["node"]): {
+                    name: max(amount, 0)
+                    for name, amount in written_amounts(each.get("resources") or {}).items()
+                }
                 for each in status.get("numaNodeResources") or ()
             },
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 

@@ -157,7 +157,7 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
                 taken |= cpus_of(str(each.get("cpuset") or ""))
         policies = [str(each) for each in manifest.get("topologyPolicies") or ()]
         is_full_only = (kubelet.get("options") or {}).get("full-pcpus-only") == "true"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         return NodeTopology(fault=f"{type(error).__name__}: {error}")
     is_static = kubelet.get("policy") == "static"
     return NodeTopology(
