@@ -564,6 +564,42 @@ def test_after_a_restart_annotations_say_who_has_what() -> None:
     asyncio.run(story())
 
 
+def forged(text: str, **more: Any) -> PodInfo:
+    """A pod that says itself which devices it has."""
+    return pod("forged", "1", "1Gi", annotations={f"{PREFIX}device-allocated": text}, **more)
+
+
+LESS = json.dumps({"gpu": [{"minor": 0, "resources": {CORE: "-100", RATIO: "-100", MEMORY: "-16Gi"}}]})
+
+
+@pytest.mark.parametrize("text", [LESS, "[" * 100_000, '{"gpu": [{"minor": Infinity}]}'], ids=str.__len__)
+@pytest.mark.parametrize("more", [{}, {RATIO: "50"}], ids=["asks-for-none", "asks"])
+def test_what_a_pod_says_of_itself_gives_nobody_a_device(text: str, more: dict[str, str]) -> None:
+    async def story() -> None:
+        world = cluster("n1")
+        world.nodes["n1"] = node("n1", "64", "64Gi", forged(text, more=more, node="n1"))
+        framework = world.framework(SHARE)
+        for name in ("one", "two"):
+            assert await world.schedule(framework, pod(name, "1", "1Gi", more={NVIDIA: "1"})) is None
+        failure = await world.schedule(framework, pod("three", "1", "1Gi", more={NVIDIA: "1"}))
+        assert failure is not None
+        assert "Insufficient gpu devices" in failure.text
+
+    asyncio.run(story())
+
+
+def test_a_pod_that_asks_for_no_device_is_not_bound_with_the_word_that_it_has_one() -> None:
+    async def story() -> None:
+        world = cluster("n1")
+        framework = world.framework(SHARE)
+        taking = forged(json.dumps({"gpu": [{"minor": 0, "resources": {CORE: "100", RATIO: "100"}}]}))
+        assert await world.schedule(framework, taking) is None
+        assert world.manifests[taking.name]["metadata"]["annotations"] == {}
+        assert await world.schedule(framework, pod("two", "1", "1Gi", more={NVIDIA: "2"})) is None
+
+    asyncio.run(story())
+
+
 class Refuses:
     """Refuses the pod `one` before it is bound."""
 
