@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hosting.settings import FaultsError, check
 from parley.testing import FakeCluster, assert_rejected, node, pod
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import Code, RejectionClass, Status, new_status
+from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.plugins.device_share.allocation import (
     DeviceRoom,
     Grants,
@@ -596,6 +598,22 @@ def test_a_pod_that_asks_for_no_device_is_not_bound_with_the_word_that_it_has_on
         assert await world.schedule(framework, taking) is None
         assert world.manifests[taking.name]["metadata"]["annotations"] == {}
         assert await world.schedule(framework, pod("two", "1", "1Gi", more={NVIDIA: "2"})) is None
+
+    asyncio.run(story())
+
+
+def test_a_reservation_is_kept_no_device() -> None:
+    async def story() -> None:
+        world = cluster("n1")
+        framework = world.framework(SHARE)
+        reservation = replace(pod("r", "1", "1Gi", more={NVIDIA: "2"}), is_reservation=True)
+        plugin = framework.plugins["DeviceShare"]
+        assert isinstance(plugin, DeviceShare)
+        context = CycleState()
+        framework.set_snapshot(world.snapshot())
+        assert plugin.pre_filter(context, reservation, ()) == (None, new_status(Code.SKIP))
+        assert plugin.reserve(context, reservation, "n1") is None
+        assert await world.schedule(framework, pod("one", "1", "1Gi", more={NVIDIA: "2"})) is None
 
     asyncio.run(story())
 

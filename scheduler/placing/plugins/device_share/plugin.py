@@ -157,7 +157,10 @@ class DeviceShare(ShippedPlugin):
         return None
 
     def _wanted(self, context: CycleContext, pod: PodInfo) -> PodDevices | None:
-        """Read once in a cycle; beside kube-scheduler each of its calls is one. Raises `DeviceError` and `QuantityError`."""
+        """Read once in a cycle; beside kube-scheduler each of its calls is one. A Reservation gets none: nothing would tell when to give
+        them back. Raises `DeviceError` and `QuantityError`."""
+        if pod.is_reservation:
+            return None
         found: tuple[PodDevices | None] | None = find(context, _WANTED)
         if found is None:
             annotations = (pod.manifest.get("metadata") or {}).get("annotations") or {}
