@@ -113,11 +113,42 @@ def test_amounts_become_devices_and_what_is_needed_of_each(
         ({NVIDIA: 1}, {"device-joint-allocate": '{"deviceTypes":["tpu"]}'}),
         ({NVIDIA: 1}, {"gpu-partition-spec": '{"ringBusBandwidth":"fast"}'}),
         ({NVIDIA: 1}, {"gpu-partition-spec": "[]"}),
+        ({NVIDIA: 1}, {"gpu-partition-spec": '{"ringBusBandwidth":["1"]}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": "[" * 100_000}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"requiredTopologyScope":["Node"]}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"exclusivePolicy":{}}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"selector":"x"}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"selector":{"matchLabels":["x"]}}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"selector":{"matchExpressions":["x"]}}}'}),
+        (
+            {NVIDIA: 1},
+            {
+                "device-allocate-hint": '{"gpu":{"vfSelector":{"matchExpressions":[{"key":"x","operator":"Is"}]}}}'
+            },
+        ),
+        ({NVIDIA: 1}, {"device-joint-allocate": '{"deviceTypes":5}'}),
+        ({NVIDIA: 1}, {"device-joint-allocate": '{"deviceTypes":[["gpu"]]}'}),
     ],
 )
 def test_what_nobody_may_ask_for(wanted: Mapping[str, int], annotations: Mapping[str, str]) -> None:
     with pytest.raises(DeviceError):
         pod_devices(wanted, {PREFIX + name: text for name, text in annotations.items()})
+
+
+def test_every_fault_of_a_hint_is_told() -> None:
+    hint = {"gpu": {"requiredTopologyScope": 5, "exclusivePolicy": "Node", "selector": "x"}, "rdma": []}
+    with pytest.raises(DeviceError) as told:
+        asked({NVIDIA: 1}, device_allocate_hint=hint)
+    for name in ("gpu.requiredTopologyScope", "gpu.exclusivePolicy", "gpu.selector", "rdma"):
+        assert f"annotation {PREFIX}device-allocate-hint.{name}: " in str(told.value)
+
+
+def test_a_hint_may_have_what_is_not_known_here_and_leave_out_the_rest() -> None:
+    hint = {
+        "xpu": {},
+        "gpu": {"later": 1, "selector": None, "requiredTopologyScope": "", "exclusivePolicy": ""},
+    }
+    assert asked({NVIDIA: 1}, device_allocate_hint=hint) == asked({NVIDIA: 1})
 
 
 def test_a_pod_may_ask_for_no_device() -> None:
