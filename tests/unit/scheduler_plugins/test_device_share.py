@@ -513,6 +513,8 @@ def test_no_device_is_given_twice_and_what_is_given_back_is_what_was_taken(
         manifest({"type": "gpu", "health": True, "resources": {CORE: "many"}}),
         manifest(partitions=[1]),
         manifest(partitions={"2": [{"score": 1}]}),
+        manifest(partitions={"2": [{"minors": [], "allocationScore": float("inf")}]}),
+        {"metadata": {"annotations": {f"{PREFIX}gpu-partitions": "[" * 100_000}}},
     ],
 )
 def test_a_device_object_that_cannot_be_read_is_told(broken: Manifest) -> None:

@@ -125,7 +125,7 @@ def read_devices(manifest: Mapping[str, Any]) -> NodeDevices:
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         table = json.loads(annotations.get(PARTITIONS) or "{}")
         partitions = {int(count): tuple(_partition(each) for each in sets) for count, sets in table.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DeviceError(f"the node's Device cannot be read: {error}") from None
     return NodeDevices(
         {type_: tuple(sorted(each, key=lambda device: device.minor)) for type_, each in found.items()},
