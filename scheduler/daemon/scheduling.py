@@ -101,9 +101,9 @@ class OwnPods:
             self._supervisor.start(name, child)
         self._reservations.follow(self._names)
 
-    def happened(self, event: SchedulingEvent) -> None:
-        """An object has changed that plugins watch."""
-        self._scheduler.happened((event,))
+    def happened(self, events: Sequence[SchedulingEvent]) -> None:
+        """Objects have changed that plugins watch."""
+        self._scheduler.happened(events)
 
     def refreshed(self) -> None:
         self._scheduler.happened(self._changes.take())
@@ -163,9 +163,9 @@ class RoomFreed:
             await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng.random()) if failures else LOOK_S)
             failures = 0 if await self._look() else failures + 1
 
-    def happened(self, event: SchedulingEvent) -> None:
-        """An object has changed that plugins watch."""
-        self._of_objects.append(event)
+    def happened(self, events: Sequence[SchedulingEvent]) -> None:
+        """Objects have changed that plugins watch."""
+        self._of_objects.extend(events)
 
     async def _look(self) -> bool:
         """Tell of the pods that are due; whether the API server took it."""

@@ -19,6 +19,7 @@ from hosting.supervisor import Child
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.clusters.kubernetes.published_reservations import reserve_pod, reserved, wants_node
+from scheduler.clusters.kubernetes.reading import MALFORMED
 from scheduler.permits.core.core import Core
 from scheduler.placing.core.informers import Informer
 from scheduler.placing.core.values import ActionType, EventResource, SchedulingEvent
@@ -230,7 +231,7 @@ class UnscheduledReservations:
             if not self._names or not wants_node(manifest, self._wall()):
                 return None
             reserved(manifest)
-        except ValueError:  # its status tells why
+        except MALFORMED:  # its status tells why
             return None
         pod = reserve_pod(manifest, self._names[0])
         return pod if pod["spec"]["schedulerName"] in self._names else None

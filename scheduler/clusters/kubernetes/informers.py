@@ -1,8 +1,9 @@
 """Shared informers: one watch of each type that a plugin asks for, while this process leads."""
 
+import asyncio
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from hosting.kubernetes.api import KubernetesApi
@@ -17,7 +18,7 @@ from scheduler.placing.core.values import ActionType, SchedulingEvent
 MAX_INFORMERS: Final = 64
 Start: TypeAlias = Callable[[str, Child], None]
 """Runs a child under a name, such as `Supervisor.start`."""
-OnEvent: TypeAlias = Callable[[SchedulingEvent], object]
+OnEvents: TypeAlias = Callable[[Sequence[SchedulingEvent]], object]
 
 
 class KubernetesInformers:
@@ -28,10 +29,12 @@ class KubernetesInformers:
     ) -> None:
         self._api, self._start, self._clock, self._rng, self._log = api, start, clock, rng, log
         self._informers: dict[ResourceType, KubernetesInformer] = {}
-        self._listeners: list[OnEvent] = []
+        self._listeners: list[OnEvents] = []
+        self._events: list[SchedulingEvent] = []
+        """Those of this turn of the loop."""
 
-    def listen(self, listener: OnEvent) -> None:
-        """Call `listener` with every change, once all handlers know of it. It must not wait and must not fail."""
+    def listen(self, listener: OnEvents) -> None:
+        """Call `listener` with the changes of each turn of the loop, once all handlers know of them. It must not wait and must not fail."""
         self._listeners.append(listener)
 
     def informer(self, type_: ResourceType) -> "KubernetesInformer":
@@ -49,8 +52,14 @@ class KubernetesInformers:
         return found
 
     def _told(self, event: SchedulingEvent) -> None:
+        if not self._events:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._events.append(event)
+
+    def _tell(self) -> None:
+        events, self._events = self._events, []
         for listener in self._listeners:
-            listener(event)
+            listener(events)
 
 
 class KubernetesInformer:
@@ -60,7 +69,7 @@ class KubernetesInformer:
         self,
         api: KubernetesApi,
         type_: ResourceType,
-        tell: OnEvent,
+        tell: Callable[[SchedulingEvent], object],
         *,
         clock: Callable[[], float],
         rng: random.Random,

@@ -28,6 +28,7 @@ from scheduler.clusters.kubernetes.published_reservations import (
     published_reservation_of,
     published_reservation_status,
 )
+from scheduler.clusters.kubernetes.reading import MALFORMED
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.permits.core import events
 from scheduler.permits.core.model import ReservationOwner, ReservationSpec
@@ -219,8 +220,8 @@ class KubernetesReservations:
             names.add(name)
             try:
                 spec = each.read(manifest, wall)
-            except ValueError as error:
-                self._note_fault(each.type, uid, manifest, str(error))
+            except MALFORMED as error:
+                self._note_fault(each.type, uid, manifest, str(error) or repr(error))
                 continue
             self._faults.pop(uid, None)
             if self._told.get(uid) != spec:

@@ -62,18 +62,42 @@ class ControllerReferenceEntry(Settings):
     block_owner_deletion: bool | None = None
 
 
+class SelectorExpressionEntry(Settings):
+    """One condition on a label."""
+
+    key: str
+    operator: str
+    values: list[str] = Field(default_factory=list)
+
+
+class LabelSelectorEntry(Settings):
+    """Labels that must be there; all of it must hold."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_expressions: list[SelectorExpressionEntry] = Field(default_factory=list)
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        return objects.selects(self.model_dump(by_alias=True), labels)
+
+
+class RequiredSelectorEntry(Settings):
+    """One of the terms must hold; without any, all hold."""
+
+    reservation_selector_terms: list[LabelSelectorEntry] = Field(default_factory=list)
+
+
 class PublishedOwnerEntry(Settings):
     """Pods that may use the room: all that is given must hold."""
 
     object: ObjectReferenceEntry | None = None
     controller: ControllerReferenceEntry | None = None
-    label_selector: dict[str, Any] | None = None
+    label_selector: LabelSelectorEntry | None = None
 
     def matches(self, pod: PodInfo) -> bool:
         parts = (
             self.object is None or _is_object(self.object, pod),
             self.controller is None or _is_controlled(self.controller, pod),
-            self.label_selector is None or objects.selects(self.label_selector, pod.labels),
+            self.label_selector is None or self.label_selector.selects(pod.labels),
         )
         return all(parts)
 
@@ -134,7 +158,7 @@ class ReservationAffinityEntry(Settings):
     """Which reservations a pod wants."""
 
     name: str = ""
-    required_during_scheduling_ignored_during_execution: dict[str, Any] | None = None
+    required_during_scheduling_ignored_during_execution: RequiredSelectorEntry | None = None
     reservation_selector: dict[str, str] | None = None
     tolerations: Annotated[list[dict[str, Any]], Field(max_length=64)] = Field(default_factory=list)
 
@@ -262,9 +286,9 @@ def _is_wanted(affinity: ReservationAffinityEntry, labels: Mapping[str, str]) ->
     selector = affinity.reservation_selector or {}
     if any(labels.get(key) != value for key, value in selector.items()):
         return False
-    required = affinity.required_during_scheduling_ignored_during_execution or {}
-    terms = required.get("reservationSelectorTerms") or ()
-    return not terms or any(objects.selects(term, labels) for term in terms)
+    required = affinity.required_during_scheduling_ignored_during_execution
+    terms = required.reservation_selector_terms if required is not None else ()
+    return not terms or any(term.selects(labels) for term in terms)
 
 
 def _is_exact(names: tuple[str, ...], amount: Resources, reserved: Resources) -> bool:
@@ -307,7 +331,7 @@ def allocated_uid(written: str | None) -> str | None:
     """The UID in a value of `ALLOCATED`; None if there is none that can be read."""
     try:
         found = json.loads(written or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     uid = found.get("uid") if isinstance(found, dict) else None
     return uid if isinstance(uid, str) and uid else None
@@ -319,4 +343,7 @@ def is_garbage(manifest: Manifest, wall: datetime, kept_s: float) -> bool:
     since = (objects.condition(manifest, "Ready") or {}).get("lastTransitionTime")
     if status.get("phase") not in {"Succeeded", "Failed"} or since is None:
         return False
-    return wall >= datetime.fromisoformat(since) + timedelta(seconds=kept_s)
+    try:
+        return wall >= datetime.fromisoformat(since) + timedelta(seconds=kept_s)
+    except (ValueError, TypeError):  # somebody else has written it
+        return False

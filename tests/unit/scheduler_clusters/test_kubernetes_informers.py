@@ -30,7 +30,7 @@ class World:
         self.informers = KubernetesInformers(
             self.server.api(), self._start, clock=now_s, rng=random.Random(1), log=log
         )
-        self.informers.listen(self.events.append)
+        self.informers.listen(self.events.extend)
 
     def _start(self, name: str, child: Child) -> None:
         assert name not in self.tasks

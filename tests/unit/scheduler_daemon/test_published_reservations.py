@@ -16,7 +16,7 @@ from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.placing.plugins.published_reservations import AFFINITY, ALLOCATED, is_garbage
 from tests.support.servers import QUIET
 from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_clusters.kube_manifests import node
+from tests.unit.scheduler_clusters.kube_manifests import node, pod
 from tests.unit.scheduler_clusters.kube_worlds import opened
 from tests.unit.scheduler_daemon.test_own_pods import FullWorld
 
@@ -68,8 +68,8 @@ class ReservedWorld(FullWorld):
         (found,) = (each for each in self.status(name)["conditions"] if each["type"] == type_)
         return found["status"], found["reason"], found["message"]
 
-    def annotation(self, pod: str) -> Any:
-        return json.loads(self.server.get(PODS, "default", pod)["metadata"]["annotations"][ALLOCATED])
+    def annotation(self, name: str) -> Any:
+        return json.loads(self.server.get(PODS, "default", name)["metadata"]["annotations"][ALLOCATED])
 
 
 def reserved(story: Callable[[ReservedWorld], Awaitable[None]]) -> Callable[[], None]:
@@ -214,3 +214,45 @@ def test_what_ended_a_day_ago_is_deleted(phase: str, hours: int, goes: bool) -> 
     condition = {"type": "Ready", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     manifest = {"metadata": {"name": "r"}, "status": {"phase": phase, "conditions": [condition]}}
     assert is_garbage(manifest, BEGIN + timedelta(hours=hours), 86_400) is goes
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"template": {"spec": {"containers": "x"}}},
+        {"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "many"}}}]}}},
+        {"template": {"spec": []}},
+        {"owners": [{"labelSelector": {"matchLabels": ["a"]}}]},
+        {"owners": [{"labelSelector": {"matchExpressions": [{"key": "a"}]}}]},
+        {"ttl": 5},
+    ],
+    ids=str,
+)
+def test_an_object_that_cannot_be_read_holds_up_no_other(spec: dict[str, Any]) -> None:
+    @reserved
+    async def story(world: ReservedWorld) -> None:
+        odd = reservation(**spec)
+        odd["metadata"]["name"] = "an-odd-one"
+        world.reserve(odd)
+        world.reserve(reservation())
+        await world.goes_on(10)
+        assert world.status()["phase"] == "Available"
+        assert world.said("Ready", "an-odd-one")[1] == "Faults"
+
+    story()
+
+
+DEEP = "[" * 100_000
+"""So deep that reading it ends with a `RecursionError`."""
+
+
+@reserved
+async def test_annotations_of_pods_that_cannot_be_read_stop_nobody(world: ReservedWorld) -> None:
+    world.owner("deep", "1", **{AFFINITY: DEEP})
+    await world.goes_on()
+    assert f"annotation {AFFINITY} is not JSON" in world.condition("deep")["message"]
+    placed = pod("placed", "1")
+    placed["metadata"]["annotations"] = {ALLOCATED: DEEP}
+    world.put(PODS, placed)
+    await world.goes_on()
+    assert world.reserved().vcpu_milli == 1000, "the pod counts"
