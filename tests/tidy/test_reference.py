@@ -25,6 +25,7 @@ NO_FILES = {
     "scheduler.pools.entry.WrittenPool": "the body of a request: in the API's document",
     "scheduler.permits.service.config_file._": "parts of other models, or variants of them",
     "scheduler.placing.plugins.base.NoArgs": "nothing can be set",
+    "scheduler.placing.plugins.device_share.core.": "read from a pod's annotations: docs/guides/koordinator.md",
     "scheduler.placing.plugins.published_reservations": "read from objects and annotations: docs/guides/koordinator.md",
     "scheduler.placing.plugins.scheduling_hint.HintEntry": "read from a pod's annotation: docs/guides/koordinator.md",
     "scheduler.placing.plugins.load_aware.reading.": "read from annotations: docs/guides/koordinator.md",

@@ -15,6 +15,8 @@ from typing import Final
 
 UNSATISFIED: Final = "Unsatisfied NUMA"
 UNALIGNED: Final = "Unaligned NUMA Hint cause"
+MAX_NUMA_NODES: Final = 8
+"""All sets of a node's NUMA nodes are looked at, so their number is bounded, as the kubelet bounds it."""
 
 
 class NumaTopologyPolicy(enum.StrEnum):

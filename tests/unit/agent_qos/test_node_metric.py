@@ -68,6 +68,10 @@ LONGER = dict.fromkeys(LONG_KINDS, (1801, 1800.0))
             replace(DEFAULT, windows_s=(60, 600)),
         ),
         ({"nodeAggregatePolicy": {"durations": []}}, DEFAULT),
+        ({"nodeAggregatePolicy": {"durations": 5}}, DEFAULT),
+        ({"nodeAggregatePolicy": ["5m"]}, DEFAULT),
+        ([], DEFAULT),
+        ("60s", DEFAULT),
         (
             {"nodeMemoryCollectPolicy": "usageWithPageCache"},
             replace(DEFAULT, node_memory=NODE_MEMORY_WITH_PAGE_CACHE),
@@ -77,6 +81,11 @@ LONGER = dict.fromkeys(LONG_KINDS, (1801, 1800.0))
 )
 def test_the_policy_of_an_object(policy: Any, found: CollectPolicy) -> None:
     assert policy_of({"spec": {"metricCollectPolicy": policy}}) == found
+
+
+@pytest.mark.parametrize("spec", [None, [], [1], "much", 5])
+def test_a_spec_that_is_no_mapping_asks_for_nothing(spec: Any) -> None:
+    assert policy_of({"spec": spec}) == DEFAULT
 
 
 def test_defaults_are_the_published_ones() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hosting.settings import FaultsError, check
 from parley.testing import FakeCluster, assert_rejected, node, pod
 from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import Code, RejectionClass, Status, new_status
+from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.plugins.device_share.allocation import (
     DeviceRoom,
     Grants,
@@ -111,11 +113,42 @@ def test_amounts_become_devices_and_what_is_needed_of_each(
         ({NVIDIA: 1}, {"device-joint-allocate": '{"deviceTypes":["tpu"]}'}),
         ({NVIDIA: 1}, {"gpu-partition-spec": '{"ringBusBandwidth":"fast"}'}),
         ({NVIDIA: 1}, {"gpu-partition-spec": "[]"}),
+        ({NVIDIA: 1}, {"gpu-partition-spec": '{"ringBusBandwidth":["1"]}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": "[" * 100_000}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"requiredTopologyScope":["Node"]}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"exclusivePolicy":{}}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"selector":"x"}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"selector":{"matchLabels":["x"]}}}'}),
+        ({NVIDIA: 1}, {"device-allocate-hint": '{"gpu":{"selector":{"matchExpressions":["x"]}}}'}),
+        (
+            {NVIDIA: 1},
+            {
+                "device-allocate-hint": '{"gpu":{"vfSelector":{"matchExpressions":[{"key":"x","operator":"Is"}]}}}'
+            },
+        ),
+        ({NVIDIA: 1}, {"device-joint-allocate": '{"deviceTypes":5}'}),
+        ({NVIDIA: 1}, {"device-joint-allocate": '{"deviceTypes":[["gpu"]]}'}),
     ],
 )
 def test_what_nobody_may_ask_for(wanted: Mapping[str, int], annotations: Mapping[str, str]) -> None:
     with pytest.raises(DeviceError):
         pod_devices(wanted, {PREFIX + name: text for name, text in annotations.items()})
+
+
+def test_every_fault_of_a_hint_is_told() -> None:
+    hint = {"gpu": {"requiredTopologyScope": 5, "exclusivePolicy": "Node", "selector": "x"}, "rdma": []}
+    with pytest.raises(DeviceError) as told:
+        asked({NVIDIA: 1}, device_allocate_hint=hint)
+    for name in ("gpu.requiredTopologyScope", "gpu.exclusivePolicy", "gpu.selector", "rdma"):
+        assert f"annotation {PREFIX}device-allocate-hint.{name}: " in str(told.value)
+
+
+def test_a_hint_may_have_what_is_not_known_here_and_leave_out_the_rest() -> None:
+    hint = {
+        "xpu": {},
+        "gpu": {"later": 1, "selector": None, "requiredTopologyScope": "", "exclusivePolicy": ""},
+    }
+    assert asked({NVIDIA: 1}, device_allocate_hint=hint) == asked({NVIDIA: 1})
 
 
 def test_a_pod_may_ask_for_no_device() -> None:
@@ -480,6 +513,8 @@ def test_no_device_is_given_twice_and_what_is_given_back_is_what_was_taken(
         manifest({"type": "gpu", "health": True, "resources": {CORE: "many"}}),
         manifest(partitions=[1]),
         manifest(partitions={"2": [{"score": 1}]}),
+        manifest(partitions={"2": [{"minors": [], "allocationScore": float("inf")}]}),
+        {"metadata": {"annotations": {f"{PREFIX}gpu-partitions": "[" * 100_000}}},
     ],
 )
 def test_a_device_object_that_cannot_be_read_is_told(broken: Manifest) -> None:
@@ -560,6 +595,58 @@ def test_after_a_restart_annotations_say_who_has_what() -> None:
         three = pod("three", "1", "1Gi", more={NVIDIA: "1"})
         assert await after.schedule(framework, three) is None
         assert given_to(after, three)["gpu"][0]["minor"] == 1
+
+    asyncio.run(story())
+
+
+def forged(text: str, **more: Any) -> PodInfo:
+    """A pod that says itself which devices it has."""
+    return pod("forged", "1", "1Gi", annotations={f"{PREFIX}device-allocated": text}, **more)
+
+
+LESS = json.dumps({"gpu": [{"minor": 0, "resources": {CORE: "-100", RATIO: "-100", MEMORY: "-16Gi"}}]})
+
+
+@pytest.mark.parametrize("text", [LESS, "[" * 100_000, '{"gpu": [{"minor": Infinity}]}'], ids=str.__len__)
+@pytest.mark.parametrize("more", [{}, {RATIO: "50"}], ids=["asks-for-none", "asks"])
+def test_what_a_pod_says_of_itself_gives_nobody_a_device(text: str, more: dict[str, str]) -> None:
+    async def story() -> None:
+        world = cluster("n1")
+        world.nodes["n1"] = node("n1", "64", "64Gi", forged(text, more=more, node="n1"))
+        framework = world.framework(SHARE)
+        for name in ("one", "two"):
+            assert await world.schedule(framework, pod(name, "1", "1Gi", more={NVIDIA: "1"})) is None
+        failure = await world.schedule(framework, pod("three", "1", "1Gi", more={NVIDIA: "1"}))
+        assert failure is not None
+        assert "Insufficient gpu devices" in failure.text
+
+    asyncio.run(story())
+
+
+def test_a_pod_that_asks_for_no_device_is_not_bound_with_the_word_that_it_has_one() -> None:
+    async def story() -> None:
+        world = cluster("n1")
+        framework = world.framework(SHARE)
+        taking = forged(json.dumps({"gpu": [{"minor": 0, "resources": {CORE: "100", RATIO: "100"}}]}))
+        assert await world.schedule(framework, taking) is None
+        assert world.manifests[taking.name]["metadata"]["annotations"] == {}
+        assert await world.schedule(framework, pod("two", "1", "1Gi", more={NVIDIA: "2"})) is None
+
+    asyncio.run(story())
+
+
+def test_a_reservation_is_kept_no_device() -> None:
+    async def story() -> None:
+        world = cluster("n1")
+        framework = world.framework(SHARE)
+        reservation = replace(pod("r", "1", "1Gi", more={NVIDIA: "2"}), is_reservation=True)
+        plugin = framework.plugins["DeviceShare"]
+        assert isinstance(plugin, DeviceShare)
+        context = CycleState()
+        framework.set_snapshot(world.snapshot())
+        assert plugin.pre_filter(context, reservation, ()) == (None, new_status(Code.SKIP))
+        assert plugin.reserve(context, reservation, "n1") is None
+        assert await world.schedule(framework, pod("one", "1", "1Gi", more={NVIDIA: "2"})) is None
 
     asyncio.run(story())
 

@@ -13,7 +13,7 @@ from protocol.cpu_lists import cpus_of
 from scheduler.placing.core.handle import PluginFactory
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.values import Code, RejectionClass, Status
+from scheduler.placing.core.values import Code, EventResource, RejectionClass, Status
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes
@@ -263,6 +263,22 @@ async def test_a_broken_topology_is_told() -> None:
 
 
 @virtually
+async def test_a_numa_policy_needs_few_enough_numa_nodes() -> None:
+    cluster, framework, _ = world(big(), has_topology=False)
+    zones = {numa: {"cpu": "2", "memory": "1Gi"} for numa in range(32)}
+    cluster.informers.put(NODE_RESOURCE_TOPOLOGIES, topology_manifest("n1", detail(), zones))
+    text = "node(s) invalid CPU Topology: more than 8 NUMA nodes, of which no policy can choose"
+    aligned = pod("a", "2", "1Gi", annotations=SINGLE_NUMA)
+    assert_rejected(
+        await status_of(cluster, framework, aligned),
+        text,
+        Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+        RejectionClass.POLICY,
+    )
+    assert await cluster.schedule(framework, lsr("b", "2")) is None
+
+
+@virtually
 async def test_a_vm_that_has_grown_counts_amplified_with_what_it_is_permitted() -> None:
     vm = pod("vm", "2", "1Gi", grows_to=amount("8", "8Gi"), node="n1")
     grown = with_permit(big("n1", vm, annotations={AMPLIFICATION: '{"cpu": 2}'}), vm, amount("8", "8Gi"))
@@ -354,6 +370,25 @@ async def test_what_an_earlier_try_has_written_goes() -> None:
     stale = pod("a", "1500m", "1Gi", annotations={RESOURCE_STATUS: '{"cpuset": "0-1"}'})
     assert await cluster.schedule(framework, stale) is None
     assert written.annotations["a"] == {}
+
+
+@virtually
+async def test_what_a_pod_was_given_now_counts_and_not_what_an_earlier_try_has_written() -> None:
+    cluster, framework, written = world(big())
+    stale = lsr("a", "2", annotations={RESOURCE_STATUS: '{"cpuset": "4-5"}'})
+    for each in (stale, lsr("b", "2"), lsr("c", "12")):
+        assert await cluster.schedule(framework, each) is None
+    assert cpus_of(written.status("a")["cpuset"]).isdisjoint({4, 5})
+    given = [cpus_of(written.status(name)["cpuset"]) for name in "abc"]
+    assert frozenset().union(*given) == cpus_of("0-15")
+    assert given_with(cluster).on("n1")["uid-a"].cpus == given[0]
+
+
+def test_a_pod_that_goes_before_it_was_seen_wakes_others_up_by_the_ledger() -> None:
+    _, framework, _ = world(big())
+    plugin: Any = framework.plugins["NodeNUMAResource"]
+    waited_for = {each.resource for each in plugin.events_to_register()}
+    assert {EventResource.POD, EventResource.LEDGER, NODE_RESOURCE_TOPOLOGIES} <= waited_for
 
 
 @virtually

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosting.kubernetes.koordinator import POD_CPU_ALLOCS, RESOURCE_STATUS
+from hosting.kubernetes.koordinator import CPU_TOPOLOGY, POD_CPU_ALLOCS, RESOURCE_STATUS
 from protocol.cpu_lists import cpus_of
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
@@ -109,11 +109,19 @@ def test_a_topology_as_it_is_published() -> None:
         ({KUBELET_POLICY: "["}, "cpu-manager-policy: must be JSON"),
         ({KUBELET_POLICY: "[]"}, "must be a JSON object"),
         ({SYSTEM_QOS: '{"cpuset": "8-"}'}, "no list of CPUs"),
+        ({KUBELET_POLICY: '{"options": [1]}'}, "AttributeError"),
         ({POD_CPU_ALLOCS: '{"a": 1}'}, "AttributeError"),
+        ({POD_CPU_ALLOCS: "[" * 100_000}, "RecursionError"),
+        ({CPU_TOPOLOGY: '{"detail": [{"id": Infinity}]}'}, "OverflowError"),
     ],
 )
 def test_a_topology_that_cannot_be_read_has_a_fault(annotations: dict[str, str], said: str) -> None:
     assert said in read_topology(topology_manifest("n1", detail(), annotations=annotations)).fault
+
+
+def test_a_numa_node_has_a_number_of_a_kernel() -> None:
+    found = read_topology(topology_manifest("n1", detail(), {10**12: {"cpu": "2"}}))
+    assert found.fault == "ValueError: a NUMA node's number must be below 1024, found 1000000000000"
 
 
 def test_no_object_is_no_topology() -> None:
@@ -145,7 +153,9 @@ def test_the_options_of_a_node() -> None:
     ("labels", "annotations", "said"),
     [
         ({CPU_BIND_POLICY: "Full"}, {}, "'Full' is not a valid"),
-        ({}, {AMPLIFICATION: '{"cpu": 0.5}'}, "must be at least 1, found 1/2"),
+        ({}, {AMPLIFICATION: '{"cpu": 0.5}'}, "must be at least 1 and finite, found 0.5"),
+        ({}, {AMPLIFICATION: '{"cpu": "1e5000000"}'}, "must be at least 1 and finite, found inf"),
+        ({}, {AMPLIFICATION: '{"cpu": "nan"}'}, "must be at least 1 and finite, found nan"),
         ({}, {AMPLIFICATION: '{"cpu": "much"}'}, "much"),
     ],
 )
@@ -239,6 +249,15 @@ def test_what_a_pod_is_told_is_what_is_read_after_a_restart() -> None:
     assert read_allocation(pod_manifest({RESOURCE_STATUS: text, RESOURCE_SPEC: spec})) == allocation
     assert read_allocation(pod_manifest({})) is None
     assert read_allocation(pod_manifest({RESOURCE_STATUS: "{"})) is None
+    endless = '{"numaNodeResources": [{"node": Infinity}]}'
+    assert read_allocation(pod_manifest({RESOURCE_STATUS: endless})) is None
+
+
+def test_no_pod_adds_to_a_numa_node_by_what_its_annotation_says() -> None:
+    text = '{"numaNodeResources": [{"node": 0, "resources": {"cpu": "-2", "memory": "1"}}]}'
+    found = read_allocation(pod_manifest({RESOURCE_STATUS: text}))
+    assert found is not None
+    assert found.numa == {0: {"cpu": 0, "memory": 1}}
 
 
 # ------------------------------------------------------------ the split

@@ -48,9 +48,9 @@ def policy_of(node_metric: Mapping[str, Any]) -> CollectPolicy:
     """The policy of an object. A part that is missing or makes no sense is as by default; memory with hot pages of the page cache is not
     measured here, so that is without page cache."""
     usual = CollectPolicy()
-    found = (node_metric.get("spec") or {}).get("metricCollectPolicy") or {}
-    written = (found.get("nodeAggregatePolicy") or {}).get("durations")
-    windows_s = [_seconds(each) for each in written or ()][:MAX_WINDOWS]
+    found = _part(_part(node_metric, "spec"), "metricCollectPolicy")
+    written = _part(found, "nodeAggregatePolicy").get("durations")
+    windows_s = [_seconds(each) for each in written[:MAX_WINDOWS]] if isinstance(written, list) else []
     has_page_cache = found.get("nodeMemoryCollectPolicy") == "usageWithPageCache"
     return CollectPolicy(
         _number(found.get("reportIntervalSeconds"), usual.report_interval_s),
@@ -58,6 +58,11 @@ def policy_of(node_metric: Mapping[str, Any]) -> CollectPolicy:
         tuple(sorted({each for each in windows_s if each > 0})) or usual.windows_s,
         NODE_MEMORY_WITH_PAGE_CACHE if has_page_cache else NODE_MEMORY_USAGE,
     )
+
+
+def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _number(value: object, usual: float) -> float:

@@ -125,7 +125,7 @@ def read_devices(manifest: Mapping[str, Any]) -> NodeDevices:
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         table = json.loads(annotations.get(PARTITIONS) or "{}")
         partitions = {int(count): tuple(_partition(each) for each in sets) for count, sets in table.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DeviceError(f"the node's Device cannot be read: {error}") from None
     return NodeDevices(
         {type_: tuple(sorted(each, key=lambda device: device.minor)) for type_, each in found.items()},
@@ -176,13 +176,17 @@ def written_grants(grants: Grants) -> str:
 
 
 def read_grants(text: str) -> Grants:
-    """The grants of a pod's annotation; none of one that cannot be read, or that this scheduler does not know."""
+    """The grants of a pod's annotation; none of one that cannot be read, or that this scheduler does not know. Negative amounts count
+    as 0."""
     try:
         return tuple(
             DeviceGrant(
                 DeviceType(type_),
                 int(each["minor"]),
-                {name: quantities.parse(str(amount)).value() for name, amount in each["resources"].items()},
+                {
+                    name: max(quantities.parse(str(amount)).value(), 0)
+                    for name, amount in each["resources"].items()
+                },
                 str(each.get("id") or ""),
                 tuple(str(vf["busID"]) for vf in (each.get("extension") or {}).get("vfs") or ()),
             )
@@ -190,7 +194,7 @@ def read_grants(text: str) -> Grants:
             if type_ in frozenset(DeviceType)
             for each in granted
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return ()
 
 

@@ -4,13 +4,16 @@
 """
 
 import enum
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import ConfigDict
 
 from hosting.kubernetes.koordinator import SCHEDULING
+from hosting.settings import Settings
 from protocol import quantities
+from scheduler.placing.plugins.base import annotation_of
 
 KOORDINATOR: Final = "koordinator.sh/"
 CORE, MEMORY, RATIO = f"{KOORDINATOR}gpu-core", f"{KOORDINATOR}gpu-memory", f"{KOORDINATOR}gpu-memory-ratio"
@@ -24,7 +27,7 @@ JOINT: Final = f"{SCHEDULING}device-joint-allocate"
 PARTITION_SPEC: Final = f"{SCHEDULING}gpu-partition-spec"
 
 WHOLE: Final = 100
-E = TypeVar("E", bound=enum.StrEnum)
+M = TypeVar("M", bound=Settings)
 
 
 class DeviceType(enum.StrEnum):
@@ -42,14 +45,6 @@ class TopologyScope(enum.StrEnum):
     PCIE = "PCIe"
     NUMA_NODE = "NUMANode"
     NODE = "Node"
-
-
-class DeviceStrategy(enum.StrEnum):
-    """How many devices: as the amount says, all that match, or as many as the amount."""
-
-    DEFAULT = ""
-    APPLY_FOR_ALL = "ApplyForAll"
-    REQUESTS_AS_COUNT = "RequestsAsCount"
 
 
 class ExclusivePolicy(enum.StrEnum):
@@ -78,6 +73,59 @@ COMBINATIONS: Final = frozenset(
 )
 """The sets of resources of one kind of device that a pod may ask for."""
 _IN_PARTS: Final = (GPU, CORE, RATIO, RDMA, FPGA)
+
+
+class DeviceNote(Settings):
+    """A part of an annotation. As in the published plugin, keys that are not known are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class LabelExpressionEntry(DeviceNote):
+    """A line of `matchExpressions`."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] | None = None
+
+
+class DeviceSelectorEntry(DeviceNote):
+    """Labels of devices."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelExpressionEntry] | None = None
+
+
+class DeviceHintEntry(DeviceNote):
+    """The hint for one kind of device. Its strategy says how many: as the amount says, all that match, or as many as the amount."""
+
+    selector: DeviceSelectorEntry | None = None
+    vf_selector: DeviceSelectorEntry | None = None
+    allocate_strategy: Literal["", "ApplyForAll", "RequestsAsCount"] | None = None
+    required_topology_scope: Literal["", "Device", "PCIe", "NUMANode", "Node"] | None = None
+    exclusive_policy: Literal["", "DeviceLevel", "PCIeLevel"] | None = None
+
+
+class DeviceHintsEntry(DeviceNote):
+    """The annotation `device-allocate-hint`."""
+
+    gpu: DeviceHintEntry | None = None
+    rdma: DeviceHintEntry | None = None
+    fpga: DeviceHintEntry | None = None
+
+
+class JointAllocationEntry(DeviceNote):
+    """The annotation `device-joint-allocate`."""
+
+    device_types: list[Literal["gpu", "rdma", "fpga"]] | None = None
+    required_scope: Literal["", "SamePCIe"] | None = None
+
+
+class GpuPartitionSpecEntry(DeviceNote):
+    """The annotation `gpu-partition-spec`; the bandwidth is a quantity of bits per second."""
+
+    allocate_policy: Literal["", "Restricted", "BestEffort"] | None = None
+    ring_bus_bandwidth: str | int | float | None = None
 
 
 class DeviceError(ValueError):
@@ -123,18 +171,19 @@ def pod_devices(requests: Mapping[str, int], annotations: Mapping[str, str]) -> 
             by_type.setdefault(TYPE_OF[name], {})[name] = amount
     if not by_type:
         return None
-    hints, joint, partition = (_noted(annotations, name) for name in (HINT, JOINT, PARTITION_SPEC))
-    bandwidth = str(partition.get("ringBusBandwidth") or "0")
+    hints = _noted(annotations, HINT, DeviceHintsEntry)
+    joint = _noted(annotations, JOINT, JointAllocationEntry)
+    partition = _noted(annotations, PARTITION_SPEC, GpuPartitionSpecEntry)
     try:
-        bits = quantities.parse(bandwidth).value()
+        bits = quantities.parse(str(partition.ring_bus_bandwidth or "0")).value()
     except quantities.QuantityError as error:
         raise DeviceError(f"annotation {PARTITION_SPEC}: ringBusBandwidth: {error}") from None
     return PodDevices(
-        tuple(_request(type_, wanted, hints.get(type_)) for type_, wanted in sorted(by_type.items())),
-        tuple(_one_of(DeviceType, each, JOINT) for each in joint.get("deviceTypes") or ()),
-        must_share_pcie=joint.get("requiredScope") == "SamePCIe",
-        has_partition_spec=bool(partition),
-        is_restricted=partition.get("allocatePolicy") == "Restricted",
+        tuple(_request(type_, wanted, getattr(hints, type_)) for type_, wanted in sorted(by_type.items())),
+        tuple(map(DeviceType, joint.device_types or ())),
+        must_share_pcie=joint.required_scope == "SamePCIe",
+        has_partition_spec=bool(partition.model_fields_set),
+        is_restricted=partition.allocate_policy == "Restricted",
         bandwidth=bits,
     )
 
@@ -158,26 +207,29 @@ def validate(wanted: Mapping[str, int]) -> None:
         raise DeviceError(f"{NPU_DVPP}: {wanted[NPU_DVPP]} must be at most {WHOLE}")
 
 
-def _request(type_: DeviceType, wanted: Mapping[str, int], noted: object) -> DeviceRequest:
+def _request(type_: DeviceType, wanted: Mapping[str, int], noted: DeviceHintEntry | None) -> DeviceRequest:
     validate(wanted)
-    hint: Mapping[str, Any] = noted if isinstance(noted, Mapping) else {}
-    exclusive = _one_of(ExclusivePolicy, hint.get("exclusivePolicy") or "", HINT)
+    hint = noted or DeviceHintEntry()
+    exclusive = ExclusivePolicy(hint.exclusive_policy or "")
     count, each = _of_gpus(wanted) if type_ is DeviceType.GPU else _in_parts(wanted)
-    strategy = _one_of(DeviceStrategy, hint.get("allocateStrategy") or "", HINT)
-    if type_ is not DeviceType.GPU and strategy is DeviceStrategy.APPLY_FOR_ALL:
+    if type_ is not DeviceType.GPU and hint.allocate_strategy == "ApplyForAll":
         count = 0
-    elif type_ is not DeviceType.GPU and strategy is DeviceStrategy.REQUESTS_AS_COUNT:
+    elif type_ is not DeviceType.GPU and hint.allocate_strategy == "RequestsAsCount":
         (name, count), *_ = wanted.items()
         each = {name: WHOLE if exclusive is ExclusivePolicy.DEVICE else 1}
     return DeviceRequest(
         type_,
         count,
         each,
-        hint.get("selector") or {},
-        hint.get("vfSelector"),
-        _one_of(TopologyScope, hint.get("requiredTopologyScope") or TopologyScope.NODE, HINT),
+        _selector(hint.selector) or {},
+        _selector(hint.vf_selector),
+        TopologyScope(hint.required_topology_scope or TopologyScope.NODE),
         exclusive,
     )
+
+
+def _selector(noted: DeviceSelectorEntry | None) -> Mapping[str, Any] | None:
+    return noted.model_dump(by_alias=True, exclude_none=True) if noted is not None else None
 
 
 def _of_gpus(wanted: Mapping[str, int]) -> tuple[int, Mapping[str, int]]:
@@ -195,17 +247,8 @@ def _in_parts(wanted: Mapping[str, int]) -> tuple[int, Mapping[str, int]]:
     return max(amount // WHOLE, 1), {name: min(amount, WHOLE)}
 
 
-def _noted(annotations: Mapping[str, str], name: str) -> Mapping[str, Any]:
+def _noted(annotations: Mapping[str, str], name: str, model: type[M]) -> M:
     try:
-        found = json.loads(annotations.get(name) or "{}")
+        return annotation_of(name, annotations.get(name) or "{}", model)
     except ValueError as error:
-        raise DeviceError(f"annotation {name} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise DeviceError(f"annotation {name} is no JSON object")
-    return found
-
-
-def _one_of(kind: type[E], text: str, where: str) -> E:
-    if text not in frozenset(kind):
-        raise DeviceError(f"annotation {where}: {text!r} is none of {', '.join(filter(None, kind))}")
-    return kind(text)
+        raise DeviceError(str(error)) from None

@@ -43,7 +43,13 @@ from scheduler.placing.plugins.device_share.allocation import (
     written_grants,
 )
 from scheduler.placing.plugins.device_share.args import DeviceShareArgs
-from scheduler.placing.plugins.device_share.core import ALLOCATED, DeviceError, PodDevices, pod_devices
+from scheduler.placing.plugins.device_share.core import (
+    ALLOCATED,
+    TYPE_OF,
+    DeviceError,
+    PodDevices,
+    pod_devices,
+)
 from scheduler.placing.plugins.node_resources import requests
 
 NO_DEVICE: Final = "node(s) missing Device"
@@ -151,7 +157,10 @@ class DeviceShare(ShippedPlugin):
         return None
 
     def _wanted(self, context: CycleContext, pod: PodInfo) -> PodDevices | None:
-        """Read once in a cycle; beside kube-scheduler each of its calls is one. Raises `DeviceError` and `QuantityError`."""
+        """Read once in a cycle; beside kube-scheduler each of its calls is one. A Reservation gets none: nothing would tell when to give
+        them back. Raises `DeviceError` and `QuantityError`."""
+        if pod.is_reservation:
+            return None
         found: tuple[PodDevices | None] | None = find(context, _WANTED)
         if found is None:
             annotations = (pod.manifest.get("metadata") or {}).get("annotations") or {}
@@ -211,14 +220,14 @@ class DeviceShare(ShippedPlugin):
             context.delete(_TAKEN)
 
     def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
-        """Tell the node which devices the pod has. `DefaultPreBind` writes it."""
+        """Tell the node which devices the pod has, and nothing else that the pod says of that. `DefaultPreBind` writes it."""
         grants = self._ledger.on(node_name).get(pod.uid)
+        metadata = cast("Manifest", pod.manifest["metadata"])
+        before = metadata.get("annotations") or {}
         if grants:
-            metadata = cast("Manifest", pod.manifest["metadata"])
-            metadata["annotations"] = {
-                **(metadata.get("annotations") or {}),
-                ALLOCATED: written_grants(grants),
-            }
+            metadata["annotations"] = {**before, ALLOCATED: written_grants(grants)}
+        elif ALLOCATED in before:
+            metadata["annotations"] = {name: text for name, text in before.items() if name != ALLOCATED}
         return None
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -243,8 +252,16 @@ class DeviceShare(ShippedPlugin):
 
 
 def _annotated(found: tuple[PodInfo, ...]) -> Mapping[str, Grants]:
+    """What pods were told. A pod that asks for no device has none, whatever its annotation says."""
     notes = (
-        (pod.uid, ((pod.manifest.get("metadata") or {}).get("annotations") or {}).get(ALLOCATED, ""))
+        (pod, ((pod.manifest.get("metadata") or {}).get("annotations") or {}).get(ALLOCATED, ""))
         for pod in found
     )
-    return {uid: read_grants(text) for uid, text in notes if text}
+    return {pod.uid: read_grants(text) for pod, text in notes if text and _asks_for_devices(pod)}
+
+
+def _asks_for_devices(pod: PodInfo) -> bool:
+    try:
+        return not TYPE_OF.keys().isdisjoint(requests(pod))
+    except QuantityError:
+        return False

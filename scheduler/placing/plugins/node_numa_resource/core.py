@@ -20,6 +20,7 @@ from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
 from scheduler.placing.plugins.node_numa_resource.topology import MILLI
 from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified
 from scheduler.placing.plugins.topology_manager import (
+    MAX_NUMA_NODES,
     HintProvider,
     Hints,
     NumaHint,
@@ -39,6 +40,7 @@ BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cp
 POLICY_CONFLICT: Final = "node(s) not match NUMA topology"
 NO_CPUS: Final = "not enough cpus available to satisfy request"
 AMPLIFIED_CPU: Final = "Insufficient amplified cpu"
+TOO_MANY_NUMA_NODES: Final = f"more than {MAX_NUMA_NODES} NUMA nodes, of which no policy can choose"
 
 
 def allocate(

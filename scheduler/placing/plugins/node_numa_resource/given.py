@@ -45,12 +45,14 @@ class GivenCpus:
     def forget_settled(
         self, nodes: Mapping[str, NodeInfo], told: Mapping[str, Mapping[str, PodAllocation]], now_s: float
     ) -> None:
-        """Pods that were `told` what they have (by node and UID), and those that were bound and are gone, need not be kept in mind."""
+        """Pods that were `told` what they have (by node and UID), and those that were bound and are gone, need not be kept in mind. A pod
+        that shows something else was told it by an earlier try whose bind failed."""
         for node_name, kept in tuple(self._on.items()):
             there = {pod.uid for pod in nodes[node_name].pods} if node_name in nodes else frozenset()
-            for uid in kept:
+            for uid, allocation in kept.items():
                 is_gone = self._settled_s.get(uid, now_s) < now_s and uid not in there
-                if is_gone or uid in told.get(node_name, NOTHING):
+                shown = told.get(node_name, NOTHING).get(uid)
+                if is_gone or (shown is not None and shown.has_same_parts(allocation)):
                     self.drop(uid, node_name)
 
     @property

@@ -45,6 +45,7 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     NO_TOPOLOGY,
     POLICY_CONFLICT,
     SMT_ALIGNMENT,
+    TOO_MANY_NUMA_NODES,
     HintScore,
     decide,
     summed,
@@ -74,7 +75,7 @@ from scheduler.placing.plugins.node_numa_resource.view import (
     amplified,
     as_permitted,
 )
-from scheduler.placing.plugins.topology_manager import mask_of, merge_policies
+from scheduler.placing.plugins.topology_manager import MAX_NUMA_NODES, mask_of, merge_policies
 
 SEEN_WITHIN_S: Final = 60.0
 """A pod that was bound is seen on its node within that time, or is gone."""
@@ -122,11 +123,12 @@ class NodeNUMAResource(ShippedPlugin):
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change, topologies, and pods that go."""
+        """Nodes that come or change, topologies, and pods that go. Of one that went soon after it was bound only the ledger may tell."""
         return (
             *NODES_CHANGE,
             EventWithHint(NODE_RESOURCE_TOPOLOGIES, ActionType.ALL),
             EventWithHint(EventResource.POD, ActionType.DELETE),
+            EventWithHint(EventResource.LEDGER, ActionType.ALL),
         )
 
     # ------------------------------------------------------------ looking for a node
@@ -185,6 +187,8 @@ class NodeNUMAResource(ShippedPlugin):
         fault = topology.fault or options.fault
         if fault:
             return _forbidden(f"{INVALID_TOPOLOGY}: {fault}")
+        if policy and len(view.numa_nodes) > MAX_NUMA_NODES:
+            return _forbidden(f"{INVALID_TOPOLOGY}: {TOO_MANY_NUMA_NODES}")
         if topology.cpus is None and (bind in PINNING or not view.numa_nodes):
             return _unknown()
         if bind not in PINNING or topology.cpus is None:
@@ -222,7 +226,7 @@ class NodeNUMAResource(ShippedPlugin):
         if found is not None and all(map(_is_same, found[0], parts)):
             return found[1]
         told = self._told.of(node.name, node.pods)
-        allocations = {**kept, **told}
+        allocations = {**told, **kept}  # a pod may still show what an earlier try has written
         for row in node.rows.values():
             if row.bounds is not None and row.holder.uid in allocations:
                 permitted = {CPU: row.reserved.vcpu_milli, MEMORY: row.reserved.memory_bytes}

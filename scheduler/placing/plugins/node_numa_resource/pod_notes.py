@@ -53,6 +53,10 @@ class PodAllocation:
     exclusive: CPUExclusivePolicy = CPUExclusivePolicy.NONE
     numa: Mapping[int, Amounts] = field(default_factory=dict)
 
+    def has_same_parts(self, other: "PodAllocation") -> bool:
+        """Whether both would be written alike."""
+        return self.cpus == other.cpus and self.numa == other.numa
+
 
 def read_wish(manifest: Mapping[str, Any]) -> NumaWish:
     """Raises `ValueError` for annotations that break their rules."""
@@ -83,11 +87,14 @@ def read_allocation(manifest: Mapping[str, Any]) -> PodAllocation | None:
             cpus_of(str(status.get("cpuset") or "")),
             CPUExclusivePolicy(spec.get("preferredCPUExclusivePolicy", "")),
             {
-                int(each["node"]): written_amounts(each.get("resources") or {})
+                int(each["node"]): {
+                    name: max(amount, 0)
+                    for name, amount in written_amounts(each.get("resources") or {}).items()
+                }
                 for each in status.get("numaNodeResources") or ()
             },
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 

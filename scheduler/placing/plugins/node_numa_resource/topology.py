@@ -6,6 +6,7 @@ Source: reference/koordinator.md 2.7; the shapes of annotations are those of Koo
 import enum
 import functools
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ NUMA_TOPOLOGY_POLICY: Final = NODE + "numa-topology-policy"
 MILLI: Final = 1000
 _ZONE: Final = "node-"
 """A zone of the type Node is named so, with the number of its NUMA node."""
+_NUMA_NODES: Final = 1024
+"""`MAX_NUMNODES` of the largest kernels."""
 _SINGLE: Final = frozenset({"SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel"})
 
 
@@ -135,10 +138,11 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
     try:
         detail = document(annotations, CPU_TOPOLOGY).get("detail") or ()
         cpus = CpuTopology.of(
-            (int(each["id"]), int(each["core"]), int(each["socket"]), int(each["node"])) for each in detail
+            (int(each["id"]), int(each["core"]), int(each["socket"]), _numa_node(each["node"]))
+            for each in detail
         )
         numa = {
-            int(str(zone["name"]).removeprefix(_ZONE)): _zone_amounts(zone)
+            _numa_node(str(zone["name"]).removeprefix(_ZONE)): _zone_amounts(zone)
             for zone in manifest.get("zones") or ()
             if zone.get("type") == "Node"
         }
@@ -152,8 +156,8 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
             if each.get("managedByKubelet"):
                 taken |= cpus_of(str(each.get("cpuset") or ""))
         policies = [str(each) for each in manifest.get("topologyPolicies") or ()]
-        options = kubelet.get("options") or {}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        is_full_only = (kubelet.get("options") or {}).get("full-pcpus-only") == "true"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         return NodeTopology(fault=f"{type(error).__name__}: {error}")
     is_static = kubelet.get("policy") == "static"
     return NodeTopology(
@@ -161,7 +165,7 @@ def read_topology(manifest: Mapping[str, Any]) -> NodeTopology:
         numa,
         taken,
         _policy_of(policies),
-        is_full_pcpus_only=is_static and options.get("full-pcpus-only") == "true",
+        is_full_pcpus_only=is_static and is_full_only,
     )
 
 
@@ -170,18 +174,18 @@ def read_options(manifest: Mapping[str, Any]) -> NodeOptions:
     labels, annotations = _texts(manifest, "labels"), _texts(manifest, "annotations")
     strategy = labels.get(NUMA_ALLOCATE_STRATEGY)
     try:
-        ratio = Fraction(str(document(annotations, AMPLIFICATION).get("cpu", 1)))
+        ratio = float(str(document(annotations, AMPLIFICATION).get("cpu", 1)))
         reserved = document(annotations, NODE_RESERVATION).get("reservedCPUs") or ""
-        if ratio < 1:
-            raise ValueError(f"{AMPLIFICATION}: cpu must be at least 1, found {ratio}")
+        if not 1 <= ratio < math.inf:
+            raise ValueError(f"{AMPLIFICATION}: cpu must be at least 1 and finite, found {ratio}")
         return NodeOptions(
             NodeCPUBindPolicy(labels.get(CPU_BIND_POLICY) or NodeCPUBindPolicy.NONE),
             NUMAAllocateStrategy(strategy) if strategy else None,
             NumaTopologyPolicy(labels.get(NUMA_TOPOLOGY_POLICY, "")),
-            ratio,
+            Fraction(str(ratio)),  # of the float: a text such as 1e5000000 would take seconds
             cpus_of(str(reserved)),
         )
-    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         return NodeOptions(fault=str(error))
 
 
@@ -205,6 +209,14 @@ def written_amounts(written: Mapping[str, Any]) -> dict[str, int]:
         name: parsed.milli_value() if name == CPU else parsed.value()
         for name, parsed in ((name, quantities.parse(str(amount))) for name, amount in written.items())
     }
+
+
+def _numa_node(written: Any) -> int:
+    """The number of a NUMA node, which is a bit of masks. Raises `ValueError` for one that no kernel has."""
+    found = int(written)
+    if not 0 <= found < _NUMA_NODES:
+        raise ValueError(f"a NUMA node's number must be below {_NUMA_NODES}, found {found}")
+    return found
 
 
 def _zone_amounts(zone: Mapping[str, Any]) -> dict[str, int]:
