@@ -182,6 +182,21 @@ async def test_room_comes_back_when_pods_go() -> None:
     assert await world.place(of("ci", "2", "8")) == ""
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_pods_that_end_before_the_next_cycle_give_their_room_back(is_deleted: bool) -> None:
+    world = Quotas(CI)
+    for number in range(3):
+        job = of("ci", str(number), "8")
+        world.wait(job)
+        assert await world.place(job) == ""
+        world.cluster.removed(job)
+        manifest = cast("Manifest", job.manifest)
+        if is_deleted:
+            world.cluster.informers.delete(PODS, manifest)
+        else:
+            world.cluster.informers.put(PODS, {**manifest, "status": {"phase": "Succeeded"}})
+
+
 async def test_parents_are_checked_where_settings_say_so() -> None:
     org = quota("org", least={"cpu": "4"}, most={"cpu": "4"}, labels={f"{PREFIX}is-parent": "true"})
     below = [

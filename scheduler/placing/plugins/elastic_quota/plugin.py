@@ -192,11 +192,20 @@ class ElasticQuota(ShippedPlugin):
         )
 
     def _pod_changed(self, before: Manifest | None, after: Manifest | None) -> None:
+        """A pod may have gone or ended before any cycle has shown it on its node, so what was reserved for it goes here."""
         if before is not None and (after is None or objects.uid(before) != objects.uid(after)):
-            self._books.wait(objects.uid(before), None)
-        if after is not None:
-            waits = not after["spec"].get("nodeName") and not pods.is_terminal(after)
+            self._forget(objects.uid(before))
+        if after is None:
+            return
+        if pods.is_terminal(after):
+            self._forget(objects.uid(after))
+        else:
+            waits = not after["spec"].get("nodeName")
             self._books.wait(objects.uid(after), _waiting(after) if waits else None)
+
+    def _forget(self, uid: str) -> None:
+        self._books.wait(uid, None)
+        self._books.reserve(uid, None)
 
     # ------------------------------------------------------------ pages and controllers
 
