@@ -1,5 +1,6 @@
 """`ElasticQuota` in the real framework: args, whose a pod is, what counts, messages, and who would go."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,10 @@ from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import RejectionClass
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.elastic_quota import plugin
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
+from scheduler.quotas.faults import QuotaKey
+from scheduler.quotas.values import QuotaFault
 
 PREFIX = "quota.scheduling.koordinator.sh/"
 PUBLISHED = {
@@ -86,6 +90,11 @@ class Quotas:
         """Why the pod was not bound; empty if it was."""
         failure = await self.cluster.schedule(self.framework, wanted)
         return failure.text if failure is not None else ""
+
+    def faults(self) -> Mapping[QuotaKey, Sequence[QuotaFault]]:
+        made = self.framework.plugins["ElasticQuota"]
+        assert isinstance(made, plugin.ElasticQuota)
+        return made.faults(made.account())
 
     def wait(self, *pods: PodInfo) -> None:
         """Pods that the API server shows without a node."""
@@ -164,6 +173,22 @@ async def test_a_quota_that_changes_counts_at_once() -> None:
     assert await world.place(of("ci", "1", "9")) == ""
     world.cluster.informers.delete(ELASTIC_QUOTAS, more)
     assert await world.place(of("ci", "2", "1")) == ""
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"cpu": ' + "9" * 5_000 + "}", "5"])
+async def test_an_annotation_that_nobody_can_read_counts_as_if_it_were_not_there(text: str) -> None:
+    world = Quotas(quota("ci", most={"cpu": "8"}, annotations={f"{PREFIX}guaranteed": text}))
+    assert await world.place(of("ci", "1", "8")) == ""
+    (reason,) = [fault.reason for fault in world.faults()["default", "ci"]]
+    assert reason == "Unreadable"
+
+
+async def test_quotas_that_could_not_be_read_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Quotas(CI)
+    with monkeypatch.context() as broken:
+        broken.setattr(plugin, "quota_of", lambda *_, **__: 1 / 0)
+        assert "division" in await world.place(of("ci", "1", "9"))
+    assert "quotaName: ci" in await world.place(of("ci", "1", "9"))
 
 
 async def test_a_device_is_shared_to_the_last_one() -> None:

@@ -165,8 +165,8 @@ class ElasticQuota(ShippedPlugin):
 
     def _bring_up_to_date(self) -> None:
         if self._is_stale:
-            self._is_stale = False
             self._read_quotas()
+            self._is_stale = False
         snapshot = self._handle.node_info_snapshot()
         if (
             snapshot.generation > self._generation
