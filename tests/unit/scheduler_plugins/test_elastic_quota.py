@@ -18,6 +18,7 @@ from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.quotas.faults import QuotaKey
 from scheduler.quotas.values import QuotaFault
 
+HOME = "koordinator-system"
 PREFIX = "quota.scheduling.koordinator.sh/"
 PUBLISHED = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -189,6 +190,23 @@ async def test_quotas_that_could_not_be_read_are_read_again(monkeypatch: pytest.
         broken.setattr(plugin, "quota_of", lambda *_, **__: 1 / 0)
         assert "division" in await world.place(of("ci", "1", "9"))
     assert "quotaName: ci" in await world.place(of("ci", "1", "9"))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "created", "counts"),
+    [("z", "2026-01-01T00:00:00Z", "z"), ("z", "2026-01-03T00:00:00Z", "a"), (HOME, "2026-01-03T00:00:00Z", HOME)],
+    ids=["the oldest", "not a later one", "that of quotaGroupNamespace"],
+)  # fmt: skip
+async def test_of_quotas_with_one_name_one_counts_and_the_other_is_told(
+    namespace: str, created: str, counts: str
+) -> None:
+    other, here = (quota("ci", most={"cpu": "1"}, namespace=each) for each in ("a", namespace))
+    other["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    here["metadata"]["creationTimestamp"] = created
+    faults = Quotas(other, here).faults()
+    text = f"the quota of that name in namespace {counts} counts"
+    assert [[fault.text for fault in each] for each in faults.values()] == [[text]]
+    assert (counts, "ci") not in faults
 
 
 async def test_a_device_is_shared_to_the_last_one() -> None:

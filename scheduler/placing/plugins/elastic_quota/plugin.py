@@ -175,8 +175,15 @@ class ElasticQuota(ShippedPlugin):
             self._books.see(snapshot)
 
     def _read_quotas(self) -> None:
+        """Of several with one name the first counts: one of `quotaGroupNamespace`, else the oldest. So nobody takes a quota over by
+        making another one of its name."""
         scales_min, home = self._args.enable_min_quota_scale, self._args.quota_group_namespace
-        objects_ = sorted(self._quotas.objects().items())
+
+        def precedence(each: tuple[QuotaKey, Manifest]) -> tuple[object, ...]:
+            key, manifest = each
+            return key[0] != home, _created(manifest), key
+
+        objects_ = sorted(self._quotas.objects().items(), key=precedence)
         read = {key: quota_of(manifest, scales_min=scales_min) for key, manifest in objects_}
         self._specs = tuple(spec for spec, _ in read.values())
         self._unreadable = {key: faults for key, (_, faults) in read.items() if faults}
@@ -238,7 +245,12 @@ def _described(manifest: Manifest) -> tuple[object, ...]:
     """All of a quota's object that its meaning depends on."""
     annotations = objects.annotations(manifest)
     others = {name: text for name, text in annotations.items() if name not in WRITTEN}
-    return manifest.get("spec"), objects.labels(manifest), others
+    return _created(manifest), manifest.get("spec"), objects.labels(manifest), others
+
+
+def _created(manifest: Mapping[str, Any]) -> str:
+    """When the object was made, as a text that sorts."""
+    return str((manifest.get("metadata") or {}).get("creationTimestamp") or "")
 
 
 def _counted(pod: PodInfo, request: Amounts) -> CountedPod:
@@ -248,7 +260,7 @@ def _counted(pod: PodInfo, request: Amounts) -> CountedPod:
         pod.uid,
         request,
         pod.priority,
-        str(metadata.get("creationTimestamp") or ""),
+        _created(pod.manifest),
         pod.labels.get(PREEMPTIBLE) != "false",
         metadata.get("deletionTimestamp") is not None,
     )
