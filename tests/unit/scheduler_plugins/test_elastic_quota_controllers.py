@@ -7,8 +7,10 @@ from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.resources import PODS, Manifest
 from parley.testing import FakeInformers, node, quota
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot
+from scheduler.placing.plugins.base import MAY_BE_BOUND
 from scheduler.placing.plugins.elastic_quota.controllers import FRESH_S
 from scheduler.placing.plugins.elastic_quota.plugin import ElasticQuota
+from scheduler.ports import BINDING_SETTLES_S
 from tests.unit.scheduler_framework.plugin_worlds import Notes
 from tests.unit.scheduler_plugins.test_elastic_quota import CI, PREFIX, of
 
@@ -160,6 +162,13 @@ def test_a_pod_is_counted_once_on_its_way() -> None:
     assert counted() == (2000, 0)
     assert made.reserve(notes, wanted, "a") is None
     assert counted() == (2000, 2000)
+    notes.write(MAY_BE_BOUND, True)
+    made.unreserve(notes, wanted, "a")
+    assert counted() == (2000, 2000), "the pod may be bound"
+    told.time_s = BINDING_SETTLES_S
+    assert counted() == (2000, 0), "the nodes would show it by now"
+    notes.delete(MAY_BE_BOUND)
+    made.reserve(notes, wanted, "a")
     made.unreserve(notes, wanted, "a")
     assert counted() == (2000, 0)
     made.reserve(notes, wanted, "a")

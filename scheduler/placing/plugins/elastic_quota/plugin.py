@@ -33,11 +33,12 @@ from scheduler.placing.core.values import (
     rejected,
 )
 from scheduler.placing.plugins.amounts import NodeAmounts, pod_amounts, readable_amounts
-from scheduler.placing.plugins.base import ShippedPlugin, find
+from scheduler.placing.plugins.base import MAY_BE_BOUND, ShippedPlugin, find
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.placing.plugins.elastic_quota.controllers import QuotaWriter
 from scheduler.placing.plugins.elastic_quota.reading import NAME, PREEMPTIBLE, WRITTEN, quota_of
 from scheduler.placing.plugins.ledger_fit import own_row
+from scheduler.ports import BINDING_SETTLES_S
 from scheduler.quotas.admission import QuotaAccount, QuotaRules, victims
 from scheduler.quotas.books import CountedPod, QuotaBooks
 from scheduler.quotas.faults import QuotaKey, quota_faults
@@ -69,6 +70,8 @@ class ElasticQuota(ShippedPlugin):
         read = self._args = check(args, ElasticQuotaArgs)
         rules = QuotaRules(read.enable_check_parent_quota, read.enable_runtime_quota)
         self._books = QuotaBooks(rules, _counted_on, NodeAmounts().allocatable)
+        self._in_doubt: dict[str, float] = {}
+        """By UID of pods that may be bound: until when (s) what was reserved for them is kept."""
         self._specs: tuple[QuotaSpec, ...] = ()
         self._unreadable: Mapping[QuotaKey, tuple[QuotaFault, ...]] = {}
         self._is_stale = True
@@ -124,11 +127,17 @@ class ElasticQuota(ShippedPlugin):
         counts = _counted(pod, readable_amounts(pod))
         status = self._judged(context, counts)
         if status is None:
+            self._in_doubt.pop(pod.uid, None)
             self._books.reserve(pod.uid, replace(counts, used=counts.request))
         return status
 
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
-        self._books.reserve(pod.uid, None)
+        """Give it back; later, where the pod may be bound: the nodes show it by then if it is."""
+        if find(context, MAY_BE_BOUND):
+            self._in_doubt[pod.uid] = self._handle.now_s() + BINDING_SETTLES_S
+        else:
+            self._in_doubt.pop(pod.uid, None)
+            self._books.reserve(pod.uid, None)
 
     # ------------------------------------------------------------ what is known
 
@@ -167,6 +176,10 @@ class ElasticQuota(ShippedPlugin):
         if self._is_stale:
             self._read_quotas()
             self._is_stale = False
+        now_s = self._handle.now_s()
+        for uid in [uid for uid, until_s in self._in_doubt.items() if until_s <= now_s]:
+            del self._in_doubt[uid]
+            self._books.reserve(uid, None)
         snapshot = self._handle.node_info_snapshot()
         if (
             snapshot.generation > self._generation
