@@ -1,6 +1,7 @@
 """`ElasticQuota` in the real framework: args, whose a pod is, what counts, messages, and who would go."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -238,6 +239,17 @@ async def test_pods_that_end_before_the_next_cycle_give_their_room_back(is_delet
             world.cluster.informers.delete(PODS, manifest)
         else:
             world.cluster.informers.put(PODS, {**manifest, "status": {"phase": "Succeeded"}})
+
+
+async def test_a_reservation_takes_nothing_of_a_quota() -> None:
+    world = Quotas(CI)
+    made, context = world.framework.plugins["ElasticQuota"], CycleState()
+    assert isinstance(made, plugin.ElasticQuota)
+    for cpu in ("8", "9"):
+        reservation = replace(of("ci", f"r{cpu}", cpu), is_reservation=True)
+        assert made.pre_filter(context, reservation, ()) == (None, None)
+        assert made.reserve(context, reservation, "a") is None
+    assert await world.place(of("ci", "1", "8")) == ""
 
 
 async def test_parents_are_checked_where_settings_say_so() -> None:

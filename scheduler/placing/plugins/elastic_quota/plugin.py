@@ -96,7 +96,10 @@ class ElasticQuota(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """The quota must have room for the pod, whatever the node. A pod that counts as used already is not asked again."""
+        """The quota must have room for the pod, whatever the node. A pod that counts as used already is not asked again, and a published
+        Reservation never is: no pod event would give back what it takes."""
+        if pod.is_reservation:
+            return None, None
         if not self._quotas.has_synced:
             return None, error_status("the elastic quotas have not been read yet")
         try:
@@ -124,6 +127,8 @@ class ElasticQuota(ShippedPlugin):
 
     def reserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
         """The pod counts as used from now on; refused where the room has gone to another pod since."""
+        if pod.is_reservation:
+            return None
         counts = _counted(pod, readable_amounts(pod))
         status = self._judged(context, counts)
         if status is None:
