@@ -208,6 +208,17 @@ def test_two_groups_do_not_hold_room_for_each_other() -> None:
     assert found.may_enter("a1") is None
 
 
+def test_a_gang_waits_for_another_one_whose_last_pod_goes_meanwhile() -> None:
+    """Gang a names b, and b names nobody."""
+    found = gangs(spec("a", 1, group=("a", "b")), spec("b", 1), pods=1)
+    found.described("b", spec("b", 1))
+    assert found.may_enter("a1") is None
+    assert found.begins("a1") is None
+    found.assumed("a1")
+    found.pod_gone("b1")
+    assert found.permit("a1").wait_s == 600.0
+
+
 def test_a_gang_without_its_pods_has_no_turn() -> None:
     found = Gangs()
     assert found.may_enter("a1") is not None
