@@ -71,6 +71,7 @@ GOOD = {"min-available": "3"}
         ({**GOOD, "groups": "ns/a"}, {}),
         ({**GOOD, "groups": '["a"]'}, {}),
         ({**GOOD, "groups": '{"a": 1}'}, {}),
+        ({**GOOD, "groups": "[" * 100_000}, {}),
     ],
 )
 def test_bad_values_fall_back(annotations: dict[str, str], differs: dict[str, Any]) -> None:
@@ -78,7 +79,7 @@ def test_bad_values_fall_back(annotations: dict[str, str], differs: dict[str, An
     assert described_by_pod("ns/g", manifest({}, annotations), DEFAULTS) == GangSpec(**plain | differs)
 
 
-@pytest.mark.parametrize("minimum", ["", "x", "-1", "0", "1.5"])
+@pytest.mark.parametrize("minimum", ["", "x", "-1", "0", "1.5", "9" * 5_000])
 def test_without_a_minimum_a_gang_is_not_described(minimum: str) -> None:
     assert described_by_pod("ns/g", manifest({}, {"min-available": minimum}), DEFAULTS) is None
     assert described_by_pod("ns/g", manifest({}, {}), DEFAULTS) is None

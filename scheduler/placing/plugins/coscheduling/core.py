@@ -135,7 +135,8 @@ def _texts(manifest: Mapping[str, Any], part: Literal["labels", "annotations"]) 
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else None
+    """A number from 1; of more than 18 digits it is none: the published plugin takes 64 bits."""
+    return int(text) if text and re.fullmatch("[0-9]{1,18}", text) and int(text) > 0 else None
 
 
 def _named(kind: type[E], text: str | None, default: E) -> E:
@@ -145,7 +146,7 @@ def _named(kind: type[E], text: str | None, default: E) -> E:
 def _group(gang: str, text: str) -> tuple[str, ...]:
     try:
         named = json.loads(text) if text else []
-    except ValueError:
+    except (ValueError, RecursionError):
         named = []
     is_list = isinstance(named, list) and all(
         isinstance(each, str) and each.count("/") == 1 for each in named
