@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from hosting.kubernetes.koordinator import SCHEDULING
+from protocol.durations import DurationError, parse_go_duration
 
 POD_GROUP: Final = "pod-group.scheduling.sigs.k8s.io"
 """Label of a pod: the name of its PodGroup."""
@@ -24,18 +25,6 @@ BIND_GROUP: Final = "bind-gang-group-id"
 BIND_COUNT: Final = "bind-gang-member-count"
 BIND_PREFIXES: Final = (f"internal.{SCHEDULING}", SCHEDULING)
 """The second one is deprecated; both are written."""
-_DURATION: Final = re.compile(r"\+?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+|0")
-_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_UNITS_S: Final = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-}
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -101,7 +90,7 @@ def described_by_pod(gang: str, pod: Mapping[str, Any], defaults: GangDefaults) 
     minimum = _whole(annotations.get(f"{GANG}min-available") or labels.get(OLD_MIN_AVAILABLE))
     if minimum is None:
         return None
-    waiting = duration_s(annotations.get(f"{GANG}waiting-time", ""))
+    waiting = _duration_s(annotations.get(f"{GANG}waiting-time", ""))
     return _spec(gang, minimum, waiting, annotations, defaults)
 
 
@@ -154,11 +143,11 @@ def _group(gang: str, text: str) -> tuple[str, ...]:
     return tuple(sorted({gang, *(named if is_list else ())}))
 
 
-def duration_s(text: str) -> float | None:
-    """The seconds of a duration in Go's notation, e.g. `1m30s`; None for a text that is none, and below zero."""
-    if not _DURATION.fullmatch(text):
+def _duration_s(text: str) -> float | None:
+    try:
+        return parse_go_duration(text)
+    except DurationError:
         return None
-    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
 class GroupPhase(enum.StrEnum):
