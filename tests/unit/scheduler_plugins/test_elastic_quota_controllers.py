@@ -35,9 +35,10 @@ class ApiAsTold:
 
 
 class QuotaHandle:
-    """A handle with nodes, objects and an API server."""
+    """A handle with nodes, objects and an API server. Those with the same `placements` are of profiles over one ledger."""
 
-    def __init__(self, *nodes: NodeInfo) -> None:
+    def __init__(self, *nodes: NodeInfo, placements: object = None) -> None:
+        self.placements = placements or self
         self.informers, self.api, self.time_s = FakeInformers(), ApiAsTold(), 0.0
         self.nodes = NodeSnapshot({each.name: each for each in nodes})
 
@@ -84,6 +85,20 @@ async def test_a_quota_that_uses_too_much_for_long_is_brought_back() -> None:
     assert told.api.evicted == [], "the nodes were seen too long ago"
     made.pre_filter(Notes(), of("ci", "other", "1"), ())
     await made.writer.revoke()
+    assert told.api.evicted == ["default/low/uid-low"]
+
+
+async def test_the_controllers_of_one_profile_go_by_the_cycles_of_all() -> None:
+    told = QuotaHandle()
+    other = QuotaHandle(placements=told.placements)
+    for each in (told, other):
+        each.informers.put(ELASTIC_QUOTAS, quota("ci", most={"cpu": "4"}))
+    first, second = plugin(told, {"monitorAllQuotas": True, "delayEvictTime": "1s"}), plugin(other)
+    pods = [of("ci", name, "4", priority=priority) for name, priority in (("low", 1), ("high", 2))]
+    other.nodes = NodeSnapshot({"a": node("a", "10", "1Gi", *pods)}, 1)
+    second.pre_filter(Notes(), of("ci", "other", "1"), ())
+    for told.time_s in (0.0, 2.0):
+        await first.writer.revoke()
     assert told.api.evicted == ["default/low/uid-low"]
 
 

@@ -33,9 +33,9 @@ from scheduler.placing.core.values import (
     rejected,
 )
 from scheduler.placing.plugins.amounts import NodeAmounts, pod_amounts, readable_amounts
-from scheduler.placing.plugins.base import MAY_BE_BOUND, ShippedPlugin, find
+from scheduler.placing.plugins.base import MAY_BE_BOUND, ShippedPlugin, find, shared_state
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
-from scheduler.placing.plugins.elastic_quota.controllers import QuotaWriter
+from scheduler.placing.plugins.elastic_quota.controllers import NewestNodes, QuotaWriter
 from scheduler.placing.plugins.elastic_quota.reading import NAME, PREEMPTIBLE, WRITTEN, quota_of
 from scheduler.placing.plugins.ledger_fit import own_row
 from scheduler.ports import BINDING_SETTLES_S
@@ -75,7 +75,7 @@ class ElasticQuota(ShippedPlugin):
         self._specs: tuple[QuotaSpec, ...] = ()
         self._unreadable: Mapping[QuotaKey, tuple[QuotaFault, ...]] = {}
         self._is_stale = True
-        self._generation = -1
+        self._newest = shared_state(handle, NewestNodes)
         self._quotas = handle.shared_informer(ELASTIC_QUOTAS)
         self._quotas.add_event_handler(self._quota_changed)
         handle.shared_informer(PODS).add_event_handler(self._pod_changed)
@@ -161,7 +161,7 @@ class ElasticQuota(ShippedPlugin):
         """Whether the pod's quota has room for it. One that counts as used already has it; one that is not known to wait yet counts as
         a request for this question."""
         self._bring_up_to_date()
-        self.writer.seen_s = self._handle.now_s()
+        self._newest.seen_s = self._handle.now_s()
         books, uid = self._books, counts.pod.uid
         if books.is_placed(uid):
             return None
@@ -185,12 +185,12 @@ class ElasticQuota(ShippedPlugin):
         for uid in [uid for uid, until_s in self._in_doubt.items() if until_s <= now_s]:
             del self._in_doubt[uid]
             self._books.reserve(uid, None)
-        snapshot = self._handle.node_info_snapshot()
+        snapshot, newest = self._handle.node_info_snapshot(), self._newest
         if (
-            snapshot.generation > self._generation
-        ):  # the cycle of another task may have shown later ones already
-            self._generation = snapshot.generation
-            self._books.see(snapshot)
+            snapshot.generation > newest.snapshot.generation
+        ):  # else another cycle has shown later ones already
+            newest.snapshot = snapshot
+        self._books.see(newest.snapshot)
 
     def _read_quotas(self) -> None:
         """Of several with one name the first counts: one of `quotaGroupNamespace`, else the oldest. So nobody takes a quota over by
