@@ -1,6 +1,7 @@
 """The tree of quotas: requests go up, and what there is comes down. Source: reference/koordinator.md 2.4."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from scheduler.quotas.sharing import Claimant, runtimes, scaled_mins
@@ -26,13 +27,13 @@ class QuotaTree:
     """Quotas by name, and who is below whom. Never changes.
 
     The built-in quotas are there whether they are described or not. Of two quotas of one name the first counts. A quota whose parent
-    there is not, or that is above itself, counts as one below the root: `scheduler.quotas.faults` tells of it.
+    there is not, or that is above itself, counts as one below the root, and a negative amount as 0: `scheduler.quotas.faults` tells of it.
     """
 
     def __init__(self, specs: Iterable[QuotaSpec] = ()) -> None:
         found: dict[str, QuotaSpec] = {}
         for spec in specs:
-            found.setdefault(spec.name, spec)
+            found.setdefault(spec.name, _without_negatives(spec))
         for name in BUILT_IN:
             found.setdefault(name, QuotaSpec(name, max=UNBOUNDED_AMOUNTS, is_parent=name == ROOT))
         self.specs: Final[Mapping[str, QuotaSpec]] = found
@@ -171,6 +172,17 @@ def _set_runtime(
         share.limit_request,
         share.spec.min if scaled_min is None else scaled_min,
         runtime,
+    )
+
+
+def _without_negatives(spec: QuotaSpec) -> QuotaSpec:
+    return replace(
+        spec,
+        min=_above_zero(spec.min),
+        max=_above_zero(spec.max),
+        weight=_above_zero(spec.weight),
+        guarantee=_above_zero(spec.guarantee),
+        total=None if spec.total is None else _above_zero(spec.total),
     )
 
 

@@ -13,7 +13,6 @@ from scheduler.placing.plugins.coscheduling.core import (
     MatchPolicy,
     described_by_object,
     described_by_pod,
-    duration_s,
     gang_of,
     group_status,
 )
@@ -61,7 +60,11 @@ GOOD = {"min-available": "3"}
         ({**GOOD, "mode": "NonStrict"}, {"mode": GangMode.NON_STRICT}),
         ({**GOOD, "mode": "strict"}, {}),
         ({**GOOD, "waiting-time": "1m30s"}, {"wait_s": 90.0}),
+        ({**GOOD, "waiting-time": "10ms"}, {"wait_s": 0.01}),
         ({**GOOD, "waiting-time": "soon"}, {}),
+        ({**GOOD, "waiting-time": "5"}, {}),
+        ({**GOOD, "waiting-time": "1s "}, {}),
+        ({**GOOD, "waiting-time": "9" * 200_000}, {}),
         ({**GOOD, "waiting-time": "-3s"}, {}),
         ({**GOOD, "waiting-time": "0s"}, {}),
         ({**GOOD, "match-policy": "only-waiting"}, {"match_policy": MatchPolicy.ONLY_WAITING}),
@@ -71,6 +74,7 @@ GOOD = {"min-available": "3"}
         ({**GOOD, "groups": "ns/a"}, {}),
         ({**GOOD, "groups": '["a"]'}, {}),
         ({**GOOD, "groups": '{"a": 1}'}, {}),
+        ({**GOOD, "groups": "[" * 100_000}, {}),
     ],
 )
 def test_bad_values_fall_back(annotations: dict[str, str], differs: dict[str, Any]) -> None:
@@ -78,7 +82,7 @@ def test_bad_values_fall_back(annotations: dict[str, str], differs: dict[str, An
     assert described_by_pod("ns/g", manifest({}, annotations), DEFAULTS) == GangSpec(**plain | differs)
 
 
-@pytest.mark.parametrize("minimum", ["", "x", "-1", "0", "1.5"])
+@pytest.mark.parametrize("minimum", ["", "x", "-1", "0", "1.5", "9" * 5_000])
 def test_without_a_minimum_a_gang_is_not_described(minimum: str) -> None:
     assert described_by_pod("ns/g", manifest({}, {"min-available": minimum}), DEFAULTS) is None
     assert described_by_pod("ns/g", manifest({}, {}), DEFAULTS) is None
@@ -94,14 +98,6 @@ def test_a_pod_group_describes_its_gang() -> None:
         manifest({}, {"mode": "NonStrict"}, spec={"minMember": 2, "scheduleTimeoutSeconds": 10}), DEFAULTS
     )
     assert found == GangSpec("ns/g", 2, ("ns/g",), GangMode.NON_STRICT, wait_s=10.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("600s", 600.0), ("1h1m1s", 3661.0), ("1.5m", 90.0), ("10ms", 0.01), ("0", 0.0), ("", None), ("5", None), ("-1s", None), ("1s ", None)],
-)  # fmt: skip
-def test_durations_as_go_writes_them(text: str, seconds: float | None) -> None:
-    assert duration_s(text) == seconds
 
 
 RUN, DONE, BAD = (True, "Running"), (True, "Succeeded"), (True, "Failed")
@@ -206,6 +202,17 @@ def test_two_groups_do_not_hold_room_for_each_other() -> None:
     assert (place(found, "c1"), found.next()[0], place(found, "d1")) == (600.0, "d1", ("c1", "d1"))
     assert found.given_up("a1").reject == ()
     assert found.may_enter("a1") is None
+
+
+def test_a_gang_waits_for_another_one_whose_last_pod_goes_meanwhile() -> None:
+    """Gang a names b, and b names nobody."""
+    found = gangs(spec("a", 1, group=("a", "b")), spec("b", 1), pods=1)
+    found.described("b", spec("b", 1))
+    assert found.may_enter("a1") is None
+    assert found.begins("a1") is None
+    found.assumed("a1")
+    found.pod_gone("b1")
+    assert found.permit("a1").wait_s == 600.0
 
 
 def test_a_gang_without_its_pods_has_no_turn() -> None:

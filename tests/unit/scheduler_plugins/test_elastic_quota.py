@@ -1,5 +1,7 @@
 """`ElasticQuota` in the real framework: args, whose a pod is, what counts, messages, and who would go."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +14,12 @@ from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import RejectionClass
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.plugins.elastic_quota import plugin
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
+from scheduler.quotas.faults import QuotaKey
+from scheduler.quotas.values import QuotaFault
 
+HOME = "koordinator-system"
 PREFIX = "quota.scheduling.koordinator.sh/"
 PUBLISHED = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -86,6 +92,11 @@ class Quotas:
         """Why the pod was not bound; empty if it was."""
         failure = await self.cluster.schedule(self.framework, wanted)
         return failure.text if failure is not None else ""
+
+    def faults(self) -> Mapping[QuotaKey, Sequence[QuotaFault]]:
+        made = self.framework.plugins["ElasticQuota"]
+        assert isinstance(made, plugin.ElasticQuota)
+        return made.faults(made.account())
 
     def wait(self, *pods: PodInfo) -> None:
         """Pods that the API server shows without a node."""
@@ -166,6 +177,39 @@ async def test_a_quota_that_changes_counts_at_once() -> None:
     assert await world.place(of("ci", "2", "1")) == ""
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"cpu": ' + "9" * 5_000 + "}", "5"])
+async def test_an_annotation_that_nobody_can_read_counts_as_if_it_were_not_there(text: str) -> None:
+    world = Quotas(quota("ci", most={"cpu": "8"}, annotations={f"{PREFIX}guaranteed": text}))
+    assert await world.place(of("ci", "1", "8")) == ""
+    (reason,) = [fault.reason for fault in world.faults()["default", "ci"]]
+    assert reason == "Unreadable"
+
+
+async def test_quotas_that_could_not_be_read_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Quotas(CI)
+    with monkeypatch.context() as broken:
+        broken.setattr(plugin, "quota_of", lambda *_, **__: 1 / 0)
+        assert "division" in await world.place(of("ci", "1", "9"))
+    assert "quotaName: ci" in await world.place(of("ci", "1", "9"))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "created", "counts"),
+    [("z", "2026-01-01T00:00:00Z", "z"), ("z", "2026-01-03T00:00:00Z", "a"), (HOME, "2026-01-03T00:00:00Z", HOME)],
+    ids=["the oldest", "not a later one", "that of quotaGroupNamespace"],
+)  # fmt: skip
+async def test_of_quotas_with_one_name_one_counts_and_the_other_is_told(
+    namespace: str, created: str, counts: str
+) -> None:
+    other, here = (quota("ci", most={"cpu": "1"}, namespace=each) for each in ("a", namespace))
+    other["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    here["metadata"]["creationTimestamp"] = created
+    faults = Quotas(other, here).faults()
+    text = f"the quota of that name in namespace {counts} counts"
+    assert [[fault.text for fault in each] for each in faults.values()] == [[text]]
+    assert (counts, "ci") not in faults
+
+
 async def test_a_device_is_shared_to_the_last_one() -> None:
     world = Quotas(*(quota(name, least={"gpu": "4"}, most={"gpu": "8"}) for name in ("a", "b")))
     first, second = (of(name, name, "1", more={"gpu": "4"}) for name in ("a", "b"))
@@ -180,6 +224,32 @@ async def test_room_comes_back_when_pods_go() -> None:
     assert await world.place(of("ci", "2", "8")) != ""
     world.cluster.removed(first)
     assert await world.place(of("ci", "2", "8")) == ""
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_pods_that_end_before_the_next_cycle_give_their_room_back(is_deleted: bool) -> None:
+    world = Quotas(CI)
+    for number in range(3):
+        job = of("ci", str(number), "8")
+        world.wait(job)
+        assert await world.place(job) == ""
+        world.cluster.removed(job)
+        manifest = cast("Manifest", job.manifest)
+        if is_deleted:
+            world.cluster.informers.delete(PODS, manifest)
+        else:
+            world.cluster.informers.put(PODS, {**manifest, "status": {"phase": "Succeeded"}})
+
+
+async def test_a_reservation_takes_nothing_of_a_quota() -> None:
+    world = Quotas(CI)
+    made, context = world.framework.plugins["ElasticQuota"], CycleState()
+    assert isinstance(made, plugin.ElasticQuota)
+    for cpu in ("8", "9"):
+        reservation = replace(of("ci", f"r{cpu}", cpu), is_reservation=True)
+        assert made.pre_filter(context, reservation, ()) == (None, None)
+        assert made.reserve(context, reservation, "a") is None
+    assert await world.place(of("ci", "1", "8")) == ""
 
 
 async def test_parents_are_checked_where_settings_say_so() -> None:

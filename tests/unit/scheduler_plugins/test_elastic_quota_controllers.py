@@ -7,8 +7,10 @@ from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.resources import PODS, Manifest
 from parley.testing import FakeInformers, node, quota
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot
+from scheduler.placing.plugins.base import MAY_BE_BOUND
 from scheduler.placing.plugins.elastic_quota.controllers import FRESH_S
 from scheduler.placing.plugins.elastic_quota.plugin import ElasticQuota
+from scheduler.ports import BINDING_SETTLES_S
 from tests.unit.scheduler_framework.plugin_worlds import Notes
 from tests.unit.scheduler_plugins.test_elastic_quota import CI, PREFIX, of
 
@@ -33,9 +35,10 @@ class ApiAsTold:
 
 
 class QuotaHandle:
-    """A handle with nodes, objects and an API server."""
+    """A handle with nodes, objects and an API server. Those with the same `placements` are of profiles over one ledger."""
 
-    def __init__(self, *nodes: NodeInfo) -> None:
+    def __init__(self, *nodes: NodeInfo, placements: object = None) -> None:
+        self.placements = placements or self
         self.informers, self.api, self.time_s = FakeInformers(), ApiAsTold(), 0.0
         self.nodes = NodeSnapshot({each.name: each for each in nodes})
 
@@ -82,6 +85,20 @@ async def test_a_quota_that_uses_too_much_for_long_is_brought_back() -> None:
     assert told.api.evicted == [], "the nodes were seen too long ago"
     made.pre_filter(Notes(), of("ci", "other", "1"), ())
     await made.writer.revoke()
+    assert told.api.evicted == ["default/low/uid-low"]
+
+
+async def test_the_controllers_of_one_profile_go_by_the_cycles_of_all() -> None:
+    told = QuotaHandle()
+    other = QuotaHandle(placements=told.placements)
+    for each in (told, other):
+        each.informers.put(ELASTIC_QUOTAS, quota("ci", most={"cpu": "4"}))
+    first, second = plugin(told, {"monitorAllQuotas": True, "delayEvictTime": "1s"}), plugin(other)
+    pods = [of("ci", name, "4", priority=priority) for name, priority in (("low", 1), ("high", 2))]
+    other.nodes = NodeSnapshot({"a": node("a", "10", "1Gi", *pods)}, 1)
+    second.pre_filter(Notes(), of("ci", "other", "1"), ())
+    for told.time_s in (0.0, 2.0):
+        await first.writer.revoke()
     assert told.api.evicted == ["default/low/uid-low"]
 
 
@@ -160,6 +177,13 @@ def test_a_pod_is_counted_once_on_its_way() -> None:
     assert counted() == (2000, 0)
     assert made.reserve(notes, wanted, "a") is None
     assert counted() == (2000, 2000)
+    notes.write(MAY_BE_BOUND, True)
+    made.unreserve(notes, wanted, "a")
+    assert counted() == (2000, 2000), "the pod may be bound"
+    told.time_s = BINDING_SETTLES_S
+    assert counted() == (2000, 0), "the nodes would show it by now"
+    notes.delete(MAY_BE_BOUND)
+    made.reserve(notes, wanted, "a")
     made.unreserve(notes, wanted, "a")
     assert counted() == (2000, 0)
     made.reserve(notes, wanted, "a")

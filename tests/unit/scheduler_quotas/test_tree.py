@@ -98,6 +98,16 @@ def test_a_guarantee_is_kept_whatever_becomes_of_minimums() -> None:
     assert (found["a"].scaled_min, found["a"].runtime) == ({"gpu": 5}, {"gpu": 8})
 
 
+@pytest.mark.parametrize("where", ["weight", "min", "guarantee", "max"])
+def test_a_negative_amount_gives_nobody_more_than_there_is(where: str) -> None:
+    below: dict[str, Any] = {"name": "a", "parent": "org", "max": {"gpu": 100}, where: {"gpu": -90}}
+    tree = QuotaTree([spec("org", is_parent=True), QuotaSpec(**below), spec("b", parent="org"), spec("c")])
+    found = runtimes_of(tree, asks(a=100, b=100, c=100), 100)
+    assert found["a"] + found["b"] == found["org"]
+    assert found["org"] + found["c"] == 100
+    assert min(found.values()) >= 0
+
+
 def test_quotas_above_themselves_or_nothing_count_below_the_root() -> None:
     tree = QuotaTree([spec("a", parent="b"), spec("b", parent="a"), spec("c", parent="nobody")])
     assert tree.children(ROOT) == ("a", "b", "c")

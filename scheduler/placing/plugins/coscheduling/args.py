@@ -2,16 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from hosting.amounts import GoDuration
 from scheduler.placing.plugins.base import PublishedArgs
-from scheduler.placing.plugins.coscheduling.core import GangDefaults, MatchPolicy, duration_s
-
-
-def _duration(text: str) -> str:
-    if duration_s(text) is None:
-        raise ValueError(f"must be a duration from 0 such as 600s or 1m30s, not {text!r}")
-    return text
+from scheduler.placing.plugins.coscheduling.core import GangDefaults, MatchPolicy
 
 
 class CoschedulingArgs(PublishedArgs):
@@ -20,7 +15,7 @@ class CoschedulingArgs(PublishedArgs):
     Preemption for a whole gang and the topology of networks are not there: who asks for them is refused.
     """
 
-    default_timeout: Annotated[str, AfterValidator(_duration)] = "600s"
+    default_timeout: GoDuration = 600.0
     """How long a pod waits for the others of its gang, where the gang does not say it; 15 minutes at most."""
     default_match_policy: Literal["only-waiting", "waiting-and-running", "once-satisfied"] = "once-satisfied"
     """Which pods count for the minimum of a gang that does not say it."""
@@ -34,4 +29,4 @@ class CoschedulingArgs(PublishedArgs):
     """Not there: only `false` is accepted."""
 
     def defaults(self) -> GangDefaults:
-        return GangDefaults(duration_s(self.default_timeout) or 0.0, MatchPolicy(self.default_match_policy))
+        return GangDefaults(self.default_timeout, MatchPolicy(self.default_match_policy))

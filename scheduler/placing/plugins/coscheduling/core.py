@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from hosting.kubernetes.koordinator import SCHEDULING
+from protocol.durations import DurationError, parse_go_duration
 
 POD_GROUP: Final = "pod-group.scheduling.sigs.k8s.io"
 """Label of a pod: the name of its PodGroup."""
@@ -24,18 +25,6 @@ BIND_GROUP: Final = "bind-gang-group-id"
 BIND_COUNT: Final = "bind-gang-member-count"
 BIND_PREFIXES: Final = (f"internal.{SCHEDULING}", SCHEDULING)
 """The second one is deprecated; both are written."""
-_DURATION: Final = re.compile(r"\+?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+|0")
-_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_UNITS_S: Final = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-}
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -101,7 +90,7 @@ def described_by_pod(gang: str, pod: Mapping[str, Any], defaults: GangDefaults) 
     minimum = _whole(annotations.get(f"{GANG}min-available") or labels.get(OLD_MIN_AVAILABLE))
     if minimum is None:
         return None
-    waiting = duration_s(annotations.get(f"{GANG}waiting-time", ""))
+    waiting = _duration_s(annotations.get(f"{GANG}waiting-time", ""))
     return _spec(gang, minimum, waiting, annotations, defaults)
 
 
@@ -135,7 +124,8 @@ def _texts(manifest: Mapping[str, Any], part: Literal["labels", "annotations"]) 
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else None
+    """A number from 1; of more than 18 digits it is none: the published plugin takes 64 bits."""
+    return int(text) if text and re.fullmatch("[0-9]{1,18}", text) and int(text) > 0 else None
 
 
 def _named(kind: type[E], text: str | None, default: E) -> E:
@@ -145,7 +135,7 @@ def _named(kind: type[E], text: str | None, default: E) -> E:
 def _group(gang: str, text: str) -> tuple[str, ...]:
     try:
         named = json.loads(text) if text else []
-    except ValueError:
+    except (ValueError, RecursionError):
         named = []
     is_list = isinstance(named, list) and all(
         isinstance(each, str) and each.count("/") == 1 for each in named
@@ -153,11 +143,11 @@ def _group(gang: str, text: str) -> tuple[str, ...]:
     return tuple(sorted({gang, *(named if is_list else ())}))
 
 
-def duration_s(text: str) -> float | None:
-    """The seconds of a duration in Go's notation, e.g. `1m30s`; None for a text that is none, and below zero."""
-    if not _DURATION.fullmatch(text):
+def _duration_s(text: str) -> float | None:
+    try:
+        return parse_go_duration(text)
+    except DurationError:
         return None
-    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
 class GroupPhase(enum.StrEnum):

@@ -390,6 +390,9 @@ class Gangs:
         spec = self.spec(gang)
         if spec is None:
             return False
+        group = self._groups.get(
+            spec.group
+        )  # not kept of a gang without pods, which other gangs may name all the same
         states = [each.state for each in self._of.get(gang, {}).values() if not each.pod.has_ended]
         count = states.count(MemberState.ASSUMED)
         match spec.match_policy:
@@ -398,7 +401,7 @@ class Gangs:
             case MatchPolicy.WAITING_AND_RUNNING:
                 return count + states.count(MemberState.BOUND) >= spec.min_member
             case MatchPolicy.ONCE_SATISFIED:
-                return count >= spec.min_member or self._groups[spec.group].is_satisfied
+                return count >= spec.min_member or (group is not None and group.is_satisfied)
 
     def _goes_alone(self, spec: GangSpec) -> bool:
         """Whether members are like pods of no gang: the group was satisfied once, and each of its gangs needs no more."""

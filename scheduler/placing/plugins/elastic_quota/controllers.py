@@ -16,6 +16,8 @@ from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.resources import Manifest
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.informers import Informer
+from scheduler.placing.core.objects import NodeSnapshot
+from scheduler.placing.plugins.base import shared_state
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.placing.plugins.elastic_quota.core import annotations_of, status_of
 from scheduler.placing.plugins.elastic_quota.reading import WRITTEN
@@ -31,6 +33,15 @@ FRESH_S: Final = 30.0
 """Nobody is evicted for use that was seen longer ago: what grows may have shrunk since the newest cycle."""
 MAX_WRITES: Final = 20
 """Objects that are written in one look."""
+
+
+class NewestNodes:
+    """The nodes as the newest cycle of any profile saw them, and when (s) that was. The controllers are those of one profile, and
+    quotas are used by the pods of all."""
+
+    def __init__(self) -> None:
+        self.snapshot = NodeSnapshot(generation=-1)
+        self.seen_s = -math.inf
 
 
 class QuotaWriter:
@@ -51,8 +62,7 @@ class QuotaWriter:
         self._rng, self._log = random.Random(), logs.logger("elastic-quota")
         self._written_s: dict[QuotaKey, float] = {}
         self._over_since: dict[str, float] = {}
-        self.seen_s = -math.inf
-        """When a cycle last showed the nodes."""
+        self._newest = shared_state(handle, NewestNodes)
         self._writes = FaultLog(self._log, "elastic quota not written", "elastic quota written")
         self._evictions = FaultLog(self._log, "pod of an elastic quota not evicted", "pod evicted")
 
@@ -105,7 +115,7 @@ class QuotaWriter:
     async def revoke(self) -> None:
         """One look for quotas that use too much, by nodes that were seen just now."""
         now_s = self._handle.now_s()
-        if now_s - self.seen_s > FRESH_S:
+        if now_s - self._newest.seen_s > FRESH_S:
             return
         account = self._account()
         names = [name for name in account.tree.from_above if name not in BUILT_IN]

@@ -33,11 +33,12 @@ from scheduler.placing.core.values import (
     rejected,
 )
 from scheduler.placing.plugins.amounts import NodeAmounts, pod_amounts, readable_amounts
-from scheduler.placing.plugins.base import ShippedPlugin, find
+from scheduler.placing.plugins.base import MAY_BE_BOUND, ShippedPlugin, find, shared_state
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
-from scheduler.placing.plugins.elastic_quota.controllers import QuotaWriter
+from scheduler.placing.plugins.elastic_quota.controllers import NewestNodes, QuotaWriter
 from scheduler.placing.plugins.elastic_quota.reading import NAME, PREEMPTIBLE, WRITTEN, quota_of
 from scheduler.placing.plugins.ledger_fit import own_row
+from scheduler.ports import BINDING_SETTLES_S
 from scheduler.quotas.admission import QuotaAccount, QuotaRules, victims
 from scheduler.quotas.books import CountedPod, QuotaBooks
 from scheduler.quotas.faults import QuotaKey, quota_faults
@@ -69,10 +70,12 @@ class ElasticQuota(ShippedPlugin):
         read = self._args = check(args, ElasticQuotaArgs)
         rules = QuotaRules(read.enable_check_parent_quota, read.enable_runtime_quota)
         self._books = QuotaBooks(rules, _counted_on, NodeAmounts().allocatable)
+        self._in_doubt: dict[str, float] = {}
+        """By UID of pods that may be bound: until when (s) what was reserved for them is kept."""
         self._specs: tuple[QuotaSpec, ...] = ()
         self._unreadable: Mapping[QuotaKey, tuple[QuotaFault, ...]] = {}
         self._is_stale = True
-        self._generation = -1
+        self._newest = shared_state(handle, NewestNodes)
         self._quotas = handle.shared_informer(ELASTIC_QUOTAS)
         self._quotas.add_event_handler(self._quota_changed)
         handle.shared_informer(PODS).add_event_handler(self._pod_changed)
@@ -93,7 +96,10 @@ class ElasticQuota(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """The quota must have room for the pod, whatever the node. A pod that counts as used already is not asked again."""
+        """The quota must have room for the pod, whatever the node. A pod that counts as used already is not asked again, and a published
+        Reservation never is: no pod event would give back what it takes."""
+        if pod.is_reservation:
+            return None, None
         if not self._quotas.has_synced:
             return None, error_status("the elastic quotas have not been read yet")
         try:
@@ -121,14 +127,22 @@ class ElasticQuota(ShippedPlugin):
 
     def reserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
         """The pod counts as used from now on; refused where the room has gone to another pod since."""
+        if pod.is_reservation:
+            return None
         counts = _counted(pod, readable_amounts(pod))
         status = self._judged(context, counts)
         if status is None:
+            self._in_doubt.pop(pod.uid, None)
             self._books.reserve(pod.uid, replace(counts, used=counts.request))
         return status
 
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
-        self._books.reserve(pod.uid, None)
+        """Give it back; later, where the pod may be bound: the nodes show it by then if it is."""
+        if find(context, MAY_BE_BOUND):
+            self._in_doubt[pod.uid] = self._handle.now_s() + BINDING_SETTLES_S
+        else:
+            self._in_doubt.pop(pod.uid, None)
+            self._books.reserve(pod.uid, None)
 
     # ------------------------------------------------------------ what is known
 
@@ -147,7 +161,7 @@ class ElasticQuota(ShippedPlugin):
         """Whether the pod's quota has room for it. One that counts as used already has it; one that is not known to wait yet counts as
         a request for this question."""
         self._bring_up_to_date()
-        self.writer.seen_s = self._handle.now_s()
+        self._newest.seen_s = self._handle.now_s()
         books, uid = self._books, counts.pod.uid
         if books.is_placed(uid):
             return None
@@ -165,18 +179,29 @@ class ElasticQuota(ShippedPlugin):
 
     def _bring_up_to_date(self) -> None:
         if self._is_stale:
-            self._is_stale = False
             self._read_quotas()
-        snapshot = self._handle.node_info_snapshot()
+            self._is_stale = False
+        now_s = self._handle.now_s()
+        for uid in [uid for uid, until_s in self._in_doubt.items() if until_s <= now_s]:
+            del self._in_doubt[uid]
+            self._books.reserve(uid, None)
+        snapshot, newest = self._handle.node_info_snapshot(), self._newest
         if (
-            snapshot.generation > self._generation
-        ):  # the cycle of another task may have shown later ones already
-            self._generation = snapshot.generation
-            self._books.see(snapshot)
+            snapshot.generation > newest.snapshot.generation
+        ):  # else another cycle has shown later ones already
+            newest.snapshot = snapshot
+        self._books.see(newest.snapshot)
 
     def _read_quotas(self) -> None:
+        """Of several with one name the first counts: one of `quotaGroupNamespace`, else the oldest. So nobody takes a quota over by
+        making another one of its name."""
         scales_min, home = self._args.enable_min_quota_scale, self._args.quota_group_namespace
-        objects_ = sorted(self._quotas.objects().items())
+
+        def precedence(each: tuple[QuotaKey, Manifest]) -> tuple[object, ...]:
+            key, manifest = each
+            return key[0] != home, _created(manifest), key
+
+        objects_ = sorted(self._quotas.objects().items(), key=precedence)
         read = {key: quota_of(manifest, scales_min=scales_min) for key, manifest in objects_}
         self._specs = tuple(spec for spec, _ in read.values())
         self._unreadable = {key: faults for key, (_, faults) in read.items() if faults}
@@ -192,11 +217,20 @@ class ElasticQuota(ShippedPlugin):
         )
 
     def _pod_changed(self, before: Manifest | None, after: Manifest | None) -> None:
+        """A pod may have gone or ended before any cycle has shown it on its node, so what was reserved for it goes here."""
         if before is not None and (after is None or objects.uid(before) != objects.uid(after)):
-            self._books.wait(objects.uid(before), None)
-        if after is not None:
-            waits = not after["spec"].get("nodeName") and not pods.is_terminal(after)
+            self._forget(objects.uid(before))
+        if after is None:
+            return
+        if pods.is_terminal(after):
+            self._forget(objects.uid(after))
+        else:
+            waits = not after["spec"].get("nodeName")
             self._books.wait(objects.uid(after), _waiting(after) if waits else None)
+
+    def _forget(self, uid: str) -> None:
+        self._books.wait(uid, None)
+        self._books.reserve(uid, None)
 
     # ------------------------------------------------------------ pages and controllers
 
@@ -229,7 +263,12 @@ def _described(manifest: Manifest) -> tuple[object, ...]:
     """All of a quota's object that its meaning depends on."""
     annotations = objects.annotations(manifest)
     others = {name: text for name, text in annotations.items() if name not in WRITTEN}
-    return manifest.get("spec"), objects.labels(manifest), others
+    return _created(manifest), manifest.get("spec"), objects.labels(manifest), others
+
+
+def _created(manifest: Mapping[str, Any]) -> str:
+    """When the object was made, as a text that sorts."""
+    return str((manifest.get("metadata") or {}).get("creationTimestamp") or "")
 
 
 def _counted(pod: PodInfo, request: Amounts) -> CountedPod:
@@ -239,7 +278,7 @@ def _counted(pod: PodInfo, request: Amounts) -> CountedPod:
         pod.uid,
         request,
         pod.priority,
-        str(metadata.get("creationTimestamp") or ""),
+        _created(pod.manifest),
         pod.labels.get(PREEMPTIBLE) != "false",
         metadata.get("deletionTimestamp") is not None,
     )

@@ -29,7 +29,7 @@ def quota_of(manifest: Manifest, *, scales_min: bool) -> tuple[QuotaSpec, tuple[
             return otherwise
         try:
             return read_it(written)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             faults.append(QuotaFault("Unreadable", f"{what}: {error}"))
             return otherwise
 
