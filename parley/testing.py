@@ -20,6 +20,7 @@ from scheduler.permits.core.model import Holder
 from scheduler.placing.core.handle import PluginFactory
 from scheduler.placing.core.informers import InformerHandler, ObjectKey
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo, Reservation, RowInfo, with_pod
+from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.placing.core.values import Code, RejectionClass, Status, code_of, message_of
 from scheduler.placing.cycle.assembly import of_profile
@@ -215,6 +216,8 @@ class FakeCluster:
         """The manifests of bound pods by name, with what plugins have written to them."""
         self.reservations: dict[str, list[Reservation]] = {}
         self._rng = random.Random(seed)
+        self._written: dict[str, Manifest] = {}
+        """By UID, the manifests of pods as plugins have changed them."""
         self._assumed: dict[str, tuple[str, PodInfo | None, Resources]] = {}
         """By UID: the node, the pod once it counts there, and the amount."""
         self._generation = 0
@@ -226,13 +229,17 @@ class FakeCluster:
     ) -> SchedulingFramework:
         """The framework with these plugins at all their points, in this order; None in place of a factory is a shipped plugin.
 
-        A queue order, the ledger (`LedgerFit`) and a binder are there besides. Raises `ProfileError` with every fault.
+        A queue order, the ledger (`LedgerFit`), a binder, and a writer of what pre-bind plugins change (in place of `DefaultPreBind`) are
+        there besides. Raises `ProfileError` with every fault.
         """
         registry = new_registry()
+        registry.unregister("DefaultPreBind")
+        registry.register("DefaultPreBind", lambda *_: _PreBindWriter(self._written))
         for name, factory in plugins.items():
             if factory is not None:
                 registry.register(name, factory)
-        around = [each for each in ("PrioritySort", "LedgerFit", "DefaultBinder") if each not in plugins]
+        usual = ("PrioritySort", "LedgerFit", "DefaultPreBind", "DefaultBinder")
+        around = [each for each in usual if each not in plugins]
         enabled = tuple(EnabledPlugin(name, 1) for name in (*plugins, *around))
         given = tuple(PluginArgs(name, value) for name, value in (args or {}).items())
         profile = Profile("test", multi_point=PluginSet(enabled), args=given)
@@ -344,14 +351,36 @@ class FakeCluster:
         """The pod is on that node from now on."""
         _, shown, _ = self._assumed.pop(uid)
         assert shown is not None, "bound before it was reserved"
-        metadata = shown.manifest["metadata"]
+        written = self._written.pop(uid, shown.manifest)
+        metadata = written["metadata"]
         manifest = {
-            **shown.manifest,
+            **written,
             "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}},
         }
         self.nodes[node] = with_pod(self.nodes[node], replace(shown, manifest=manifest))
         self.bound[pod.full_name] = node
         self.manifests[pod.full_name] = manifest
+        return None
+
+
+class _PreBindWriter:
+    """Keeps what pre-bind plugins have changed of pods, by UID, until they are bound."""
+
+    def __init__(self, written: dict[str, Manifest]) -> None:
+        self._written = written
+
+    def name(self) -> str:
+        return "DefaultPreBind"
+
+    def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        del context, pod, node_name
+        return None
+
+    def apply_patch(
+        self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
+    ) -> Status | None:
+        del context, original
+        self._written[modified["metadata"]["uid"]] = dict(modified)
         return None
 
 

@@ -66,6 +66,7 @@ from scheduler.placing.cycle.hooks import SharedHooks
 from scheduler.ports import Binder, PlacementAdmission, Placements
 
 R = TypeVar("R")
+NOT_WRITTEN: Final = "what plugins have changed of the pod would not be written: enable DefaultPreBind"
 UNRESERVE_S: Final = 5.0
 """How long one plugin may take to give back what it keeps."""
 
@@ -435,9 +436,12 @@ class SchedulingFramework:
         return status
 
     async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
-        """On a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip. Nothing is written if all do."""
-        changing = replace(pod, manifest=msgspec.json.decode(msgspec.json.encode(dict(pod.manifest))))
+        """On a copy of the manifest, which plugins may change; then apply_patch of each until one does not skip. If none has it, a change fails."""
+        written = msgspec.json.encode(dict(pod.manifest))
+        changing = replace(pod, manifest=msgspec.json.decode(written))
         status = await self.run(runs.PRE_BIND, context, changing, node_name)
+        if is_success(status) and not self.calls.methods(ExtensionPoint.PRE_BIND, "apply_patch"):
+            return None if changing.manifest == msgspec.json.decode(written) else error_status(NOT_WRITTEN)
         if is_success(status):
             status = await self.run(runs.APPLY_PATCH, context, pod.manifest, changing.manifest)
         return None if status is not None and status.code == Code.SKIP else status

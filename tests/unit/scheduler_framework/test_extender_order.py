@@ -14,6 +14,7 @@ from scheduler.placing.core import runs
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.values import Code, ExtensionPoint, Status, is_success, new_status
 from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.cycle.framework import NOT_WRITTEN
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import (
     ERROR,
@@ -320,3 +321,17 @@ async def test_pre_bind_plugins_change_a_copy_and_the_first_writer_writes_all_of
     assert written == [(None, {"a": "x", "b": "x"})]
     assert "annotations" not in POD.manifest["metadata"]
     assert world.called()[-2:] == ["A.apply_patch", "B.apply_patch"]
+
+
+async def test_a_change_that_nobody_would_write_keeps_the_pod_from_being_bound() -> None:
+    def annotate(_: object, each: Any, __: object) -> None:
+        each.manifest["metadata"]["annotations"] = {"a": "x"}
+
+    world = ExtenderWorld([told("A", pre_bind=annotate)])
+    status = await world.extender.run_pre_bind_plugins(CycleState(), POD, "a")
+    assert texts(status) == ("Error", NOT_WRITTEN, "")
+    assert "annotations" not in POD.manifest["metadata"]
+    assert (
+        await ExtenderWorld([told("A", "pre_bind")]).extender.run_pre_bind_plugins(CycleState(), POD, "a")
+        is None
+    )

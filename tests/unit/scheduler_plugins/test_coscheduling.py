@@ -21,7 +21,6 @@ from scheduler.placing.plugins.coscheduling.args import CoschedulingArgs
 from scheduler.placing.plugins.coscheduling.core import POD_GROUP
 from scheduler.placing.plugins.coscheduling.plugin import NEEDS_FULL, NEEDS_TURNS, Coscheduling
 from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_plugins.writing import Writes
 
 GANG = "gang.scheduling.koordinator.sh/"
 
@@ -190,7 +189,7 @@ async def test_room_that_is_kept_for_a_gang_stays_its_own_while_a_vm_grows_besid
 
 @virtually
 async def test_pods_that_go_together_are_told_how_many_they_are() -> None:
-    world = GangWorld(Writes=Writes)
+    world = GangWorld()
     async with running(world, *three("a")):
         shown = world.manifests["default/a1"]["metadata"]["annotations"]
         assert shown["internal.scheduling.koordinator.sh/bind-gang-group-id"] == "default/a"

@@ -47,7 +47,6 @@ from scheduler.placing.plugins.device_share.core import (
     pod_devices,
 )
 from scheduler.placing.plugins.device_share.plugin import DeviceShare
-from tests.unit.scheduler_plugins.writing import Writes
 
 GIB = 1024**3
 NVIDIA = "nvidia.com/gpu"
@@ -532,7 +531,7 @@ def test_what_is_not_known_is_left_out() -> None:
 # ---------------------------------------------------------------- the plugin
 
 
-SHARE: Mapping[str, Any] = {"DeviceShare": None, "Writes": Writes}
+SHARE: Mapping[str, Any] = {"DeviceShare": None}
 
 
 def cluster(*names: str) -> FakeCluster:

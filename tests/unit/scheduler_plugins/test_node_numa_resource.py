@@ -20,7 +20,7 @@ from scheduler.placing.cycle.passes import find_nodes
 from scheduler.placing.plugins.base import MAY_BE_BOUND
 from scheduler.placing.plugins.node_numa_resource.args import NodeNUMAResourceArgs
 from scheduler.placing.plugins.node_numa_resource.given import given_with
-from scheduler.placing.plugins.node_numa_resource.plugin import NOT_WRITTEN, SEEN_WITHIN_S
+from scheduler.placing.plugins.node_numa_resource.plugin import SEEN_WITHIN_S
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NUMA_TOPOLOGY_SPEC,
     RESOURCE_SPEC,
@@ -349,19 +349,6 @@ async def test_what_was_reserved_is_given_back_unless_the_pod_may_be_bound() -> 
     plugin.unreserve(context, wanted, "n1")
     plugin.unreserve(context, wanted, "n1")
     assert not given_with(cluster).on("n1")
-
-
-@virtually
-async def test_a_pod_is_not_bound_without_being_told_its_cpus() -> None:
-    """Without a plugin that writes patches, pre-bind plugins see the pod itself and no copy."""
-    cluster, framework, _ = world(big())
-    plugin: Any = framework.plugins["NodeNUMAResource"]
-    context, wanted = CycleState(), lsr("a", "2")
-    framework.set_snapshot(cluster.snapshot())
-    plugin.pre_filter(context, wanted, ())
-    assert_success(plugin.reserve(context, wanted, "n1"))
-    assert plugin.pre_bind(context, wanted, "n1").message == NOT_WRITTEN
-    assert RESOURCE_STATUS not in wanted.manifest["metadata"]["annotations"]
 
 
 @virtually

@@ -79,7 +79,6 @@ from scheduler.placing.plugins.topology_manager import MAX_NUMA_NODES, mask_of, 
 
 SEEN_WITHIN_S: Final = 60.0
 """A pod that was bound is seen on its node within that time, or is gone."""
-NOT_WRITTEN: Final = "the CPUs of the pod cannot be written to it: enable DefaultPreBind at the point preBind"
 _WANTED: Final = ContextKey("NodeNUMAResource/wanted")
 _GIVEN: Final = ContextKey("NodeNUMAResource/given")
 
@@ -90,14 +89,6 @@ class _Wanted:
 
     wish: NumaWish
     amounts: Amounts
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What was given to the pod on the node that was chosen, and its manifest then."""
-
-    allocation: PodAllocation
-    manifest: Mapping[str, Any]
 
 
 class NodeNUMAResource(ShippedPlugin):
@@ -262,7 +253,7 @@ class NodeNUMAResource(ShippedPlugin):
             return _verdict(found)
         if found.cpus or found.numa:
             self._given.keep(pod.uid, node_name, found)
-        context.write(_GIVEN, _Given(found, pod.manifest))
+        context.write(_GIVEN, found)
         return None
 
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
@@ -274,16 +265,14 @@ class NodeNUMAResource(ShippedPlugin):
 
     def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
         """Write what the pod has into the copy of its manifest that `DefaultPreBind` writes; what an earlier try has left goes."""
-        given: _Given = context.read(_GIVEN)
+        given: PodAllocation = context.read(_GIVEN)
         before = (pod.manifest.get("metadata") or {}).get("annotations") or {}
-        has_any = bool(given.allocation.cpus or given.allocation.numa)
+        has_any = bool(given.cpus or given.numa)
         if not has_any and RESOURCE_STATUS not in before:
             return None
-        if pod.manifest is given.manifest:
-            return error_status(NOT_WRITTEN)
         annotations = pod.manifest["metadata"].setdefault("annotations", {})
         if has_any:
-            annotations[RESOURCE_STATUS] = written_status(given.allocation)
+            annotations[RESOURCE_STATUS] = written_status(given)
         else:
             del annotations[RESOURCE_STATUS]
         return None
