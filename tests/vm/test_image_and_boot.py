@@ -126,8 +126,10 @@ def test_a_killed_runner_leaves_nothing(image: VmImage) -> None:
         runner.kill()
         runner.wait(60)
         runner.stdout.close()
-    assert shown_blocking("nothing", lambda: _is_gone(directory))
-    assert [pid for pid in pids if identity_of(int(pid)) is not None] == []
+    # A process that is being killed has lost its mark already, and may still be there for a moment.
+    assert shown_blocking(
+        "nothing", lambda: _is_gone(directory) and not any(identity_of(int(pid)) for pid in pids)
+    )
 
 
 def test_whatever_a_runner_has_left_is_ended_and_named() -> None:
