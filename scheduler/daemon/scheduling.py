@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
 from hosting import logs, metrics, server
@@ -238,15 +237,11 @@ class PluginControllers:
                     await self._supervisor.end(name)
                 running = [f"controller {name}" for name in self._wanted]
                 for name, each in self._wanted.items():
-                    self._supervisor.start(f"controller {name}", partial(_run, each))
+                    self._supervisor.start(f"controller {name}", each.run)
                 await self._changed.wait()
         finally:
             for name in running:
                 await self._supervisor.end(name)
-
-
-async def _run(controller: Controller) -> None:
-    await controller.run()
 
 
 class LiveScheduling:

@@ -8,6 +8,7 @@ from tests.support.kube.fixtures import (
     own_control_plane,
     programs,
 )
+from tests.support.kube.placing import scene
 from tests.support.kube.schedulers import bare_nodes, parley
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "own_control_plane",
     "parley",
     "programs",
+    "scene",
 ]

@@ -13,8 +13,7 @@ from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from tests.support.kube.asking import Holdings, PodAgent
-from tests.support.kube.objects import Objects, pod
-from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 
@@ -38,14 +37,6 @@ def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
         plane.kubectl("apply", f"--filename={DEFINITION}")
         plane.kubectl("wait", "--for=condition=Established", f"--filename={DEFINITION}")
         yield plane
-
-
-@pytest.fixture
-def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
-    found = PlacingScene(parley, objects)
-    found.plane.stop_scheduler()
-    yield found
-    found.end()
 
 
 def _quota(name: str) -> Manifest:

@@ -12,8 +12,7 @@ from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.growing import RoomWatch
-from tests.support.kube.objects import Objects, pod
-from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 
@@ -27,14 +26,6 @@ CLAIM: Final = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
 def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with started_kubeless_plane(programs, tmp_path_factory.mktemp("kubeless")) as plane:
         yield plane
-
-
-@pytest.fixture
-def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
-    found = PlacingScene(parley, objects)
-    found.plane.stop_scheduler()
-    yield found
-    found.end()
 
 
 def _named(name: str, milli: int, **spec: Any) -> Manifest:

@@ -25,8 +25,7 @@ from labs.clusters.programs import Programs
 from scheduler.placing.plugins.coscheduling.core import GANG, POD_GROUP
 from scheduler.placing.plugins.device_share.core import ALLOCATED, CORE, MEMORY, RATIO
 from tests.support.kube.growing import GrowingCrowd, GrowingPod, RoomWatch
-from tests.support.kube.objects import Objects, pod
-from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 from tests.tidy.repository import ROOT
@@ -58,14 +57,6 @@ def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
         for type_ in (POD_GROUPS, DEVICES):
             shown_blocking(f"{type_.kind} is served", partial(plane.call, "GET", type_.path()))
         yield plane
-
-
-@pytest.fixture
-def scene(parley: ParleyPrograms, objects: Objects, tmp_path: Path) -> Iterator[PlacingScene]:
-    found = PlacingScene(parley, objects)
-    found.plane.stop_scheduler()
-    yield found
-    found.end()
 
 
 def start(scene: PlacingScene, directory: Path) -> None:

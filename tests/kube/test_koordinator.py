@@ -17,8 +17,7 @@ from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from scheduler.placing.plugins.published_reservations import ALLOCATED
 from tests.support.kube.growing import GrowingCrowd, GrowingPod, RoomWatch
-from tests.support.kube.objects import Objects, pod
-from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 
@@ -35,14 +34,6 @@ def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
         for type_ in (NODE_METRICS, PUBLISHED_RESERVATIONS):
             shown_blocking(f"{type_.kind} is served", partial(plane.call, "GET", type_.path()))
         yield plane
-
-
-@pytest.fixture
-def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
-    found = PlacingScene(parley, objects)
-    found.plane.stop_scheduler()
-    yield found
-    found.end()
 
 
 def ours(name: str, milli: int, *, labels: dict[str, str] | None = None, **annotations: str) -> Manifest:

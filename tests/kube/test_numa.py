@@ -21,8 +21,7 @@ from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from protocol.cpu_lists import cpus_of
-from tests.support.kube.objects import Objects, pod
-from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, ours, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 from tests.tidy.repository import ROOT
@@ -48,14 +47,6 @@ def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
         plane.kubectl("apply", "--server-side", f"--filename={TYPES}")
         plane.kubectl("wait", "--for=condition=Established", f"--filename={TYPES}", "--timeout=60s")
         yield plane
-
-
-@pytest.fixture
-def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
-    found = PlacingScene(parley, objects)
-    found.plane.stop_scheduler()
-    yield found
-    found.end()
 
 
 def pinned(name: str, milli: int = PAIR) -> Manifest:

@@ -18,7 +18,7 @@ from hosting.logs import Logger
 from hosting.supervisor import Child
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.clusters.kubernetes.published_reservations import reserve_pod, reserved, wants_node
+from scheduler.clusters.kubernetes.published_reservations import reserve_pod
 from scheduler.clusters.kubernetes.reading import MALFORMED
 from scheduler.permits.core.core import Core
 from scheduler.placing.core.informers import Informer
@@ -227,14 +227,13 @@ class UnscheduledReservations:
             self._scheduler.pod_gone(objects.uid(known))
 
     def _wanted(self, manifest: Manifest) -> Manifest | None:
+        if not self._names:
+            return None
         try:
-            if not self._names or not wants_node(manifest, self._wall()):
-                return None
-            reserved(manifest)
+            pod = reserve_pod(manifest, self._names[0], self._wall())
         except MALFORMED:  # its status tells why
             return None
-        pod = reserve_pod(manifest, self._names[0])
-        return pod if pod["spec"]["schedulerName"] in self._names else None
+        return pod if pod is not None and pod["spec"]["schedulerName"] in self._names else None
 
 
 def _is_open(pod: Manifest) -> bool:

@@ -13,7 +13,11 @@ from protocol.values import ZERO, Resources
 from scheduler.clusters.kubernetes.status import StatusCondition, conditions_of
 from scheduler.permits.core.model import ReservationSpec
 from scheduler.permits.core.state import ReservationAccount
-from scheduler.placing.plugins.published_reservations import ORDER, spec_of_reservation
+from scheduler.placing.plugins.published_reservations import (
+    ORDER,
+    PublishedReservationEntry,
+    spec_of_reservation,
+)
 
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
@@ -33,18 +37,16 @@ def published_reservation_of(manifest: Manifest, wall: datetime) -> ReservationS
         uid=objects.uid(manifest),
         name=objects.name(manifest),
         node=(manifest.get("status") or {}).get("nodeName") or "",
-        allocatable=reserved(manifest),
+        allocatable=reserved(spec),
         allocate_once=spec.allocate_once is not False,
-        has_ended=_phase(manifest) in ENDED or is_over(manifest, wall),
+        has_ended=_phase(manifest) in ENDED or _is_over(manifest, spec, wall),
         order=int(order) if order.isdecimal() else 0,
     )
 
 
-def reserved(manifest: Manifest) -> Resources:
-    """What a pod of the template holds. Raises `ValueError` if that is nothing, or cannot be read."""
-    amount = pods.holds(
-        {"metadata": {"name": objects.name(manifest)}, "spec": _pod_spec(manifest), "status": {}}
-    )
+def reserved(spec: PublishedReservationEntry) -> Resources:
+    """What a pod of the template holds. Raises an error of `reading.MALFORMED` if that is nothing, or cannot be read."""
+    amount = pods.holds({"metadata": {}, "spec": _pod_spec(spec), "status": {}})
     if amount == ZERO:
         raise ValueError(
             "spec.template: its containers request neither CPU nor memory, so there is nothing to keep"
@@ -52,10 +54,9 @@ def reserved(manifest: Manifest) -> Resources:
     return amount
 
 
-def _pod_spec(manifest: Manifest) -> dict[str, Any]:
-    template = spec_of_reservation(manifest).template
-    spec = template.get("spec")
-    return spec if isinstance(spec, dict) else {}
+def _pod_spec(spec: PublishedReservationEntry) -> dict[str, Any]:
+    found = spec.template.get("spec")
+    return found if isinstance(found, dict) else {}
 
 
 def _phase(manifest: Manifest) -> str:
@@ -63,9 +64,8 @@ def _phase(manifest: Manifest) -> str:
     return phase
 
 
-def is_over(manifest: Manifest, wall: datetime) -> bool:
+def _is_over(manifest: Manifest, spec: PublishedReservationEntry, wall: datetime) -> bool:
     """Whether its time has passed: `expires` if that is given, else its TTL since its creation."""
-    spec = spec_of_reservation(manifest)
     if spec.expires is not None:
         return wall >= datetime.fromisoformat(spec.expires)
     ttl_s = spec.ttl_s
@@ -128,26 +128,18 @@ def _state(manifest: Manifest, account: ReservationAccount | None, fault: str) -
     return state("Available", "Available", "its room is kept")
 
 
-def wants_node(manifest: Manifest, wall: datetime) -> bool:
-    """Whether a node is to be found for it. Raises `FaultsError`."""
-    has_node = bool((manifest.get("status") or {}).get("nodeName"))
-    return (
-        not has_node
-        and "deletionTimestamp" not in manifest["metadata"]
-        and _phase(manifest) not in ENDED
-        and not is_over(manifest, wall)
-    )
-
-
-def reserve_pod(manifest: Manifest, scheduler_name: str) -> Manifest:
+def reserve_pod(manifest: Manifest, scheduler_name: str, wall: datetime) -> Manifest | None:
     """The pod that is placed for a Reservation: that of its template, under the Reservation's name and UID. It never exists. One that
-    names no scheduler is that of `scheduler_name`. Its conditions are those of the Reservation.
+    names no scheduler is that of `scheduler_name`. Its conditions are those of the Reservation. None if no node is to be found for it.
 
-    Its `kind` tells it from a pod: nobody else makes objects with that.
+    Its `kind` tells it from a pod: nobody else makes objects with that. Raises an error of `reading.MALFORMED`.
     """
-    template = spec_of_reservation(manifest).template
-    metadata = template.get("metadata") if isinstance(template.get("metadata"), dict) else {}
-    assert isinstance(metadata, dict)
+    spec, status = spec_of_reservation(manifest), manifest.get("status") or {}
+    is_going = "deletionTimestamp" in manifest["metadata"]
+    if status.get("nodeName") or is_going or _phase(manifest) in ENDED or _is_over(manifest, spec, wall):
+        return None
+    reserved(spec)
+    metadata = spec.template.get("metadata") or {}
     return {
         "apiVersion": PUBLISHED_RESERVATIONS.api_version,
         "kind": PUBLISHED_RESERVATIONS.kind,
@@ -159,8 +151,8 @@ def reserve_pod(manifest: Manifest, scheduler_name: str) -> Manifest:
             "annotations": dict(metadata.get("annotations") or {}),
             "creationTimestamp": objects.created(manifest),
         },
-        "spec": {"schedulerName": scheduler_name, **_pod_spec(manifest)},
-        "status": {"phase": "Pending", "conditions": (manifest.get("status") or {}).get("conditions") or []},
+        "spec": {"schedulerName": scheduler_name, **_pod_spec(spec)},
+        "status": {"phase": "Pending", "conditions": status.get("conditions") or []},
     }
 
 

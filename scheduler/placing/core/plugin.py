@@ -8,7 +8,7 @@ plugins that work on reservations in the order in which the configuration first 
 Sources: seeds 001 and 002, reference/kubernetes.md 1.9, reference/koordinator.md 1.2 and 1.3.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -385,7 +385,7 @@ class Controller:
 
     name: str
     """Of one plugin, each has a name of its own."""
-    run: Callable[[], Awaitable[None]]
+    run: Callable[[], Coroutine[Any, Any, None]]
 
 
 @runtime_checkable

@@ -63,9 +63,12 @@ class ShippedPlugin:
 _OF_LEDGERS: Final[WeakKeyDictionary[Any, dict[type, Any]]] = WeakKeyDictionary()
 
 
-def shared_state(handle: ExtendedHandle, kind: type[T]) -> T:
-    """The one value of this class for all profiles over a ledger, also for those that replace them."""
-    found: T = _OF_LEDGERS.setdefault(handle.placements, {}).setdefault(kind, kind())
+def shared_state(ledger: object, kind: type[T]) -> T:
+    """The one value of this class for all profiles over a ledger (`ExtendedHandle.placements`), also for those that replace them."""
+    of_ledger = _OF_LEDGERS.setdefault(ledger, {})
+    if kind not in of_ledger:
+        of_ledger[kind] = kind()
+    found: T = of_ledger[kind]
     return found
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes import pods
 from hosting.kubernetes.resources import NODES, PODS, Manifest
@@ -174,3 +176,12 @@ class PlacingScene:
     def await_right_ledger(self) -> None:
         """Wait until `ledger_is_right`: the room that was kept for pods that never came is freed with a later look at the cluster."""
         shown_blocking("the ledger has the pods of the API server", self.ledger_is_right)
+
+
+@pytest.fixture
+def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
+    """Where Parley's scheduler places pods, and kube-scheduler is away."""
+    found = PlacingScene(parley, objects)
+    found.plane.stop_scheduler()
+    yield found
+    found.end()

@@ -102,12 +102,14 @@ class FullWorld(World):
         return [each["reason"] for each in found if each["regarding"]["name"] == name]
 
 
-def in_world(story: Callable[[FullWorld], Awaitable[None]]) -> Callable[[], None]:
+def in_world(
+    story: Callable[[Any], Awaitable[None]], made: Callable[[], FullWorld] = FullWorld
+) -> Callable[[], None]:
     """A test whose story begins with a node of 4 CPUs."""
 
     @virtually
     async def test() -> None:
-        world = FullWorld()
+        world = made()
         world.put(NODES, {**node(), "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}}})
         async with opened(world):
             await world.refresh()

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
-from hosting.kubernetes.resources import NODES, PODS, RESERVATIONS, Manifest
+from hosting.kubernetes.resources import PODS, RESERVATIONS, Manifest
 from protocol.values import Resources
-from scheduler.clusters.kubernetes.published_reservations import published_reservation_of, wants_node
+from scheduler.clusters.kubernetes.published_reservations import published_reservation_of, reserve_pod
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.placing.plugins.published_reservations import AFFINITY, ALLOCATED, is_garbage
 from tests.support.servers import QUIET
-from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_clusters.kube_manifests import node, pod
-from tests.unit.scheduler_clusters.kube_worlds import opened
-from tests.unit.scheduler_daemon.test_own_pods import FullWorld
+from tests.support.virtual_time import now_s
+from tests.unit.scheduler_clusters.kube_manifests import pod
+from tests.unit.scheduler_daemon.test_own_pods import FullWorld, in_world
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 OWNERS = [{"labelSelector": {"matchLabels": {"app": "db"}}}]
@@ -73,22 +72,7 @@ class ReservedWorld(FullWorld):
 
 
 def reserved(story: Callable[[ReservedWorld], Awaitable[None]]) -> Callable[[], None]:
-    """A test whose story begins with a node of 4 CPUs."""
-
-    @virtually
-    async def test() -> None:
-        world = ReservedWorld()
-        world.put(NODES, {**node(), "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}}})
-        async with opened(world):
-            await world.refresh()
-            world.own.start()
-            try:
-                await story(world)
-            finally:
-                await world.supervisor.stop()
-
-    test.__name__ = story.__name__
-    return test
+    return in_world(story, ReservedWorld)
 
 
 @reserved
@@ -204,7 +188,7 @@ def test_expires_counts_before_the_ttl_and_that_is_a_day_unless_told(
     manifest = reservation(**spec)
     manifest["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     assert published_reservation_of(manifest, BEGIN + later).has_ended is is_over
-    assert wants_node(manifest, BEGIN + later) is not is_over
+    assert (reserve_pod(manifest, "any", BEGIN + later) is None) is is_over
 
 
 @pytest.mark.parametrize(

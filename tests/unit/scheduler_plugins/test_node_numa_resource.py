@@ -17,9 +17,9 @@ from scheduler.placing.core.values import Code, EventResource, RejectionClass, S
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes
-from scheduler.placing.plugins.base import MAY_BE_BOUND
+from scheduler.placing.plugins.base import MAY_BE_BOUND, shared_state
 from scheduler.placing.plugins.node_numa_resource.args import NodeNUMAResourceArgs
-from scheduler.placing.plugins.node_numa_resource.given import given_with
+from scheduler.placing.plugins.node_numa_resource.given import GivenCpus
 from scheduler.placing.plugins.node_numa_resource.plugin import SEEN_WITHIN_S
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NUMA_TOPOLOGY_SPEC,
@@ -335,20 +335,20 @@ async def test_what_was_reserved_is_given_back_unless_the_pod_may_be_bound() -> 
     framework.set_snapshot(cluster.snapshot())
     plugin.pre_filter(context, wanted, ())
     assert_success(plugin.reserve(context, wanted, "n1"))
-    assert given_with(cluster).on("n1")["uid-a"].cpus == cpus_of("0-1")
+    assert shared_state(cluster, GivenCpus).on("n1")["uid-a"].cpus == cpus_of("0-1")
     assert_success(plugin.reserve(context, wanted, "n1"))
-    assert given_with(cluster).on("n1")["uid-a"].cpus == cpus_of("0-1")
+    assert shared_state(cluster, GivenCpus).on("n1")["uid-a"].cpus == cpus_of("0-1")
     context.write(MAY_BE_BOUND, True)
     plugin.unreserve(context, wanted, "n1")
-    assert "uid-a" in given_with(cluster).on("n1")
+    assert "uid-a" in shared_state(cluster, GivenCpus).on("n1")
     cluster.clock.advance(SEEN_WITHIN_S + 1)
     plugin.pre_filter(context, lsr("b", "2"), ())
-    assert not given_with(cluster).on("n1")
+    assert not shared_state(cluster, GivenCpus).on("n1")
     assert_success(plugin.reserve(context, wanted, "n1"))
     context.delete(MAY_BE_BOUND)
     plugin.unreserve(context, wanted, "n1")
     plugin.unreserve(context, wanted, "n1")
-    assert not given_with(cluster).on("n1")
+    assert not shared_state(cluster, GivenCpus).on("n1")
 
 
 @virtually
@@ -368,7 +368,7 @@ async def test_what_a_pod_was_given_now_counts_and_not_what_an_earlier_try_has_w
     assert cpus_of(written.status("a")["cpuset"]).isdisjoint({4, 5})
     given = [cpus_of(written.status(name)["cpuset"]) for name in "abc"]
     assert frozenset().union(*given) == cpus_of("0-15")
-    assert given_with(cluster).on("n1")["uid-a"].cpus == given[0]
+    assert shared_state(cluster, GivenCpus).on("n1")["uid-a"].cpus == given[0]
 
 
 def test_a_pod_that_goes_before_it_was_seen_wakes_others_up_by_the_ledger() -> None:

@@ -62,7 +62,7 @@ class Coscheduling(ShippedPlugin):
         super().__init__(args, handle)
         self._defaults = check(args, CoschedulingArgs).defaults()
         self._pods, self._groups = handle.shared_informer(PODS), handle.shared_informer(POD_GROUPS)
-        self._gangs = shared_state(handle, Gangs)
+        self._gangs = shared_state(handle.placements, Gangs)
         self._gangs.is_asked = False
         if self._pods.has_synced:  # these profiles replace others, which may not have had the plugin
             for uid in self._gangs.uids() - {objects.uid(each) for each in self._pods.objects().values()}:

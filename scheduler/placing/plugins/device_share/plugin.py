@@ -93,7 +93,7 @@ class DeviceShare(ShippedPlugin):
         weights = {each.name: each.weight for each in strategy.resources}
         self._score = scorer(weights, prefers_used=strategy.type == "MostAllocated")
         self._not_shared = frozenset((each.vendor, each.model) for each in read.gpu_share_unsupported_models)
-        self._ledger = shared_state(handle, DeviceLedger)
+        self._ledger = shared_state(handle.placements, DeviceLedger)
         self._ledger.nodes.clear()
         self._annotated: NodeCache[tuple[PodInfo, ...], Mapping[str, Grants]] = NodeCache(_annotated)
         handle.shared_informer(DEVICES).add_event_handler(self._device_changed)

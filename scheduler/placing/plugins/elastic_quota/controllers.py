@@ -62,7 +62,7 @@ class QuotaWriter:
         self._rng, self._log = random.Random(), logs.logger("elastic-quota")
         self._written_s: dict[QuotaKey, float] = {}
         self._over_since: dict[str, float] = {}
-        self._newest = shared_state(handle, NewestNodes)
+        self._newest = shared_state(handle.placements, NewestNodes)
         self._writes = FaultLog(self._log, "elastic quota not written", "elastic quota written")
         self._evictions = FaultLog(self._log, "pod of an elastic quota not evicted", "pod evicted")
 

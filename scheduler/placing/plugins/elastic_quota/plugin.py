@@ -75,7 +75,7 @@ class ElasticQuota(ShippedPlugin):
         self._specs: tuple[QuotaSpec, ...] = ()
         self._unreadable: Mapping[QuotaKey, tuple[QuotaFault, ...]] = {}
         self._is_stale = True
-        self._newest = shared_state(handle, NewestNodes)
+        self._newest = shared_state(handle.placements, NewestNodes)
         self._quotas = handle.shared_informer(ELASTIC_QUOTAS)
         self._quotas.add_event_handler(self._quota_changed)
         handle.shared_informer(PODS).add_event_handler(self._pod_changed)

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from hosting.amounts import GoDuration
 from hosting.settings import Settings
-from protocol.durations import DurationError, parse_go_duration
 from scheduler.placing.plugins.base import PublishedArgs
 
 AggregationType = Literal["avg", "p50", "p90", "p95", "p99"]
@@ -16,23 +16,9 @@ DEFAULT_THRESHOLDS: Final = {"cpu": 65, "memory": 95}
 DEFAULT_FACTORS: Final = {"cpu": 85, "memory": 70}
 
 
-def _duration(value: object) -> object:
-    """Seconds of a published duration. Raises `ValueError`."""
-    if isinstance(value, bool) or not isinstance(value, str):
-        raise ValueError("must be a duration such as 300s, 5m or 1h30m0s")
-    try:
-        found = parse_go_duration(value)
-    except DurationError as error:
-        raise ValueError(str(error)) from None
-    if found < 0:
-        raise ValueError("must not be below 0s")
-    return found
-
-
 ResourceKey = Annotated[str, Field(min_length=1, max_length=316)]
 Thresholds = dict[ResourceKey, Annotated[int, Field(ge=0, le=100)]]
 Weights = dict[ResourceKey, Annotated[int, Field(ge=1, le=100)]]
-Duration = Annotated[float, BeforeValidator(_duration)]
 
 
 class AggregatedUsageArgs(Settings):
@@ -42,11 +28,11 @@ class AggregatedUsageArgs(Settings):
     """Per cent of a node's capacity above which the filter rejects it."""
     usage_aggregation_type: AggregationType | None = None
     """The figure that the filter looks at."""
-    usage_aggregated_duration: Duration = 0.0
+    usage_aggregated_duration: GoDuration = 0.0
     """Its window; 0s for the longest that is reported."""
     score_aggregation_type: AggregationType | None = None
     """The figure that scores go by; without one they go by the mean."""
-    score_aggregated_duration: Duration = 0.0
+    score_aggregated_duration: GoDuration = 0.0
     """The window of that figure; 0s for the longest that is reported."""
 
     @classmethod

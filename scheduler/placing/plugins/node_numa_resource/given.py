@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from scheduler.placing.core.objects import NodeInfo
 from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
@@ -58,11 +57,3 @@ class GivenCpus:
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(self._on)
-
-
-_SHARED: Final[WeakKeyDictionary[object, GivenCpus]] = WeakKeyDictionary()
-
-
-def given_with(ledger: object) -> GivenCpus:
-    """The account that goes with a ledger, and ends with it: each time that a process leads has its own."""
-    return _SHARED.setdefault(ledger, GivenCpus())

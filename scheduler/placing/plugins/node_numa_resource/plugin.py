@@ -29,7 +29,14 @@ from scheduler.placing.core.values import (
     rejected,
 )
 from scheduler.placing.plugins.amounts import CPU, MEMORY, Amounts, NodeAmounts, pod_amounts
-from scheduler.placing.plugins.base import MAX_CACHED_NODES, MAY_BE_BOUND, NodeCache, ShippedPlugin, find
+from scheduler.placing.plugins.base import (
+    MAX_CACHED_NODES,
+    MAY_BE_BOUND,
+    NodeCache,
+    ShippedPlugin,
+    find,
+    shared_state,
+)
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     PINNING,
@@ -50,7 +57,7 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     decide,
     summed,
 )
-from scheduler.placing.plugins.node_numa_resource.given import given_with
+from scheduler.placing.plugins.node_numa_resource.given import GivenCpus
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NumaWish,
     PodAllocation,
@@ -109,7 +116,7 @@ class NodeNUMAResource(ShippedPlugin):
         self._topology: NodeCache[Mapping[str, Any], NodeTopology] = NodeCache(read_topology)
         self._options: NodeCache[Mapping[str, Any], NodeOptions] = NodeCache(read_options)
         self._told: NodeCache[tuple[PodInfo, ...], Mapping[str, PodAllocation]] = NodeCache(_told)
-        self._given = given_with(handle.placements)
+        self._given = shared_state(handle.placements, GivenCpus)
         self._views: dict[str, tuple[tuple[object, ...], NumaView]] = {}
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
