@@ -219,6 +219,8 @@ class FakeCluster:
         self._written: dict[str, Manifest] = {}
         """By UID, the manifests of pods as plugins have changed them."""
         self._assumed: dict[str, tuple[str, PodInfo | None, Resources]] = {}
+        self.asked_back: dict[str, tuple[Resources, tuple[str, ...]]] = {}
+        """By quota: how much of its pods was asked back, and the UIDs of these."""
         """By UID: the node, the pod once it counts there, and the amount."""
         self._generation = 0
 
@@ -337,6 +339,10 @@ class FakeCluster:
 
     def forget(self, holder: Holder) -> None:
         self._assumed.pop(holder.uid, None)
+
+    def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
+        """Keep what was asked for, the last time, in `asked_back`."""
+        self.asked_back[quota] = (excess, tuple(uids))
 
     async def admit(
         self, pod: Mapping[str, Any], pool: str, amount: Resources, deadline_s: float

@@ -27,7 +27,7 @@ class NoticeKind(enum.StrEnum):
     ROOM = "room"
     """The node has room for the VM's wish now: `resources` is the amount that a request would be permitted."""
     YIELD = "yield"
-    """Another VM of the node waits: please give back what lies above `resources`."""
+    """Another VM of the node waits, or a quota has to give back: please give back what lies above `resources`."""
     EPOCH = "epoch"
     """Another scheduler process answers than before: ask again."""
 
@@ -35,7 +35,8 @@ class NoticeKind(enum.StrEnum):
 class WireNotice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """One notice. `number` rises from notice to notice of one scheduler process and node; `epoch` has no more fields than that and `kind`.
 
-    `waiter` is the VM that waits (`namespace/name`) and `priority` its priority, of a `yield`.
+    Of a `yield`, `waiter` is the VM that waits (`namespace/name`) and `priority` its priority; without one, `quota` is the VM's own quota, which
+    has to give back what it borrowed.
     """
 
     number: int
@@ -46,6 +47,7 @@ class WireNotice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     resources: AmountShown | None = None
     waiter: str = ""
     priority: int = 0
+    quota: str = ""
 
 
 class NoticePage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

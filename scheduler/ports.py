@@ -1,6 +1,6 @@
 """The needs of the permit service: interfaces to the world. Implementations are adapters; the core sees their events only."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -182,7 +182,7 @@ class SoleScheduler:
 
 
 class Placements(Protocol):
-    """Room in the ledger for pods that are about to be bound. Live, unlike a snapshot; nothing is awaited.
+    """Room in the ledger, as those who place pods may change it. Live, unlike a snapshot; nothing is awaited.
 
     The answers are those of the core (`scheduler/permits/core/placement.py`): None if it worked, else the reason.
     """
@@ -209,6 +209,10 @@ class Placements(Protocol):
 
     def headroom(self, node: str, holder: Holder) -> Resources:
         """The amount that the others leave to `holder` on a node now; may be negative."""
+
+    def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
+        """The pods of a quota, of these UIDs, hold `excess` too much: those that grow are asked to give it back, as far as they can spare it
+        (docs/decisions/0048). A hint to their agents. Asked again, nobody is asked for more than that. Raises `NotLeadingError`."""
 
 
 class PlacementAdmission(Protocol):

@@ -103,10 +103,13 @@ def _yielded(
     yielding, vm = state.yielding, state.vm
     if yielding is None or now_s >= yielding.until_s or vm.yields is YieldMode.NEVER:
         return wanted, why
-    gives_need = vm.yields is YieldMode.TO_MINIMUM and yielding.priority >= vm.priority
+    has_claim = yielding.priority is None or yielding.priority >= vm.priority
+    gives_need = vm.yields is YieldMode.TO_MINIMUM and has_claim
     least = _at_least(state, now_s, timing) if gives_need else needed(state, now_s, timing)
     lower = wanted.min(yielding.keep.max(least))
-    text = f"gives back room for {yielding.waiter} (priority {yielding.priority})"
+    text = f"gives back room for {yielding.waiter}"
+    if yielding.priority is not None:
+        text += f" (priority {yielding.priority})"
     return lower, Reasons(
         text if lower.vcpu_milli < wanted.vcpu_milli else why.cpu,
         text if lower.memory_bytes < wanted.memory_bytes else why.memory,

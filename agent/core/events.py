@@ -305,11 +305,12 @@ class RoomNoticed:
 
 @dataclass(frozen=True, slots=True)
 class YieldNoticed:
-    """The scheduler asks the VM to shrink to `keep`, because `waiter` (`namespace/name`), of `priority`, needs the rest."""
+    """The scheduler asks the VM to shrink to `keep`, because `waiter`, of `priority`, needs the rest. Without a priority it is the VM's own
+    quota that has to give back, to whomever it borrowed from."""
 
     keep: Resources
     waiter: str
-    priority: int
+    priority: int | None
 
 
 @dataclass(frozen=True, slots=True)

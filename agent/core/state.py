@@ -82,11 +82,12 @@ class RefusedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """Until `until_s` the VM has no more than `keep`, as far as it needs no more, for the sake of `waiter`, of `priority`."""
+    """Until `until_s` the VM has no more than `keep`, as far as it needs no more, for the sake of `waiter`, of `priority`;
+    without one, because its own quota has to give back."""
 
     keep: Resources
     waiter: str
-    priority: int
+    priority: int | None
     until_s: float
 
 

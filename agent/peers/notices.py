@@ -162,6 +162,9 @@ def _event(notice: WireNotice) -> events.RoomNoticed | events.YieldNoticed | Non
         case NoticeKind.ROOM:
             return events.RoomNoticed(amount)
         case NoticeKind.YIELD:
+            if notice.quota:
+                lenders = f"the lenders of quota {clean(notice.quota, _WAITER_CHARS)}"
+                return events.YieldNoticed(amount, lenders, None)
             return events.YieldNoticed(amount, clean(notice.waiter, _WAITER_CHARS), notice.priority)
         case _:
             return None

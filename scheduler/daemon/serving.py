@@ -344,6 +344,7 @@ class Serving:
             await asyncio.sleep(REFRESH_S)
             await self._refresh_config()
             await self.pools.follow(self._sources.pools())
+            self.pools.ask_back()
             await self.pools.flush()
 
     async def _refresh_config(self) -> None:

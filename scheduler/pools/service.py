@@ -148,6 +148,7 @@ class PoolService:
         registry: Callable[[], PluginRegistry] = standard,
     ) -> None:
         self._ledger = core.ledger
+        self._tell = tell
         self._clock = clock
         self._log = log
         self._registry = registry
@@ -247,6 +248,13 @@ class PoolService:
             if self._faults.get(name) != fault:
                 self._log.warning("pool not taken up as it is described", error=fault)
         self._faults = faults
+
+    def ask_back(self) -> None:
+        """Have the VMs of pools asked to shrink that hold more than their share."""
+        for excess in self._manager.excesses():
+            accounts = [account for name in excess.pools if (account := self._ledger.pool(name)) is not None]
+            uids = tuple(holder.uid for account in accounts for holder in account.rows)
+            self._tell(events.QuotaExceeded(excess.quota, excess.amount, uids, self._clock()))
 
     async def flush(self) -> None:
         """Store what is parked, where that has changed, and say which VMs came beyond a limit since the last time."""

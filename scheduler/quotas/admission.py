@@ -70,6 +70,11 @@ class QuotaAccount:
         over = _exceeded(used, request, limit)
         return {each: used.get(each, 0) + request[each] - limit[each] for each in over}
 
+    def excess(self, name: str) -> dict[str, int]:
+        """The amounts that the quota uses beyond what it may now."""
+        used, limit = self.used.get(name, NONE), self.limit(name)
+        return {each: used[each] - limit[each] for each in exceeding(used, limit)}
+
     def shown(self, name: str) -> dict[str, Any]:
         """A quota on a page."""
         share = self.shares[name]
@@ -154,7 +159,7 @@ def to_revoke(pods: Iterable[QuotaPod], used: Amounts, limit: Amounts) -> tuple[
 
 def overused(account: QuotaAccount, names: Sequence[str]) -> frozenset[str]:
     """Those of the quotas that use more than they may now."""
-    return frozenset(name for name in names if exceeding(account.used.get(name, NONE), account.limit(name)))
+    return frozenset(name for name in names if account.excess(name))
 
 
 def overused_since(before: Mapping[str, float], over: AbstractSet[str], now_s: float) -> dict[str, float]:

@@ -16,7 +16,16 @@ from scheduler.permits.core import events, journal
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.ledger import RowState as Kept
-from scheduler.permits.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.model import (
+    Claimant,
+    Holder,
+    Kind,
+    NodeSpec,
+    PodSpec,
+    PoolSpec,
+    ReservationSpec,
+    VmSpec,
+)
 from scheduler.permits.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, Rules
 from scheduler.permits.core.state import SchedulerConfig
 from tests.machines.ledger_observer import LawBrokenError
@@ -108,14 +117,13 @@ class Offer(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A VM is asked to shrink to `keep`, by `amount`, for a VM of `priority` that waits."""
+    """A VM is asked to shrink to `keep`, by `amount`, for somebody."""
 
     uid: str
     node: str
     keep: Resources
     amount: Resources
-    waiter: PodName
-    priority: int
+    claimant: Claimant
 
 
 class Ended(NamedTuple):
@@ -415,6 +423,14 @@ class CorePort:
         self._check()
         return [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
 
+    def quota_exceeded(self, quota: str, excess: Resources, uids: tuple[str, ...], now_s: float) -> None:
+        """The VMs of a quota hold too much."""
+        self._now_s = now_s
+        if self.negotiation is not None:
+            self.negotiation.quota_exceeded(excess, uids)
+        self._take(self._apply(events.QuotaExceeded(quota, excess, uids, now_s)))
+        self._check()
+
     def admission_ended(self, ticket: int, verdict: "ChainVerdict | None", now_s: float) -> None:
         """The pool's verdict is here; None where it could not be asked."""
         self._now_s = now_s
@@ -671,7 +687,7 @@ def _hint(output: events.Output) -> Hint | None:
         case events.RoomOffered():
             return Offer(output.uid, output.node, output.amount)
         case events.YieldAsked():
-            return Ask(output.uid, output.node, output.keep, output.amount, output.waiter, output.priority)
+            return Ask(output.uid, output.node, output.keep, output.amount, output.claimant)
         case events.YieldEnded():
             return Ended(output.uid)
         case _:

@@ -126,6 +126,7 @@ MOVES: Final = (
     Move(moves_room.vm_is_described, (VM, len(PRIORITIES), len(MODES), len(NEEDS)), 4),
     Move(moves_room.notice_arrives, (MANY, len(HOWS_OF_NOTICES), _FATE), 12),
     Move(moves_room.node_negotiates, (VM, _WANT, 6, _YES_NO), 6),
+    Move(moves_room.quota_is_exceeded, (256, _WANT), 3),
     Move(moves_room.offer_comes_to_its_end, (MANY, _ASIDE), 1),
     Move(moves_room.scheduler_is_restored, (), 0.5),
 )

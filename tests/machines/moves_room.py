@@ -6,6 +6,7 @@ from tests.machines.agent_models import ExtendedAgent
 from tests.machines.core_port import Ask, Offer
 from tests.machines.ledger_world import World
 from tests.machines.moves_agents import (
+    AMOUNTS,
     FATES,
     agent_asks,
     agent_asks_again,
@@ -70,6 +71,12 @@ def node_negotiates(world: World, vm: int, want: int, refusing: int, fills: int)
             _takes(world, notice, 0, is_refused=notice.uid == refuser)
 
 
+def quota_is_exceeded(world: World, vms: int, amount: int) -> None:
+    """The VMs of a quota have to give back."""
+    uids = tuple(vm.uid for at, vm in enumerate(world.vms) if vms >> at & 1)
+    world.port.quota_exceeded("borrowing", AMOUNTS[amount], uids, world.now_s)
+
+
 def offer_comes_to_its_end(world: World, which: int, aside: int) -> None:
     """Time passes to about the moment at which room is kept no more."""
     ends_s = world.port.offers_end_s()
@@ -100,7 +107,7 @@ def _takes(world: World, notice: Offer | Ask, fate: int, *, is_refused: bool) ->
 
 def _yields(world: World, agent: ExtendedAgent, ask: Ask) -> None:
     """It shrinks to what it is asked to keep, or as far as it can; it never grows by that."""
-    agent.wants = agent.wants.min(ask.keep.max(agent.least(ask.priority)))
+    agent.wants = agent.wants.min(ask.keep.max(agent.least(ask.claimant)))
     command = world.resize(agent, agent.wants) if agent.wants != ZERO else None
     if command is not None:
         agent.vm.end(command, lands=True)

@@ -5,7 +5,7 @@
   offered to somebody whom it helps.
 - *Yields.* Nobody is asked who cannot take part, is at rest (but for the one that it has just given to), has not answered yet, or for more than its agent told that it can give; one in
   need gives no comfort. Together they are asked for no step more than what the waiter lacks. A node has one open negotiation for each resource, and each
-  ends.
+  ends. The VMs of a quota that has to give back are asked for no step more than what is too much, beside what any of them was asked for already.
 
 Need is taken for certain only where the node's room alone has cut a request. None of the core's own judgement is used.
 """
@@ -75,6 +75,8 @@ class NegotiationLaws:
         self._port = port
         self._reached = reached
         self._talks: dict[str, Talk] = {}
+        self._excess = ZERO
+        """The amount that a quota has to give back, without what its VMs were asked for before."""
 
     # ------------------------------------------------------------ what agents say
 
@@ -94,17 +96,29 @@ class NegotiationLaws:
         talk.priority = extension.priority or 0
         talk.spare = ((extension.spare or ZERO) - given).max(ZERO)
         talk.spare_to_higher = ((extension.spare_to_higher or ZERO) - given).max(ZERO)
-        if isinstance(answer, Permitted) and answer.is_unsettled:
-            return
+        if isinstance(answer, Permitted):
+            talk.is_apart, talk.step = answer.is_apart, self._port.step(talk.uid)
+            if answer.is_unsettled:
+                return
         talk.offered, talk.offered_until_s, talk.is_denied = ZERO, None, False
         standing = self._port.standing(talk.uid)
         if not isinstance(answer, Permitted) or standing is None:
             return
-        talk.is_apart = answer.is_apart
-        talk.step = self._port.step(talk.uid)
         wanted = extension.resources.min(answer.permit.max(standing.bounds.max))
         talk.needed = wanted.min((extension.need or wanted).max(answer.permit))
         talk.is_denied = ReasonCode.NODE_HEADROOM in answer.codes and _FOR_ROOM.issuperset(answer.codes)
+
+    def quota_exceeded(self, excess: Resources, uids: Sequence[str]) -> None:
+        """The VMs of a quota hold too much, of which they may be asked for a part by now."""
+        promised = {"cpu": 0, "memory": 0}
+        for uid in uids:
+            talk, has = self._talks.get(uid), self._port.reserved(vm_holder(uid))
+            if talk is None or talk.asked is None or not talk.is_open:
+                continue
+            for name, amount in talk.asked.amount.named():
+                if amount:
+                    promised[name] += max(amount_of(has - talk.asked.keep, name), 0)
+        self._excess = (excess - Resources(promised["cpu"], promised["memory"])).max(ZERO)
 
     # ------------------------------------------------------------ what the scheduler says
 
@@ -127,7 +141,7 @@ class NegotiationLaws:
                 talk.offered_until_s = now_s + OFFER_S
         self._check_room_is_offered(now_s)
         asks = [hint for hint in hints if isinstance(hint, Ask)]
-        for _, batch in groupby(asks, key=lambda ask: (ask.node, ask.waiter)):
+        for _, batch in groupby(asks, key=lambda ask: ask.claimant):
             self._check_asks(list(batch), now_s)
 
     def _talk(self, uid: str) -> Talk:
@@ -242,7 +256,10 @@ class NegotiationLaws:
     # ------------------------------------------------------------ yields
 
     def _check_asks(self, batch: Sequence[Ask], now_s: float) -> None:
-        node, waiter = batch[0].node, batch[0].waiter
+        if batch[0].claimant.pod is None:
+            self._check_asks_of_quota(batch, now_s)
+            return
+        node, waiter = batch[0].node, batch[0].claimant.pod
         found = [talk for talk in self._talks.values() if self._is_at(talk, batch[0])]
         if not found:
             raise LawBrokenError(f"{batch} is asked for, and {waiter} never asked for it")
@@ -250,7 +267,9 @@ class NegotiationLaws:
         standing = self._port.standing(talk.uid)
         assert standing is not None
         for ask in batch:
-            self._check_neighbour(ask, talk, standing, now_s)
+            if self._check_asked(ask, now_s).node != node or ask.uid == talk.uid:
+                raise LawBrokenError(f"{ask} is asked for, and cannot help {waiter}")
+            self._check_amount(ask, talk, standing, now_s)
         wanted, room = self._way(talk, standing), self._room(talk, standing)
         lacks = {
             name: want - amount_of(room, name)
@@ -283,25 +302,54 @@ class NegotiationLaws:
             asked.asked, asked.asked_s, asked.is_open = ask, now_s, True
             self._reached[Reached.YIELD_ASKED] += 1
 
+    def _check_asks_of_quota(self, batch: Sequence[Ask], now_s: float) -> None:
+        for ask in batch:
+            self._check_asked(ask, now_s)
+            talk = self._talk(ask.uid)
+            comfort = talk.spare if self._needs(talk, now_s) is None else ZERO
+            if ask.amount.exceeds(comfort.max(talk.spare_to_higher)):
+                raise LawBrokenError(
+                    f"{ask} is asked for, and it can give {talk.spare}, {talk.spare_to_higher}"
+                )
+        total = sum((ask.amount for ask in batch), ZERO)
+        spared = [self._without_a_step(ask, total) for ask in batch]
+        if all(self._excess.min(total).fits_in(less) for less in spared):
+            raise LawBrokenError(f"{batch}: more is asked for than the {self._excess} that is too much")
+        for ask in batch:
+            talk = self._talk(ask.uid)
+            talk.lacked = frozenset(name for name, amount in ask.amount.named() if amount)
+            talk.asked, talk.asked_s, talk.is_open = ask, now_s, True
+            self._reached[Reached.QUOTA_ASKED] += 1
+
     def _is_at(self, talk: Talk, ask: Ask) -> bool:
         standing = self._port.standing(talk.uid)
-        return standing is not None and (standing.pod, standing.node) == (ask.waiter, ask.node)
+        return standing is not None and (standing.pod, standing.node) == (ask.claimant.pod, ask.node)
 
     def _without_a_step(self, ask: Ask, total: Resources) -> Resources:
         """The sum if this VM were asked for a step less of each resource."""
         step = self._talk(ask.uid).step
         return total - step.min(ask.amount)
 
-    def _check_neighbour(self, ask: Ask, waiter: Talk, there: Standing, now_s: float) -> None:
+    def _check_asked(self, ask: Ask, now_s: float) -> Standing:
+        """A VM that is asked can take part, has rested, and keeps at least its minimum."""
         talk, standing = self._talk(ask.uid), self._port.standing(ask.uid)
-        who = f"{ask.uid} is asked for {ask.amount} for {ask.waiter.name}"
-        if standing is None or not standing.may_negotiate or standing.node != there.node or talk is waiter:
+        who = f"{ask.uid} is asked for {ask.amount} for {ask.claimant}"
+        if standing is None or not standing.may_negotiate:
             raise LawBrokenError(f"{who}, and cannot give it")
         if now_s - talk.heard_s >= HEARD_S:
             raise LawBrokenError(f"{who}, and was not heard for long")
         is_at_rest = now_s < talk.asked_s + REST_S and not self._goes_on(talk, ask, standing, now_s)
         if talk.is_open or is_at_rest:
             raise LawBrokenError(f"{who}, and was asked {now_s - talk.asked_s} s ago")
+        if standing.bounds.min.min(standing.current).exceeds(ask.keep):
+            raise LawBrokenError(f"{who}, and would keep {ask.keep} of at least {standing.bounds.min}")
+        if ask.keep + ask.amount != standing.current:
+            raise LawBrokenError(f"{who} and to keep {ask.keep}, and has {standing.current}")
+        return standing
+
+    def _check_amount(self, ask: Ask, waiter: Talk, there: Standing, now_s: float) -> None:
+        talk, standing = self._talk(ask.uid), self._port.standing(ask.uid)
+        assert standing is not None
         most = talk.spare if self._needs(talk, now_s) is None else ZERO
         if waiter.priority >= talk.priority:
             higher = talk.spare_to_higher
@@ -309,17 +357,16 @@ class NegotiationLaws:
                 more = (standing.current - there.current).max(ZERO)
                 higher = higher.min(Resources(more.vcpu_milli // 2, more.memory_bytes // 2))
             most = most.max(higher)
-        least = standing.bounds.min.min(standing.current)
-        if ask.amount.exceeds(most) or least.exceeds(ask.keep):
-            raise LawBrokenError(f"{who}, can give {most}, and would keep {ask.keep} of at least {least}")
-        if ask.keep + ask.amount != standing.current:
-            raise LawBrokenError(f"{who} and to keep {ask.keep}, and has {standing.current}")
+        if ask.amount.exceeds(most):
+            raise LawBrokenError(f"{ask} is asked for, and {most} is what it can give to that VM")
 
     @staticmethod
     def _goes_on(talk: Talk, ask: Ask, standing: Standing, now_s: float) -> bool:
-        """Whether the VM has just given the same one all that it was asked for: it may be asked for more."""
+        """Whether the VM has just given for the same one all that it was asked for: it may be asked for more."""
         before = talk.asked
-        if before is None or before.waiter != ask.waiter or now_s >= talk.asked_s + GOES_ON_S:
+        if before is None or before.claimant.quota != ask.claimant.quota:
+            return False
+        if before.claimant.pod != ask.claimant.pod or now_s >= talk.asked_s + GOES_ON_S:
             return False
         amounts = zip(before.amount.named(), before.keep.named(), standing.current.named(), strict=True)
         return all(not amount or has <= keep for (_, amount), (_, keep), (_, has) in amounts)

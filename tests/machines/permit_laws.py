@@ -47,6 +47,7 @@ class Reached(enum.StrEnum):
     OFFER_LAPSED = "a VM does not come for the room that it was offered"
     OUTRANKED = "room helps a VM, and not the one of higher priority"
     YIELD_ASKED = "a neighbour is asked to give back some"
+    QUOTA_ASKED = "a VM is asked for what its quota has borrowed"
     YIELD_GIVEN = "a neighbour gives back what it was asked for"
     YIELD_REFUSED = "a neighbour does not give what it was asked for"
     BOUND_LATE = "a pod is bound though its room was given back"

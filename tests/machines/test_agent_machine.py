@@ -348,8 +348,10 @@ class AgentMachine(RuleBasedStateMachine):
         self.world.end(action, events.DownscaleDenied(action.amount, "in use"))
         self.world.settle()
 
-    @rule(cpu=SHARES, memory=SHARES, priority=st.sampled_from([0, 10]), yields=st.sampled_from(YieldMode))
-    def another_vm_needs_room(self, cpu: int, memory: int, priority: int, yields: YieldMode) -> None:
+    @rule(
+        cpu=SHARES, memory=SHARES, priority=st.sampled_from([0, 10, None]), yields=st.sampled_from(YieldMode)
+    )
+    def another_vm_needs_room(self, cpu: int, memory: int, priority: int | None, yields: YieldMode) -> None:
         """It never wants more by that than without; a later ask takes the place of an earlier one."""
         world = self.world
         world.tell(events.VmChanged(replace(world.state.vm, yields=yields)))

@@ -244,6 +244,7 @@ _HANDLERS: Final[dict[type[Any], Handler]] = {
     events.MigrationStarted: migration.started,
     events.MigrationFailed: migration.over,
     events.MigrationEnded: migration.over,
+    events.QuotaExceeded: room.quota_exceeded,
 }
 
 

@@ -11,7 +11,15 @@ from uuid import UUID
 from protocol.reasons import ErrorCode, Reason
 from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, PodName
-from scheduler.permits.core.model import Holder, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.model import (
+    Claimant,
+    Holder,
+    NodeSpec,
+    PodSpec,
+    PoolSpec,
+    ReservationSpec,
+    VmSpec,
+)
 from scheduler.permits.core.rules import Rules
 
 # ---------------------------------------------------------------- inputs
@@ -242,6 +250,17 @@ class MigrationEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaExceeded:
+    """The pods of `quota` hold `excess` more than it may use now, because others want back what it borrowed. `holders` are the UIDs of
+    those that may grow."""
+
+    quota: str
+    excess: Resources
+    holders: tuple[str, ...]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClockTicked:
     """Time has passed; floors that the clock ends may end."""
 
@@ -269,6 +288,7 @@ Input: TypeAlias = (
     | MigrationStarted
     | MigrationFailed
     | MigrationEnded
+    | QuotaExceeded
     | ClockTicked
 )
 
@@ -414,29 +434,26 @@ class RoomOffered:
 
 @dataclass(frozen=True, slots=True)
 class YieldAsked:
-    """A VM is asked to shrink to `keep`, so to give back `amount`, because `waiter`, of `priority`, needs that on its node. A hint to its
-    agent."""
+    """A VM is asked to shrink to `keep`, so to give back `amount`, for `claimant`. A hint to its agent."""
 
     pod: PodName
     uid: str
     node: str
     keep: Resources
     amount: Resources
-    waiter: PodName
-    priority: int
+    claimant: Claimant
 
 
 @dataclass(frozen=True, slots=True)
 class YieldEnded:
-    """A VM that was asked has given back `amount` for `waiter`, of `priority`, or nothing; `why` says why not all that it was asked for,
+    """A VM that was asked has given back `amount` for `claimant`, or nothing; `why` says why not all that it was asked for,
     empty if it has."""
 
     pod: PodName
     uid: str
     node: str
     amount: Resources
-    waiter: PodName
-    priority: int
+    claimant: Claimant
     why: str = ""
 
 

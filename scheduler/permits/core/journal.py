@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
 
-FORMAT: Final = 10
+FORMAT: Final = 11
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
@@ -29,6 +29,7 @@ _VALUES: Final = (
     events.PoolVerdict,
     ledger.Floor,
     ledger.RowState,
+    model.Claimant,
     model.Holder,
     model.NodeSpec,
     model.PodSpec,
@@ -244,7 +245,7 @@ def recorded(output: events.Output) -> dict[str, Any]:  # noqa: C901, PLR0912 - 
         case events.RoomOffered():
             return {"room_offered": str(output.pod), "amount": str(output.amount)}
         case events.YieldAsked():
-            return {"yield_asked": str(output.pod), "keep": str(output.keep), "for": str(output.waiter)}
+            return {"yield_asked": str(output.pod), "keep": str(output.keep), "for": str(output.claimant)}
         case events.OfferLapsed():
             return {"offer_lapsed": str(output.pod), "amount": str(output.amount)}
         case events.YieldEnded():

@@ -23,6 +23,20 @@ class Holder(Value, frozen=True):
     uid: str
 
 
+class Claimant(Value, frozen=True):
+    """For whom a VM gives room back: `pod`, a VM that waits, of `priority`; without one, the quotas from which its own, `quota`, has
+    borrowed."""
+
+    pod: PodName | None = None
+    priority: int = 0
+    quota: str = ""
+
+    def __str__(self) -> str:
+        if self.pod is None:
+            return f"the lenders of quota {self.quota}"
+        return f"{self.pod.full_name} (priority {self.priority})"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """A node as the cluster shows it. Its own compute unit and system share, if it has them, go before the rules. `taints` are those that

@@ -57,9 +57,9 @@ def gate(
             overtaken = _take_over(core, record, extension, now_s)
         record.gate = known.take(life, extension.sequence_number, request)
         record.reply = None
-        record.heard_s = now_s
+        room.heard(record, now_s)
     elif isinstance(judged, sequence.Retry):
-        record.heard_s = now_s  # the reply renews the agent's lease, also a repeated one
+        room.heard(record, now_s)  # the reply renews the agent's lease, also a repeated one
         if record.admission is not None and record.admission.request.extension is not None:
             return (), admission.join(record, ticket)
         if record.reply is not None:

@@ -19,9 +19,9 @@ from scheduler.permits.core import events
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, Verdict
 from scheduler.permits.core.limits import Grant, growth
-from scheduler.permits.core.model import Kind
+from scheduler.permits.core.model import Claimant, Kind
 from scheduler.permits.core.state import AskedYield, CoreState, NodeQueue, VmRecord, Waiting
-from scheduler.permits.core.yields import Lacking, Neighbour, choose, reached
+from scheduler.permits.core.yields import Lacking, Neighbour, choose, give_back, reached
 
 _Outputs = tuple[events.Output, ...]
 
@@ -38,6 +38,14 @@ LONGEST_REST_S: Final = 1800.0
 
 
 # ------------------------------------------------------------ what a request says
+
+
+def heard(record: VmRecord, now_s: float) -> None:
+    """The VM's agent is answered. If it was silent for so long that it waited no more, it waits from its next new request on: also if
+    nothing has looked at its node meanwhile."""
+    if not _is_heard(record, now_s):
+        record.waiting = None
+    record.heard_s = now_s
 
 
 def note(core: CoreState, record: VmRecord, extension: RequestExtension) -> None:
@@ -120,7 +128,7 @@ def _closed(core: CoreState, record: VmRecord, why: str) -> _Outputs:
     given = (asked.before - record.row.state.current).max(ZERO).min(asked.amount)
     record.asked = replace(asked, is_open=False, given=given)
     core.queue(spec.node).asked.pop(spec.uid, None)
-    return (events.YieldEnded(spec.pod, spec.uid, spec.node, given, asked.waiter, asked.priority, why),)
+    return (events.YieldEnded(spec.pod, spec.uid, spec.node, given, asked.claimant, why),)
 
 
 def _rest_s(core: CoreState, record: VmRecord) -> float:
@@ -230,7 +238,7 @@ def asked_for(core: CoreState, waiter: VmRecord) -> list[tuple[PodName, AskedYie
     return [
         (each.spec.pod, each.asked)
         for each in found
-        if each is not None and each.asked is not None and each.asked.waiter == waiter.spec.pod
+        if each is not None and each.asked is not None and each.asked.claimant.pod == waiter.spec.pod
     ]
 
 
@@ -293,10 +301,15 @@ def _negotiate(
         if not (lacks & sparable if wish.unit.is_apart else lacks <= sparable):
             continue
         tries += 1
-        neighbours = [_neighbour(each) for each in able if _may_be_asked(each, record, core.now_s)]
+        claimant = Claimant(record.spec.pod, record.priority)
+        neighbours = [
+            _neighbour(each)
+            for each in able
+            if each is not record and _may_be_asked(each, claimant, core.now_s)
+        ]
         asked = choose(Lacking(way, room, record.priority), neighbours)
         for neighbour, amount in asked.items():
-            yield _ask(core, queue, neighbour, amount, record)
+            yield _ask(core, neighbour, amount, claimant)
         if asked:
             busy |= lacks
             able = None
@@ -332,13 +345,14 @@ def _can_spare(record: VmRecord, resource: str) -> bool:
     return amount_of(record.spare, resource) > 0 or amount_of(record.spare_to_higher, resource) > 0
 
 
-def _may_be_asked(record: VmRecord, waiter: VmRecord, now_s: float) -> bool:
-    """Whether a VM has rested. One that has just given all that it was asked for may be asked for more by the same VM, which may see only
-    by and by how much it needs: that is one negotiation, after which it rests."""
+def _may_be_asked(record: VmRecord, claimant: Claimant, now_s: float) -> bool:
+    """Whether a VM has rested. One that has just given all that it was asked for may be asked for more for the same one, of whom may be
+    seen only by and by how much it needs: that is one negotiation, after which it rests."""
     asked, current = record.asked, record.row.state.current
-    if record is waiter or now_s >= record.rests_until_s or asked is None:
-        return record is not waiter
-    goes_on = asked.waiter == waiter.spec.pod and now_s < asked.asked_s + GOES_ON_S and not asked.is_missed
+    if now_s >= record.rests_until_s or asked is None:
+        return True
+    is_same = (asked.claimant.pod, asked.claimant.quota) == (claimant.pod, claimant.quota)
+    goes_on = is_same and now_s < asked.asked_s + GOES_ON_S and not asked.is_missed
     return goes_on and current.fits_in(_target(asked, current))
 
 
@@ -359,9 +373,7 @@ def _neighbour(record: VmRecord) -> Neighbour:
     )
 
 
-def _ask(
-    core: CoreState, queue: NodeQueue, neighbour: Neighbour, amount: Resources, waiter: VmRecord
-) -> events.YieldAsked:
+def _ask(core: CoreState, neighbour: Neighbour, amount: Resources, claimant: Claimant) -> events.YieldAsked:
     record = core.vms.by_uid(neighbour.uid)
     assert record is not None
     now_s, before = core.now_s, record.row.state.current
@@ -369,9 +381,33 @@ def _ask(
         record.relapses = max(record.relapses - 1, 0)
     keep, until_s = before - amount, now_s + core.config.yield_s
     is_comfort = amount.fits_in(neighbour.spare)
-    record.asked = AskedYield(keep, before, waiter.spec.pod, waiter.priority, now_s, until_s, is_comfort)
+    record.asked = AskedYield(keep, before, claimant, now_s, until_s, is_comfort)
     record.rests_until_s = now_s + _rest_s(core, record)
-    queue.asked[neighbour.uid] = None
+    core.queue(record.spec.node).asked[neighbour.uid] = None
     core.timers.schedule(neighbour.uid, until_s)
     spec = record.spec
-    return events.YieldAsked(spec.pod, spec.uid, spec.node, keep, amount, waiter.spec.pod, waiter.priority)
+    return events.YieldAsked(spec.pod, spec.uid, spec.node, keep, amount, claimant)
+
+
+# ------------------------------------------------------------ a quota that has borrowed
+
+
+def quota_exceeded(core: CoreState, event: events.QuotaExceeded) -> _Outputs:
+    """Ask the quota's own VMs for what others want back of it, beside what these were asked for already, by anybody."""
+    core.now_s = event.now_s
+    records = [record for uid in event.holders if (record := core.vms.by_uid(uid)) is not None]
+    promised = sum((_promised(record) for record in records), ZERO)
+    claimant = Claimant(quota=event.quota)
+    able = [
+        _neighbour(record)
+        for record in records
+        if _is_able(record, core.now_s) and _may_be_asked(record, claimant, core.now_s)
+    ]
+    asked = give_back((event.excess - promised).max(ZERO), able)
+    return tuple(_ask(core, neighbour, amount, claimant) for neighbour, amount in asked.items())
+
+
+def _promised(record: VmRecord) -> Resources:
+    """The amount that a VM was asked for and has not given back yet."""
+    asked, has = record.asked, record.row.reserved
+    return (has - _target(asked, has)).max(ZERO) if asked is not None and asked.is_open else ZERO

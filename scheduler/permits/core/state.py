@@ -15,7 +15,7 @@ from protocol.values import ZERO, ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, Metrics, PodName
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Ledger, Row
-from scheduler.permits.core.model import Holder, Kind, NodeSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.model import Claimant, Holder, Kind, NodeSpec, ReservationSpec, VmSpec
 from scheduler.permits.core.rules import Rules
 
 
@@ -67,13 +67,12 @@ class Waiting(Value, frozen=True):
 
 
 class AskedYield(Value, frozen=True):
-    """A VM was asked at `asked_s` to shrink from `before` to `keep`, for a VM that waits. `is_open` until it has answered, or has not by
+    """A VM was asked at `asked_s` to shrink from `before` to `keep`, for somebody. `is_open` until it has answered, or has not by
     `until_s`. `is_comfort` says that no more than comfort was asked for; `is_missed` says that it has soon needed again what it had `given`."""
 
     keep: Resources
     before: Resources
-    waiter: PodName
-    priority: int
+    claimant: Claimant
     asked_s: float
     until_s: float
     is_comfort: bool = True

@@ -1,8 +1,8 @@
 """Which neighbours are asked to give back room for a VM that waits, and how much each. Pure: values in, values out.
 
 A neighbour gives comfort first (`spare`). Only if that is not enough, one that allows it is asked for what it needs itself: down to its
-minimum by a VM of higher priority, down to an equal share by one of its own priority (`spare_to_higher`). Of the sets that cover the
-amount, one with the fewest neighbours is taken; among those the one of lower priority goes first, then the one with more to spare.
+minimum by a VM of higher priority or by those from whom its quota has borrowed, down to an equal share by one of its own priority
+(`spare_to_higher`). Of the sets that cover the amount, one with the fewest neighbours is taken; among those the one of lower priority goes first, then the one with more to spare.
 """
 
 import heapq
@@ -56,6 +56,21 @@ def choose(waiter: Lacking, neighbours: Sequence[Neighbour]) -> Mapping[Neighbou
     for resource, want in full.named():
         if want > amount_of(way.current, resource):
             _ask(asked, spares, resource, want - amount_of(waiter.room, resource))
+    return asked
+
+
+def give_back(excess: Resources, holders: Sequence[Neighbour]) -> Mapping[Neighbour, Resources]:
+    """The amount that each holder of a quota is asked for, so that they hold `excess` less together, or as much less as they can.
+
+    Comfort first, by resource; only if that is not enough, what those need that allow it.
+    """
+    asked: dict[Neighbour, Resources] = {}
+    for resource, amount in excess.named():
+        spares = {each: _whole(each, each.spare) for each in holders}
+        if sum(amount_of(spare, resource) for spare in spares.values()) < amount:
+            spares = {each: _whole(each, each.spare.max(each.spare_to_higher)) for each in holders}
+        most = sum(amount_of(spare, resource) for spare in spares.values())
+        _ask(asked, spares, resource, min(amount, most))
     return asked
 
 

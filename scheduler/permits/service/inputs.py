@@ -5,7 +5,7 @@ A read that fails is said once. The `Placements` port is here: placed pods and g
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from hosting.fault_log import FaultLog
@@ -143,3 +143,6 @@ class CorePlacements:
 
     def headroom(self, node: str, holder: Holder) -> Resources:
         return self._core.ledger.headroom(node, holder)
+
+    def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
+        self._take(events.QuotaExceeded(quota, excess, tuple(uids), self._clock()))

@@ -248,12 +248,14 @@ def _notice(output: events.RoomOffered | events.YieldAsked) -> WireNotice:
     )
     if isinstance(output, events.RoomOffered):
         return notice
+    claimant = output.claimant
     return msgspec.structs.replace(
         notice,
         kind=NoticeKind.YIELD.value,
         resources=AmountShown.of(output.keep),
-        waiter=output.waiter.full_name,
-        priority=output.priority,
+        waiter=claimant.pod.full_name if claimant.pod is not None else "",
+        priority=claimant.priority,
+        quota=claimant.quota,
     )
 
 

@@ -6,7 +6,7 @@ Source: seed 000, `PluginManager` and `ProbeAcceptedReplicas`; time-outs and a b
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
@@ -25,6 +25,7 @@ from scheduler.pools.core.values import (
     POD_ADMITTED,
     Admission,
     Context,
+    Excess,
     PodAdmission,
     PodManifest,
     Pods,
@@ -66,6 +67,7 @@ class PluginManager:
         self._watch = watch
         self._listeners = self._optional("probe_ended")
         self._amounts = self._optional("limits_amounts")
+        self._shares = self._optional("excesses")
         self._started = 0
         self._awaited: set[str] = set()
 
@@ -179,14 +181,26 @@ class PluginManager:
 
     def probe_ended(self, end: ProbeEnd) -> None:
         """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""
-        for name, hook in self._listeners:
+        for _ in self._heard("probe_ended", self._listeners, end):
+            pass
+
+    def excesses(self) -> Iterator[Excess]:
+        """The pools that hold more than their share, as the plugins say that know (`excesses`, which is optional)."""
+        for found in self._heard("excesses", self._shares):
+            yield from found
+
+    def _heard(
+        self, hook: str, calls_: Sequence[tuple[str, Callable[..., Any]]], *args: object
+    ) -> Iterator[Any]:
+        """The answers of a hook that not every plugin has; one that fails gives none."""
+        for name, call in calls_:
             try:
-                at_once(hook, end)
+                answer = at_once(call, *args)
             except Exception as error:  # noqa: BLE001 - anybody may write a plugin
                 if self._log is not None:
-                    self._log.warning(
-                        "pool plugin failed", plugin=name, hook="probe_ended", error=repr(error)
-                    )
+                    self._log.warning("pool plugin failed", plugin=name, hook=hook, error=repr(error))
+            else:
+                yield answer
 
     # ------------------------------------------------------------ one hook over the chain
 

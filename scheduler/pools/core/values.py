@@ -143,6 +143,15 @@ class Pool:
         return pool
 
 
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Pools of one `quota` hold `amount` more together than their share, because others want back what they lent."""
+
+    quota: str
+    amount: Resources
+    pools: tuple[str, ...]
+
+
 def described_as(pool: Pool, other: Pool) -> Pool:
     """The pool with the description of `other`: all that people and hooks may change."""
     return replace(

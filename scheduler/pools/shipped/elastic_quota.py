@@ -2,7 +2,7 @@
 
 It keeps the growth of VMs within the rule by which the scheduling plugin `ElasticQuota` places pods (`scheduler.quotas`); the tree
 comes from its args. A pool belongs to the quota of its name. It uses what its VMs hold, or its warm minimum where that is more, and asks for
-that and what they were refused.
+that and what they were refused. If that leaves another pool more than its runtime, the VMs of that one are asked to shrink (`excesses`).
 
 Growth is admitted as a cap of each resource: as far as the quota's runtime, and no further than the quotas above it, and all of them
 together, have room beside what others use, because what is borrowed is given back only as VMs shrink. A pool may always have what it has.
@@ -17,7 +17,7 @@ from pydantic import Field
 
 from hosting.amounts import Cpu, Memory
 from hosting.settings import Settings, check
-from protocol.values import RESOURCE_NAMES, Resources
+from protocol.values import RESOURCE_NAMES, ZERO, Resources
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, ProviderSet
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
 from scheduler.pools.core.values import (
@@ -26,6 +26,7 @@ from scheduler.pools.core.values import (
     Admission,
     AmountCap,
     Context,
+    Excess,
     Measures,
     Pods,
     Pool,
@@ -146,6 +147,20 @@ class ElasticQuotaPools(BasePlugin):
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
         """As `pre_create_pool`; growth is admitted as far as the rule allows."""
         return self._judged(ctx, new_pool)
+
+    def excesses(self) -> list[Excess]:
+        """Quotas that hold more than their runtime: others want back what these borrowed. One before those above it."""
+        self._count()
+        account, found = self._books.account(), []
+        for name in reversed(account.tree.from_above):
+            pools = tuple(pool for pool in self._seen if name in account.tree.path(pool))
+            held = sum((self._seen[pool][0].amount for pool in pools), ZERO)
+            limit = account.limit(name) if name not in BUILT_IN else {}
+            over = {each: max(amount - limit.get(each, amount), 0) for each, amount in held.named()}
+            excess = Resources(over["cpu"], over["memory"])
+            if excess != ZERO:
+                found.append(Excess(name, excess, pools))
+        return found
 
     def status(self) -> list[dict[str, Any]]:
         """Every quota as it is now."""

@@ -236,6 +236,10 @@ async def test_each_notice_is_an_event_of_the_runner_of_that_very_pod() -> None:
         first, second = world.runners
         assert first.heard == [events.RoomNoticed(cu(4))]
         assert second.heard == [events.YieldNoticed(cu(4), "d/a", 7)]
+    borrowed = room("b", 2, kind="yield", quota="team-a\n")
+    async with listening(page(2, room("a"), borrowed)) as world:
+        await world.ask()
+        assert world.runners[1].heard == [events.YieldNoticed(cu(4), "the lenders of quota team-a", None)]
 
 
 STRANGE = {

@@ -37,7 +37,7 @@ def told(driver: Driver) -> Means:
     return found
 
 
-def asks(driver: Driver, keep: Resources, priority: int = 0) -> Driver:
+def asks(driver: Driver, keep: Resources, priority: int | None = 0) -> Driver:
     return driver.tell(events.YieldNoticed(keep, "demo/other", priority))
 
 
@@ -128,10 +128,20 @@ def test_a_tied_vm_gives_unit_by_unit() -> None:
         (replace(APART, yields=YieldMode.TO_MINIMUM), 1000, cu(1, 1)),
         (replace(APART, yields=YieldMode.TO_MINIMUM), 0, cu(1, 1)),
         (replace(APART, yields=YieldMode.TO_MINIMUM, priority=1), 0, cu(3, 1)),
+        (replace(APART, yields=YieldMode.TO_MINIMUM, priority=1), None, cu(1, 1)),
+        (APART, None, cu(3, 1)),
     ],
-    ids=["comfort", "never", "higher priority", "same priority", "lower priority"],
+    ids=[
+        "comfort",
+        "never",
+        "higher priority",
+        "same priority",
+        "lower priority",
+        "quota",
+        "comfort of a quota",
+    ],
 )
-def test_it_gives_no_more_than_it_allows(vm: Vm, priority: int, left: Resources) -> None:
+def test_it_gives_no_more_than_it_allows(vm: Vm, priority: int | None, left: Resources) -> None:
     driver = comfortable(vm=vm, needs=3.0)
     assert asks(driver, ZERO, priority).wait(2).size == left
 

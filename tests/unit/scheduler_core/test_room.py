@@ -245,3 +245,32 @@ def test_room_that_a_placement_gives_back_is_offered_and_the_placer_has_its_answ
     says(world, "b", cu(3))
     assert placements.assume(holder, "d/new", "n1", UNIT, until_s=60.0) is None
     assert kept(world.core, "b") == cu(3)
+
+
+def exceeded(excess: Resources, *names: str, at: float = 0.0) -> events.QuotaExceeded:
+    return events.QuotaExceeded("team-a", excess, tuple(f"uid-{name}" for name in names), at)
+
+
+def test_a_quota_that_holds_too_much_asks_its_own_vms_for_no_more_than_that() -> None:
+    world = full("a", "b", "c", of=cu(4))
+    for name in ("a", "b", "c"):
+        says(world, name, cu(4), spare=cu(2))
+    outputs = world.apply(exceeded(cu(3), "a", "b"))
+    assert asked(outputs) == {"a": cu(2), "b": cu(1)}
+    assert {str(each.claimant) for each in outputs if isinstance(each, events.YieldAsked)} == {
+        "the lenders of quota team-a"
+    }
+    assert world.apply(exceeded(cu(3), "a", "b", "c", at=1.0)) == (), "that much was asked for already"
+    assert ended(gives(world, "a", cu(2))) == [("a", cu(2), "")]
+    assert asked(world.apply(exceeded(cu(2), "a", "b", "c", at=2.0))) == {"c": cu(1)}
+
+
+def test_a_quota_has_no_claim_to_more_than_its_vms_can_give() -> None:
+    world = full("a", "b", of=cu(4))
+    says(world, "a", cu(4), spare=cu(1))
+    says(world, "b", cu(4), spare=cu(1), spare_to_higher=cu(3), priority=9)
+    assert asked(world.apply(exceeded(cu(2), "a", "b"))) == {"a": cu(1), "b": cu(1)}, "comfort is enough"
+    world = full("a", "b", of=cu(4))
+    says(world, "a", cu(4))
+    says(world, "b", cu(4), spare=cu(1), spare_to_higher=cu(3), priority=9)
+    assert asked(world.apply(exceeded(cu(8), "a", "b", "gone"))) == {"b": cu(3)}

@@ -3,7 +3,7 @@ do as told. Tests run in virtual time."""
 
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -300,6 +300,9 @@ class World:
 
     def forget(self, holder: Holder) -> None:
         self.core.apply(events.PlacementForgotten(holder))
+
+    def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
+        raise AssertionError("no quota here has borrowed anything")
 
     def headroom(self, node: str, holder: Holder) -> Resources:
         return self.core.ledger.headroom(node, holder)

@@ -59,6 +59,9 @@ class LedgerAsTold:
         self.forgotten.append(holder.uid)
         self.kept.pop(holder.uid, None)
 
+    def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
+        raise AssertionError("no quota here has borrowed anything")
+
 
 @dataclass
 class PoolsAsTold:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 from hosting.metrics import Family
 from protocol.values import Observation
@@ -9,8 +10,9 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import NodeSpec
 from scheduler.permits.core.state import SchedulerConfig
-from scheduler.pools.chain.config import PluginRegistry
-from scheduler.pools.core.values import Pool, PoolLimits
+from scheduler.pools.chain.config import ChainConfig, Named, PluginRegistry
+from scheduler.pools.chain.plugin import BasePlugin
+from scheduler.pools.core.values import Excess, Pool, PoolLimits
 from scheduler.pools.service import PoolService, pool_families
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
@@ -62,6 +64,37 @@ async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log
     }
     assert samples["parley_scheduler_pool_units", ("bank", "beyond")] == 3
     assert samples["parley_scheduler_pool_came_beyond", ("bank",)] == 3
+    await pools.close()
+
+
+class Lender(BasePlugin):
+    """Two pools hold too much."""
+
+    def excesses(self) -> list[Excess]:
+        return [Excess("org", cu(1), ("bank", "nobody"))]
+
+
+class Broken(BasePlugin):
+    def excesses(self) -> list[Excess]:
+        raise RuntimeError("no")
+
+
+@virtually
+async def test_the_vms_of_pools_that_hold_too_much_are_asked_for_it() -> None:
+    core = Core(SchedulerConfig(instance=INSTANCE, is_first_start=True))
+    log, lines = recorded()
+    known = PluginRegistry()
+    known.register("broken", lambda *_: Broken())
+    known.register("lender", lambda *_: Lender())
+    inputs: list[events.Input] = []
+    pools = PoolService(core, inputs.append, now_s, log, registry=lambda: known)
+    await pools.configure(ChainConfig((Named("broken"), Named("lender"))), Path("config.yaml"))
+    core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
+    for name in "ab":
+        core.apply(replace(seen(name, pool="bank"), reading=Observation(cu(1), cu(1), 0.0)))
+    pools.ask_back()
+    assert inputs == [events.QuotaExceeded("org", cu(1), ("uid-a", "uid-b"), now_s())]
+    assert [line["plugin"] for line in lines if line["event"] == "pool plugin failed"] == ["base"]
     await pools.close()
 
 

@@ -6,9 +6,10 @@ from typing import Any, cast
 from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.resources import PODS, Manifest
 from parley.testing import FakeInformers, node, quota
+from protocol.values import Resources
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot
 from scheduler.placing.plugins.base import MAY_BE_BOUND
-from scheduler.placing.plugins.elastic_quota.controllers import FRESH_S
+from scheduler.placing.plugins.elastic_quota.controllers import FRESH_S, INTERVAL_S
 from scheduler.placing.plugins.elastic_quota.plugin import ElasticQuota
 from scheduler.ports import BINDING_SETTLES_S
 from tests.unit.scheduler_framework.plugin_worlds import Notes
@@ -41,6 +42,7 @@ class QuotaHandle:
         self.placements = placements or self
         self.informers, self.api, self.time_s = FakeInformers(), ApiAsTold(), 0.0
         self.nodes = NodeSnapshot({each.name: each for each in nodes})
+        self.asked_back: list[tuple[str, Resources, list[str]]] = []
 
     def shared_informer(self, type_: Any) -> Any:
         return self.informers.informer(type_)
@@ -56,6 +58,9 @@ class QuotaHandle:
 
     def now_s(self) -> float:
         return self.time_s
+
+    def ask_back(self, quota_name: str, excess: Resources, uids: list[str]) -> None:
+        self.asked_back.append((quota_name, excess, uids))
 
 
 def plugin(told: QuotaHandle, args: Any = None) -> ElasticQuota:
@@ -88,6 +93,26 @@ async def test_a_quota_that_uses_too_much_for_long_is_brought_back() -> None:
     assert told.api.evicted == ["default/low/uid-low"]
 
 
+def test_pods_of_a_quota_that_uses_too_much_are_asked_to_shrink_before_anybody_is_evicted() -> None:
+    pods = [of("ci", name, "4", priority=priority) for name, priority in (("high", 2), ("low", 1))]
+    told = QuotaHandle(node("a", "10", "1Gi", *pods))
+    told.informers.put(ELASTIC_QUOTAS, quota("ci", most={"cpu": "5"}))
+    made = plugin(told)
+    made.writer.ask_back()
+    assert told.asked_back == [], "nothing was seen yet"
+    made.pre_filter(Notes(), of("ci", "other", "1"), ())
+    asked = ("ci", Resources(3000, 0), ["uid-low", "uid-high"])
+    for told.time_s in (0.0, 1.0, INTERVAL_S - 1):
+        made.writer.ask_back()
+    assert told.asked_back == [asked]
+    told.time_s = INTERVAL_S
+    made.writer.ask_back()
+    assert told.asked_back == [asked, asked]
+    told.time_s = FRESH_S + 1
+    made.writer.ask_back()
+    assert len(told.asked_back) == 2, "the nodes were seen too long ago"
+
+
 async def test_the_controllers_of_one_profile_go_by_the_cycles_of_all() -> None:
     told = QuotaHandle()
     other = QuotaHandle(placements=told.placements)
@@ -104,9 +129,9 @@ async def test_the_controllers_of_one_profile_go_by_the_cycles_of_all() -> None:
 
 def test_nobody_is_evicted_unless_settings_say_so() -> None:
     told = QuotaHandle()
-    assert [each.name for each in plugin(told).new_controllers()] == ["status"]
+    assert [each.name for each in plugin(told).new_controllers()] == ["status", "ask-back"]
     both = plugin(told, {"monitorAllQuotas": True}).new_controllers()
-    assert [each.name for each in both] == ["status", "revoke"]
+    assert [each.name for each in both] == ["status", "ask-back", "revoke"]
 
 
 async def test_status_and_annotations_are_written_where_they_differ() -> None:

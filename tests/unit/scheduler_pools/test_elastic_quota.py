@@ -98,6 +98,22 @@ def test_it_comes_back_as_others_ask_and_vms_shrink() -> None:
     assert cap(made, "dev", 5) is None
 
 
+def test_pools_that_others_want_it_back_from_are_told_by_quota_from_below() -> None:
+    below = [{"name": name, "parent": "org", "max": {"cpu": 8}} for name in ("a", "b")]
+    org = {"name": "org", "min": {"cpu": 4}, "max": {"cpu": 8}, "sharedWeight": {"cpu": 1}}
+    dev = {"name": "dev", "min": {"cpu": 4}, "max": {"cpu": 8}, "sharedWeight": {"cpu": 1}}
+    host = QuotaHost(pool("a", 6), pool("b", 2), pool("dev", 2))
+    made = plugin(host, {"total": TWO["total"], "quotas": [org, *below, dev]})
+    assert made.excesses() == [], "nobody wants anything back"
+    host.unmet = {"dev": Measures(0, Resources(3000, 0))}
+    found = {each.quota: (each.amount, each.pools) for each in made.excesses()}
+    assert list(found)[-1] == "org"
+    assert found["org"] == (Resources(3000, 0), ("a", "b"))
+    assert found["a"][1] == ("a",)
+    host.put(pool("a", 3))
+    assert made.excesses() == []
+
+
 def test_the_reason_names_what_binds() -> None:
     made = plugin(QuotaHost(pool("ci", 8)))
     (found,) = made.pre_update_pool(PROBE, pool("ci", 9), ()).amounts

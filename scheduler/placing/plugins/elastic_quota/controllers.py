@@ -1,9 +1,10 @@
-"""What is written for quotas: status and annotations of their objects, and evictions. Source: reference/koordinator.md 2.4, controllers."""
+"""What follows from the account of quotas: status and annotations of their objects, pods that are asked to shrink, and evictions. Source: reference/koordinator.md 2.4, controllers."""
 
 import asyncio
+import contextlib
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,6 +15,7 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.errors import KubernetesError
 from hosting.kubernetes.koordinator import ELASTIC_QUOTAS
 from hosting.kubernetes.resources import Manifest
+from protocol.values import ZERO, Resources
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.informers import Informer
 from scheduler.placing.core.objects import NodeSnapshot
@@ -21,6 +23,7 @@ from scheduler.placing.plugins.base import shared_state
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.placing.plugins.elastic_quota.core import annotations_of, status_of
 from scheduler.placing.plugins.elastic_quota.reading import WRITTEN
+from scheduler.ports import NotLeadingError
 from scheduler.quotas.admission import QuotaAccount, overused, overused_since, to_revoke
 from scheduler.quotas.faults import QuotaKey
 from scheduler.quotas.values import BUILT_IN, NONE, QuotaFault, QuotaPod
@@ -28,9 +31,11 @@ from scheduler.quotas.values import BUILT_IN, NONE, QuotaFault, QuotaPod
 STATUS_S: Final = 1.0
 """Between two looks at the status of all quotas."""
 INTERVAL_S: Final = 5.0
-"""Between two writes to one object."""
+"""Between two writes to one object, and between two looks for the same excess of one quota."""
 FRESH_S: Final = 30.0
-"""Nobody is evicted for use that was seen longer ago: what grows may have shrunk since the newest cycle."""
+"""Nobody is evicted or asked to shrink for use that was seen longer ago: what grows may have shrunk since the newest cycle."""
+MAX_ASKED: Final = 1000
+"""Pods of one quota that are asked to shrink in one look, the least important ones."""
 MAX_WRITES: Final = 20
 """Objects that are written in one look."""
 
@@ -62,6 +67,8 @@ class QuotaWriter:
         self._rng, self._log = random.Random(), logs.logger("elastic-quota")
         self._written_s: dict[QuotaKey, float] = {}
         self._over_since: dict[str, float] = {}
+        self._asked: dict[str, tuple[float, Resources]] = {}
+        """When (s) each quota that uses too much was asked for how much."""
         self._newest = shared_state(handle.placements, NewestNodes)
         self._writes = FaultLog(self._log, "elastic quota not written", "elastic quota written")
         self._evictions = FaultLog(self._log, "pod of an elastic quota not evicted", "pod evicted")
@@ -77,6 +84,36 @@ class QuotaWriter:
         while True:
             await asyncio.sleep(max(self._args.revoke_pod_interval, 0.1))
             await self.revoke()
+
+    async def keep_asking_back(self) -> None:
+        """Have those asked to shrink whose quota uses more than it may."""
+        while True:
+            await asyncio.sleep(STATUS_S * (0.75 + self._rng.random() / 2))
+            self.ask_back()
+
+    def ask_back(self) -> None:
+        """One look, by nodes that were seen just now. A quota before those above it, which count what was asked for already."""
+        now_s = self._handle.now_s()
+        if now_s - self._newest.seen_s > FRESH_S:
+            return
+        account, asked = self._account(), dict[str, tuple[float, Resources]]()
+        for name in reversed([each for each in account.tree.from_above if each not in BUILT_IN]):
+            over = account.excess(name)
+            excess = Resources(over.get("cpu", 0), over.get("memory", 0))
+            if excess == ZERO:
+                continue
+            asked[name] = at_s, before = self._asked.get(name, (-math.inf, ZERO))
+            if excess != before or now_s >= at_s + INTERVAL_S:
+                asked[name] = now_s, excess
+                pods = sorted(self._pods_below(account, name), key=lambda pod: pod.importance)
+                with contextlib.suppress(NotLeadingError):  # another one asks then
+                    self._handle.placements.ask_back(name, excess, [pod.uid for pod in pods[:MAX_ASKED]])
+        self._asked = asked
+
+    def _pods_below(self, account: QuotaAccount, name: str) -> Iterator[QuotaPod]:
+        yield from self._pods_of(name)
+        for child in account.tree.children(name):
+            yield from self._pods_below(account, child)
 
     async def write_statuses(self) -> None:
         """One look: bring status and annotations of objects in line that were not written just now."""
