@@ -43,6 +43,7 @@ from scheduler.pools.core.probe import ProbeResultKind as ProbeResultKind
 from scheduler.pools.core.values import Admission as Admission
 from scheduler.pools.core.values import AmountCap as AmountCap
 from scheduler.pools.core.values import Context as Context
+from scheduler.pools.core.values import Excess as Excess
 from scheduler.pools.core.values import Measures as Measures
 from scheduler.pools.core.values import Member as Member
 from scheduler.pools.core.values import PodAdmission as PodAdmission

@@ -130,18 +130,18 @@ class DecisionRecorder:
             case events.YieldAsked():
                 amount = records.part_text(said.amount)
                 text = f"waits for {amount} that {vm} was asked for"
-                if said.claimant.pod is not None:
-                    self._negotiation(said.claimant.pod, ProgressCode.WAITS_FOR_ROOM, text)
-                text = f"asked to give back {amount} for {said.claimant}"
+                if said.beneficiary.pod is not None:
+                    self._negotiation(said.beneficiary.pod, ProgressCode.WAITS_FOR_ROOM, text)
+                text = f"asked to give back {amount} for {said.beneficiary}"
                 self._negotiation(said.pod, ProgressCode.YIELD_ASKED, text)
             case events.YieldEnded():
                 amount, but = records.part_text(said.amount), f": {said.why}" if said.why else ""
                 code = ProgressCode.YIELD_REFUSED if said.amount == ZERO else ProgressCode.YIELDED
-                text = f"gave back {amount} to {said.claimant}{but}"
+                text = f"gave back {amount} to {said.beneficiary}{but}"
                 self._negotiation(said.pod, code, text)
-                if but and said.claimant.pod is not None:
+                if but and said.beneficiary.pod is not None:
                     text = f"{vm} gave back {amount}{but}"
-                    self._negotiation(said.claimant.pod, ProgressCode.WAITS_FOR_ROOM, text)
+                    self._negotiation(said.beneficiary.pod, ProgressCode.WAITS_FOR_ROOM, text)
 
     def _negotiation(self, pod: PodName, code: ProgressCode, message: str) -> None:
         self._record(pod, DecisionOutcome.NEGOTIATION, records.told(code, message))

@@ -58,13 +58,15 @@ def _of(quota: str, name: str, milli: int, **more: Any) -> Manifest:
 def test_a_quota_borrows_by_growth_and_gives_back_without_an_eviction(
     scene: PlacingScene, tmp_path: Path
 ) -> None:
-    """`ci` grows to 5.5 of its 4 CPUs while nobody asks. As `dev` asks for its 4, `ci` has no room for another pod until it shrinks."""
+    """`ci` grows to 5.5 of its 4 CPUs while nobody asks. As `dev` asks for its 4, `ci` has no room for another pod, and its pod that grew is
+    asked to shrink; when it does, everybody has room."""
     (node,) = scene.add_nodes(1, ROOM_MILLI)
     scene.objects.apply(_quota("ci"), _quota("dev"))
     (created,) = scene.create(_of("ci", "grown", 500, node=node, labels={names.ENABLED: "true"}))
     (tmp_path / "profile.yaml").write_text(PROFILE)
     scene.start_parley("--mode", "full", "--handover", "60", "--config", str(tmp_path / "profile.yaml"))
     agent = PodAgent(created, [scene.port], Holdings(ROOM_MILLI), 500)
+    agent.spare_milli = 4000
 
     def is_grown() -> bool:
         agent.ask(5500)
@@ -81,6 +83,15 @@ def test_a_quota_borrows_by_growth_and_gives_back_without_an_eviction(
     why = scene.refused("late", "Insufficient quotas")
     assert "quotaName: ci, runtime: cpu:4, used: cpu:5500m, pod's request: cpu:500m" in why
 
+    assert agent.ask(5500), "it tells what it can spare while others wait"
+
+    def is_asked() -> bool:
+        page = scene.explained("grown")
+        told = [limit["message"] for each in page["decisions"] for limit in each["limits"]]
+        return "asked to give back 1500m CPUs for the lenders of quota ci" in told
+
+    shown_blocking("the pod that grew is asked for what its quota has borrowed", is_asked)
+    agent.spare_milli = 0
     agent.ask(500)
     assert {scene.placed(name) for name in (*wanted, "late")} == {node}
     assert {each["metadata"]["name"] for each in scene.objects.list("pods")} == {*wanted, "late", "grown"}

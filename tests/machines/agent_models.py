@@ -10,7 +10,7 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.permits.core.model import Claimant
+from scheduler.permits.core.model import Beneficiary
 from tests.machines.core_port import COMMAND_DEADLINE_S, HANDOVER_S, Answer, Permitted, Rejected
 
 if TYPE_CHECKING:
@@ -163,10 +163,10 @@ class ExtendedAgent:
             vm.priority or None,
         )
 
-    def least(self, claimant: Claimant) -> Resources:
+    def least(self, beneficiary: Beneficiary) -> Resources:
         """The amount that it keeps when it gives back for somebody."""
         vm = self.vm
-        has_claim = claimant.pod is None or claimant.priority >= vm.priority
+        has_claim = beneficiary.pod is None or beneficiary.priority >= vm.priority
         gives_need = vm.yields is YieldMode.TO_MINIMUM and has_claim
         return vm.bounds.min if gives_need else vm.bounds.min.max(vm.needs or self.wants)
 

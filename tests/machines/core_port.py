@@ -17,7 +17,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.ledger import RowState as Kept
 from scheduler.permits.core.model import (
-    Claimant,
+    Beneficiary,
     Holder,
     Kind,
     NodeSpec,
@@ -123,7 +123,7 @@ class Ask(NamedTuple):
     node: str
     keep: Resources
     amount: Resources
-    claimant: Claimant
+    beneficiary: Beneficiary
 
 
 class Ended(NamedTuple):
@@ -687,7 +687,7 @@ def _hint(output: events.Output) -> Hint | None:
         case events.RoomOffered():
             return Offer(output.uid, output.node, output.amount)
         case events.YieldAsked():
-            return Ask(output.uid, output.node, output.keep, output.amount, output.claimant)
+            return Ask(output.uid, output.node, output.keep, output.amount, output.beneficiary)
         case events.YieldEnded():
             return Ended(output.uid)
         case _:

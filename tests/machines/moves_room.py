@@ -107,7 +107,7 @@ def _takes(world: World, notice: Offer | Ask, fate: int, *, is_refused: bool) ->
 
 def _yields(world: World, agent: ExtendedAgent, ask: Ask) -> None:
     """It shrinks to what it is asked to keep, or as far as it can; it never grows by that."""
-    agent.wants = agent.wants.min(ask.keep.max(agent.least(ask.claimant)))
+    agent.wants = agent.wants.min(ask.keep.max(agent.least(ask.beneficiary)))
     command = world.resize(agent, agent.wants) if agent.wants != ZERO else None
     if command is not None:
         agent.vm.end(command, lands=True)

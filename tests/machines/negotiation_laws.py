@@ -141,7 +141,7 @@ class NegotiationLaws:
                 talk.offered_until_s = now_s + OFFER_S
         self._check_room_is_offered(now_s)
         asks = [hint for hint in hints if isinstance(hint, Ask)]
-        for _, batch in groupby(asks, key=lambda ask: ask.claimant):
+        for _, batch in groupby(asks, key=lambda ask: ask.beneficiary):
             self._check_asks(list(batch), now_s)
 
     def _talk(self, uid: str) -> Talk:
@@ -256,10 +256,10 @@ class NegotiationLaws:
     # ------------------------------------------------------------ yields
 
     def _check_asks(self, batch: Sequence[Ask], now_s: float) -> None:
-        if batch[0].claimant.pod is None:
+        if batch[0].beneficiary.pod is None:
             self._check_asks_of_quota(batch, now_s)
             return
-        node, waiter = batch[0].node, batch[0].claimant.pod
+        node, waiter = batch[0].node, batch[0].beneficiary.pod
         found = [talk for talk in self._talks.values() if self._is_at(talk, batch[0])]
         if not found:
             raise LawBrokenError(f"{batch} is asked for, and {waiter} never asked for it")
@@ -323,7 +323,7 @@ class NegotiationLaws:
 
     def _is_at(self, talk: Talk, ask: Ask) -> bool:
         standing = self._port.standing(talk.uid)
-        return standing is not None and (standing.pod, standing.node) == (ask.claimant.pod, ask.node)
+        return standing is not None and (standing.pod, standing.node) == (ask.beneficiary.pod, ask.node)
 
     def _without_a_step(self, ask: Ask, total: Resources) -> Resources:
         """The sum if this VM were asked for a step less of each resource."""
@@ -333,7 +333,7 @@ class NegotiationLaws:
     def _check_asked(self, ask: Ask, now_s: float) -> Standing:
         """A VM that is asked can take part, has rested, and keeps at least its minimum."""
         talk, standing = self._talk(ask.uid), self._port.standing(ask.uid)
-        who = f"{ask.uid} is asked for {ask.amount} for {ask.claimant}"
+        who = f"{ask.uid} is asked for {ask.amount} for {ask.beneficiary}"
         if standing is None or not standing.may_negotiate:
             raise LawBrokenError(f"{who}, and cannot give it")
         if now_s - talk.heard_s >= HEARD_S:
@@ -364,9 +364,9 @@ class NegotiationLaws:
     def _goes_on(talk: Talk, ask: Ask, standing: Standing, now_s: float) -> bool:
         """Whether the VM has just given for the same one all that it was asked for: it may be asked for more."""
         before = talk.asked
-        if before is None or before.claimant.quota != ask.claimant.quota:
+        if before is None or before.beneficiary.quota != ask.beneficiary.quota:
             return False
-        if before.claimant.pod != ask.claimant.pod or now_s >= talk.asked_s + GOES_ON_S:
+        if before.beneficiary.pod != ask.beneficiary.pod or now_s >= talk.asked_s + GOES_ON_S:
             return False
         amounts = zip(before.amount.named(), before.keep.named(), standing.current.named(), strict=True)
         return all(not amount or has <= keep for (_, amount), (_, keep), (_, has) in amounts)

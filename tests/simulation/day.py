@@ -213,9 +213,11 @@ class Day:
                     self.at(HOP_S, lambda guest=guest, granted=granted: self._step(guest, granted))  # type: ignore[misc]  # bound now
                 case events.RoomOffered(pod, _, _, amount):
                     self._notice(pod, agent_events.RoomNoticed(amount))
-                case events.YieldAsked(pod, _, _, keep, _, claimant):
+                case events.YieldAsked(pod, _, _, keep, _, beneficiary):
                     self.guests[pod.name].asked += 1
-                    self._notice(pod, agent_events.YieldNoticed(keep, str(claimant.pod), claimant.priority))
+                    self._notice(
+                        pod, agent_events.YieldNoticed(keep, str(beneficiary.pod), beneficiary.priority)
+                    )
                 case _:
                     pass
 

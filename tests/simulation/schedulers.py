@@ -157,8 +157,8 @@ class Process:
                     pass
                 case events.RoomOffered(pod, _, _, amount):
                     self._notice(pod, RoomNoticed(amount))
-                case events.YieldAsked(pod, _, _, keep, _, claimant):
-                    self._notice(pod, YieldNoticed(keep, str(claimant.pod), claimant.priority))
+                case events.YieldAsked(pod, _, _, keep, _, beneficiary):
+                    self._notice(pod, YieldNoticed(keep, str(beneficiary.pod), beneficiary.priority))
                 case events.OfferLapsed():
                     pass
                 case events.YieldEnded():

@@ -256,7 +256,7 @@ def _negotiation(view: ExplainView, record: VmRecord) -> ReasonShown | None:
         return _waits_for_room(view, record, record.waiting)
     if asked is None or now_s >= record.rests_until_s:
         return None
-    whom = str(asked.claimant)
+    whom = str(asked.beneficiary)
     ago = f"{max(now_s - asked.asked_s, 0):.1f} s ago"
     if asked.is_open:
         text = f"was asked {ago} to give back {records.part_text(asked.amount)} for {whom}"

@@ -12,7 +12,7 @@ from protocol.reasons import ErrorCode, Reason
 from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, PodName
 from scheduler.permits.core.model import (
-    Claimant,
+    Beneficiary,
     Holder,
     NodeSpec,
     PodSpec,
@@ -434,26 +434,26 @@ class RoomOffered:
 
 @dataclass(frozen=True, slots=True)
 class YieldAsked:
-    """A VM is asked to shrink to `keep`, so to give back `amount`, for `claimant`. A hint to its agent."""
+    """A VM is asked to shrink to `keep`, so to give back `amount`, for `beneficiary`. A hint to its agent."""
 
     pod: PodName
     uid: str
     node: str
     keep: Resources
     amount: Resources
-    claimant: Claimant
+    beneficiary: Beneficiary
 
 
 @dataclass(frozen=True, slots=True)
 class YieldEnded:
-    """A VM that was asked has given back `amount` for `claimant`, or nothing; `why` says why not all that it was asked for,
+    """A VM that was asked has given back `amount` for `beneficiary`, or nothing; `why` says why not all that it was asked for,
     empty if it has."""
 
     pod: PodName
     uid: str
     node: str
     amount: Resources
-    claimant: Claimant
+    beneficiary: Beneficiary
     why: str = ""
 
 

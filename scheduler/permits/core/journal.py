@@ -29,7 +29,7 @@ _VALUES: Final = (
     events.PoolVerdict,
     ledger.Floor,
     ledger.RowState,
-    model.Claimant,
+    model.Beneficiary,
     model.Holder,
     model.NodeSpec,
     model.PodSpec,
@@ -245,7 +245,7 @@ def recorded(output: events.Output) -> dict[str, Any]:  # noqa: C901, PLR0912 - 
         case events.RoomOffered():
             return {"room_offered": str(output.pod), "amount": str(output.amount)}
         case events.YieldAsked():
-            return {"yield_asked": str(output.pod), "keep": str(output.keep), "for": str(output.claimant)}
+            return {"yield_asked": str(output.pod), "keep": str(output.keep), "for": str(output.beneficiary)}
         case events.OfferLapsed():
             return {"offer_lapsed": str(output.pod), "amount": str(output.amount)}
         case events.YieldEnded():

@@ -23,7 +23,7 @@ class Holder(Value, frozen=True):
     uid: str
 
 
-class Claimant(Value, frozen=True):
+class Beneficiary(Value, frozen=True):
     """For whom a VM gives room back: `pod`, a VM that waits, of `priority`; without one, the quotas from which its own, `quota`, has
     borrowed."""
 

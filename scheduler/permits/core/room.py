@@ -19,7 +19,7 @@ from scheduler.permits.core import events
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import Cause, Floor, NodeAccount, Verdict
 from scheduler.permits.core.limits import Grant, growth
-from scheduler.permits.core.model import Claimant, Kind
+from scheduler.permits.core.model import Beneficiary, Kind
 from scheduler.permits.core.state import AskedYield, CoreState, NodeQueue, VmRecord, Waiting
 from scheduler.permits.core.yields import Lacking, Neighbour, choose, give_back, reached
 
@@ -128,7 +128,7 @@ def _closed(core: CoreState, record: VmRecord, why: str) -> _Outputs:
     given = (asked.before - record.row.state.current).max(ZERO).min(asked.amount)
     record.asked = replace(asked, is_open=False, given=given)
     core.queue(spec.node).asked.pop(spec.uid, None)
-    return (events.YieldEnded(spec.pod, spec.uid, spec.node, given, asked.claimant, why),)
+    return (events.YieldEnded(spec.pod, spec.uid, spec.node, given, asked.beneficiary, why),)
 
 
 def _rest_s(core: CoreState, record: VmRecord) -> float:
@@ -238,7 +238,7 @@ def asked_for(core: CoreState, waiter: VmRecord) -> list[tuple[PodName, AskedYie
     return [
         (each.spec.pod, each.asked)
         for each in found
-        if each is not None and each.asked is not None and each.asked.claimant.pod == waiter.spec.pod
+        if each is not None and each.asked is not None and each.asked.beneficiary.pod == waiter.spec.pod
     ]
 
 
@@ -301,15 +301,15 @@ def _negotiate(
         if not (lacks & sparable if wish.unit.is_apart else lacks <= sparable):
             continue
         tries += 1
-        claimant = Claimant(record.spec.pod, record.priority)
+        beneficiary = Beneficiary(record.spec.pod, record.priority)
         neighbours = [
             _neighbour(each)
             for each in able
-            if each is not record and _may_be_asked(each, claimant, core.now_s)
+            if each is not record and _may_be_asked(each, beneficiary, core.now_s)
         ]
         asked = choose(Lacking(way, room, record.priority), neighbours)
         for neighbour, amount in asked.items():
-            yield _ask(core, neighbour, amount, claimant)
+            yield _ask(core, neighbour, amount, beneficiary)
         if asked:
             busy |= lacks
             able = None
@@ -345,13 +345,13 @@ def _can_spare(record: VmRecord, resource: str) -> bool:
     return amount_of(record.spare, resource) > 0 or amount_of(record.spare_to_higher, resource) > 0
 
 
-def _may_be_asked(record: VmRecord, claimant: Claimant, now_s: float) -> bool:
+def _may_be_asked(record: VmRecord, beneficiary: Beneficiary, now_s: float) -> bool:
     """Whether a VM has rested. One that has just given all that it was asked for may be asked for more for the same one, of whom may be
     seen only by and by how much it needs: that is one negotiation, after which it rests."""
     asked, current = record.asked, record.row.state.current
     if now_s >= record.rests_until_s or asked is None:
         return True
-    is_same = (asked.claimant.pod, asked.claimant.quota) == (claimant.pod, claimant.quota)
+    is_same = (asked.beneficiary.pod, asked.beneficiary.quota) == (beneficiary.pod, beneficiary.quota)
     goes_on = is_same and now_s < asked.asked_s + GOES_ON_S and not asked.is_missed
     return goes_on and current.fits_in(_target(asked, current))
 
@@ -373,7 +373,9 @@ def _neighbour(record: VmRecord) -> Neighbour:
     )
 
 
-def _ask(core: CoreState, neighbour: Neighbour, amount: Resources, claimant: Claimant) -> events.YieldAsked:
+def _ask(
+    core: CoreState, neighbour: Neighbour, amount: Resources, beneficiary: Beneficiary
+) -> events.YieldAsked:
     record = core.vms.by_uid(neighbour.uid)
     assert record is not None
     now_s, before = core.now_s, record.row.state.current
@@ -381,12 +383,12 @@ def _ask(core: CoreState, neighbour: Neighbour, amount: Resources, claimant: Cla
         record.relapses = max(record.relapses - 1, 0)
     keep, until_s = before - amount, now_s + core.config.yield_s
     is_comfort = amount.fits_in(neighbour.spare)
-    record.asked = AskedYield(keep, before, claimant, now_s, until_s, is_comfort)
+    record.asked = AskedYield(keep, before, beneficiary, now_s, until_s, is_comfort)
     record.rests_until_s = now_s + _rest_s(core, record)
     core.queue(record.spec.node).asked[neighbour.uid] = None
     core.timers.schedule(neighbour.uid, until_s)
     spec = record.spec
-    return events.YieldAsked(spec.pod, spec.uid, spec.node, keep, amount, claimant)
+    return events.YieldAsked(spec.pod, spec.uid, spec.node, keep, amount, beneficiary)
 
 
 # ------------------------------------------------------------ a quota that has borrowed
@@ -397,14 +399,14 @@ def quota_exceeded(core: CoreState, event: events.QuotaExceeded) -> _Outputs:
     core.now_s = event.now_s
     records = [record for uid in event.holders if (record := core.vms.by_uid(uid)) is not None]
     promised = sum((_promised(record) for record in records), ZERO)
-    claimant = Claimant(quota=event.quota)
+    beneficiary = Beneficiary(quota=event.quota)
     able = [
         _neighbour(record)
         for record in records
-        if _is_able(record, core.now_s) and _may_be_asked(record, claimant, core.now_s)
+        if _is_able(record, core.now_s) and _may_be_asked(record, beneficiary, core.now_s)
     ]
     asked = give_back((event.excess - promised).max(ZERO), able)
-    return tuple(_ask(core, neighbour, amount, claimant) for neighbour, amount in asked.items())
+    return tuple(_ask(core, neighbour, amount, beneficiary) for neighbour, amount in asked.items())
 
 
 def _promised(record: VmRecord) -> Resources:

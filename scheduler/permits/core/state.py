@@ -15,7 +15,7 @@ from protocol.values import ZERO, ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, Metrics, PodName
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.ledger import Ledger, Row
-from scheduler.permits.core.model import Claimant, Holder, Kind, NodeSpec, ReservationSpec, VmSpec
+from scheduler.permits.core.model import Beneficiary, Holder, Kind, NodeSpec, ReservationSpec, VmSpec
 from scheduler.permits.core.rules import Rules
 
 
@@ -72,7 +72,7 @@ class AskedYield(Value, frozen=True):
 
     keep: Resources
     before: Resources
-    claimant: Claimant
+    beneficiary: Beneficiary
     asked_s: float
     until_s: float
     is_comfort: bool = True

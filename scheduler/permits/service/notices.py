@@ -248,14 +248,14 @@ def _notice(output: events.RoomOffered | events.YieldAsked) -> WireNotice:
     )
     if isinstance(output, events.RoomOffered):
         return notice
-    claimant = output.claimant
+    beneficiary = output.beneficiary
     return msgspec.structs.replace(
         notice,
         kind=NoticeKind.YIELD.value,
         resources=AmountShown.of(output.keep),
-        waiter=claimant.pod.full_name if claimant.pod is not None else "",
-        priority=claimant.priority,
-        quota=claimant.quota,
+        waiter=beneficiary.pod.full_name if beneficiary.pod is not None else "",
+        priority=beneficiary.priority,
+        quota=beneficiary.quota,
     )
 
 

@@ -51,6 +51,8 @@ class PodAgent:
         self._token: str | None = None
         self._agent = str(uuid.uuid4())
         self.epoch = 0
+        self.spare_milli = 0
+        """The part of its wish that it could give to others."""
         self.permits: list[tuple[int, int]] = []
         """Port and epoch of every scheduler that gave a permit."""
         holdings.take(self.name, held_milli, "the beginning")
@@ -98,6 +100,7 @@ class PodAgent:
             "seenEpoch": self.epoch,
             "schedulerInstance": self._instance,
             **({"token": self._token} if self._token is not None else {}),
+            **({"spare": {**_amount(self.spare_milli), "memory": "0"}} if self.spare_milli else {}),
             "raw": {
                 "resources": _amount(wanted),
                 "lastPermit": _amount(claim),

@@ -155,6 +155,11 @@ class PlacingScene:
 
     # ------------------------------------------------------------ the ledger
 
+    def explained(self, name: str) -> dict[str, Any]:
+        """The scheduler's page of one VM or pod."""
+        found: dict[str, Any] = json.loads(fetch(self.port, f"/v1/explain/{self.objects.namespace}/{name}"))
+        return found
+
     def rows(self, node: str) -> dict[str, int]:
         """The milli-CPU that the ledger has reserved on a node, by the holder's UID."""
         page = json.loads(fetch(self.port, f"/v1/nodes/{node}"))

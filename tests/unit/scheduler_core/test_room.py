@@ -257,7 +257,7 @@ def test_a_quota_that_holds_too_much_asks_its_own_vms_for_no_more_than_that() ->
         says(world, name, cu(4), spare=cu(2))
     outputs = world.apply(exceeded(cu(3), "a", "b"))
     assert asked(outputs) == {"a": cu(2), "b": cu(1)}
-    assert {str(each.claimant) for each in outputs if isinstance(each, events.YieldAsked)} == {
+    assert {str(each.beneficiary) for each in outputs if isinstance(each, events.YieldAsked)} == {
         "the lenders of quota team-a"
     }
     assert world.apply(exceeded(cu(3), "a", "b", "c", at=1.0)) == (), "that much was asked for already"

@@ -13,7 +13,7 @@ from hosting.server import Reply, Request
 from protocol.notices import LONGEST_POLL_S, NOTICES_PATH, NoticePage
 from protocol.wire import PodName
 from scheduler.permits.core import events
-from scheduler.permits.core.model import Claimant
+from scheduler.permits.core.model import Beneficiary
 from scheduler.permits.service import notices
 from scheduler.permits.service.notices import MAX_RETAINED, RETAINED_S, UNPOLLED_S, NoticeBoard
 from tests.support.amounts import cu
@@ -21,7 +21,9 @@ from tests.support.virtual_time import now_s, turns, virtually
 
 INSTANCE, OTHER = UUID(int=5), UUID(int=6)
 ROOM = events.RoomOffered(PodName("a", "d"), "uid-a", "n1", cu(2))
-YIELD = events.YieldAsked(PodName("a", "d"), "uid-a", "n1", cu(1), cu(3), Claimant(PodName("b", "e"), 1000))
+YIELD = events.YieldAsked(
+    PodName("a", "d"), "uid-a", "n1", cu(1), cu(3), Beneficiary(PodName("b", "e"), 1000)
+)
 
 
 def room(name: str, cpus: int = 2, node: str = "n1") -> events.RoomOffered:
@@ -265,7 +267,7 @@ async def test_the_newest_notice_of_a_vm_and_kind_replaces_the_older_one() -> No
             YIELD,
             room("b"),
             replace(ROOM, amount=cu(5)),
-            replace(YIELD, claimant=Claimant(quota="q")),
+            replace(YIELD, beneficiary=Beneficiary(quota="q")),
         ):
             there.board.tell(told_now)
         found = await there.read()

@@ -13,7 +13,7 @@ from protocol.values import Observation
 from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.model import Claimant, Holder, Kind, NodeSpec, PodSpec
+from scheduler.permits.core.model import Beneficiary, Holder, Kind, NodeSpec, PodSpec
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, virtually
@@ -59,8 +59,8 @@ class Talker(Core):
         return (
             *outputs,
             events.RoomOffered(pod, "uid-a", "n1", UNIT),
-            events.YieldAsked(pod, "uid-a", "n1", UNIT, UNIT, Claimant(PodName("b", "d"), 5)),
-            events.YieldEnded(pod, "uid-a", "n1", UNIT, Claimant(PodName("b", "d"), 5)),
+            events.YieldAsked(pod, "uid-a", "n1", UNIT, UNIT, Beneficiary(PodName("b", "d"), 5)),
+            events.YieldEnded(pod, "uid-a", "n1", UNIT, Beneficiary(PodName("b", "d"), 5)),
         )
 
 
