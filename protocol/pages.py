@@ -173,10 +173,16 @@ class FailureShown(Document, frozen=True):
     nodes: int
     rejection: str = "capacity"
     """The class: `capacity`, `policy`, `peers`, `reserved` or `stale`."""
+    code: str = ""
+    """The status code, such as `Unschedulable` or `UnschedulableAndUnresolvable`."""
 
 
 class DiagnosisShown(Document, frozen=True):
-    """`GET /v1/scheduling/diagnoses/{namespace}/{name}`: why a pod found no node among `nodes`."""
+    """`GET /v1/scheduling/diagnoses/{namespace}/{name}`: why a pod found no node among `nodes`.
+
+    `rejection` is the class of the rejection as a whole. It was found `waits_seconds` ago for the first time, and
+    `tried_seconds_ago` for the last time.
+    """
 
     pod: str
     uid: str
@@ -187,6 +193,9 @@ class DiagnosisShown(Document, frozen=True):
     post_filter_message: str
     suggestion: str
     failures: tuple[FailureShown, ...]
+    rejection: str = "capacity"
+    waits_seconds: float = 0.0
+    tried_seconds_ago: float = 0.0
 
 
 class DebugFlagsShown(Document, frozen=True):

@@ -1,7 +1,10 @@
 """Why a decision fell as it did: typed codes, shown to users and counted in metrics, never parsed from text."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 
 class ReasonCode(enum.StrEnum):
@@ -45,6 +48,45 @@ class ReasonCode(enum.StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "ReasonCode | None":
         return cls.OTHER if isinstance(value, str) else None
+
+
+class RejectionClass(enum.StrEnum):
+    """Who can help a pod that was rejected: those who add nodes or enlarge quotas, or nobody but time. Source: reference/koordinator.md 4.4."""
+
+    CAPACITY = "capacity"
+    """There is not enough of something: another node would help."""
+    POLICY = "policy"
+    """A rule forbids it, such as a quota: another node would not help."""
+    PEERS = "peers"
+    """The pod waits for others of its gang: room for all of them would help."""
+    RESERVED = "reserved"
+    """The room is kept for others."""
+    STALE = "stale"
+    """Too little is known, such as the load of a node: that changes by itself."""
+
+
+REJECTION_OF_LIMIT: Final[Mapping[ReasonCode, RejectionClass]] = MappingProxyType(
+    {
+        ReasonCode.STOPPED: RejectionClass.POLICY,
+        ReasonCode.RECOMMEND_ONLY: RejectionClass.POLICY,
+        ReasonCode.VM_BOUNDS: RejectionClass.POLICY,
+        ReasonCode.MIGRATING: RejectionClass.POLICY,
+        ReasonCode.UNSETTLED: RejectionClass.STALE,
+        ReasonCode.COMPUTE_UNIT: RejectionClass.POLICY,
+        ReasonCode.NODE_HEADROOM: RejectionClass.CAPACITY,
+        ReasonCode.POOL: RejectionClass.POLICY,
+        ReasonCode.POOL_SATURATED: RejectionClass.POLICY,
+        ReasonCode.POOL_PARKED: RejectionClass.POLICY,
+        ReasonCode.POOL_FAILED: RejectionClass.STALE,
+        ReasonCode.PROBE_DEADLINE: RejectionClass.STALE,
+        ReasonCode.BYSTANDER: RejectionClass.POLICY,
+        ReasonCode.LOWERED: RejectionClass.STALE,
+        ReasonCode.ROOM_ELSEWHERE: RejectionClass.CAPACITY,
+        ReasonCode.PLACED_ELSEWHERE: RejectionClass.STALE,
+    }
+)
+"""The class of each limit of a permit. None is `PEERS` or `RESERVED`: a node that is full is full of whatever holds it, and who holds it is
+told beside the code. `OTHER` has none."""
 
 
 class ErrorCode(enum.StrEnum):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
 
 from hosting.lifecycle import Stop
 from parley.explain.core.causes import NOT_SCALED, UNKNOWN
@@ -21,7 +22,8 @@ from parley.reach.ports import Answered, Got, NoAnswer, Reach
 from parley.reach.ways import path_of
 from parley.top.texts import clean
 from protocol.agent_pages import AgentVms, VmInFull, read
-from protocol.explaining import Explanation
+from protocol.explaining import Explanation, Presence
+from protocol.pages import DiagnosisShown
 
 MAX_AGENTS: Final = 256
 """So many agents are asked if nobody knows the VM's node."""
@@ -49,13 +51,28 @@ async def gather(reach: Reach, vm: str, decisions: int | None = None) -> Gathere
     answer = await reach.scheduler(f"/v1/explain/{path}{count}")
     explained = decoded(answer, Explanation) if isinstance(answer, Got) else answer
     node = explained.node if isinstance(explained, Explanation) else ""
+    waits = await _diagnosis(reach, path) if not _is_placed(explained) else None
     told = await _agent(reach, node, vm)
     agent = decoded(told, VmInFull, read) if isinstance(told, Got) else told
     return Gathered(
-        Evidence(vm, agent, explained),
+        Evidence(vm, agent, explained, waits),
         told.document if isinstance(told, Got) else None,
         answer.document if isinstance(answer, Got) else None,
     )
+
+
+def _is_placed(explained: Explanation | NoAnswer) -> bool:
+    """Whether the scheduler knows the VM on a node; nothing else is asked where it does not answer at all."""
+    if isinstance(explained, NoAnswer):
+        return explained.code not in UNKNOWN
+    return explained.presence is Presence.LIVE
+
+
+async def _diagnosis(reach: Reach, path: str) -> DiagnosisShown | None:
+    """Why no node was found for a pod; None if it does not wait for one."""
+    answer = await reach.scheduler(f"/v1/scheduling/diagnoses/{path}")
+    found = decoded(answer, DiagnosisShown) if isinstance(answer, Got) else answer
+    return found if isinstance(found, DiagnosisShown) else None
 
 
 async def _told(reach: Reach, agent: str, vm: str) -> Answered:
@@ -170,11 +187,13 @@ def document(found: Gathered, told: SizeExplanation, names: list[str]) -> dict[s
             "meaning": told.cause.meaning,
             "remedy": told.cause.advice.remedy,
             "detail": clean(told.cause.detail, 500),
+            "class": told.cause.rejection,
         },
         "lines": list(told.lines),
         "didYouMean": names,
         "scheduler": found.scheduler if isinstance(evidence.scheduler, Explanation) else None,
         "schedulerFault": evidence.scheduler.fault if isinstance(evidence.scheduler, NoAnswer) else None,
+        "diagnosis": msgspec.to_builtins(evidence.diagnosis),
         "agent": found.agent,
         "agentFault": evidence.agent.fault if isinstance(evidence.agent, NoAnswer) else None,
     }

@@ -8,8 +8,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
 
+from hosting import server
 from hosting.server import HangUp, Reply, Request
 from protocol.extension import AGENT_HEADER
+from protocol.reasons import ErrorCode
 from protocol.values import Bounds, Observation
 from protocol.wire import PodName
 from scheduler.explain.pages import ExplainPages
@@ -170,7 +172,8 @@ class SchedulerSide:
                 reply = await route.handler(request)
                 assert isinstance(reply, Reply)
                 return reply
-        raise AssertionError(f"there is no page {path}")
+        assert path.startswith("/v1/scheduling/diagnoses/"), f"there is no page {path}"
+        return server.problem(404, ErrorCode.NOTHING_KNOWN, "nothing is placed here")
 
     async def tick(self) -> None:
         """A second has passed."""

@@ -4,7 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from parley.explain.core.evidence import CAUSE_ADVICE, CPU_REFUSED, CauseCode, Evidence, SizeCause, advice_of
+from parley.explain.core.evidence import (
+    CAUSE_ADVICE,
+    CPU_REFUSED,
+    PLACING_ADVICE,
+    CauseCode,
+    Evidence,
+    SizeCause,
+    advice_of,
+    rejection_of,
+)
 from parley.explain.core.words import containers_of, limit_cause, named, pending_of, seconds, told, written
 from parley.reach.ports import NoAnswer
 from parley.top.texts import goal_reasons
@@ -44,10 +53,18 @@ def _own(code: CauseCode, detail: str = "") -> SizeCause:
 
 
 def _named(code: str, detail: str) -> SizeCause:
-    return SizeCause(code, advice_of(code), detail)
+    return SizeCause(code, advice_of(code), detail, rejection=rejection_of(code))
 
 
 # ---------------------------------------------------------------- nobody, nothing
+
+
+def _unschedulable(evidence: Evidence) -> SizeCause | None:
+    diagnosis = evidence.diagnosis
+    if diagnosis is None:
+        return None
+    advice = PLACING_ADVICE.get(diagnosis.rejection, CAUSE_ADVICE[CauseCode.UNSCHEDULABLE])
+    return SizeCause(CauseCode.UNSCHEDULABLE, advice, diagnosis.text, rejection=diagnosis.rejection)
 
 
 def _unknown(evidence: Evidence) -> SizeCause | None:
@@ -410,6 +427,7 @@ def _permitted(scheduler: Explanation, agent: NoAnswer) -> str:
 
 
 RULES: Final[tuple[Rule, ...]] = (
+    _unschedulable,
     _unknown,
     _gone,
     _not_scaled,

@@ -10,7 +10,8 @@ from parley.reach.ports import NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE, Advice
 from protocol.agent_pages import VmInFull
 from protocol.explaining import Explanation, ProgressCode
-from protocol.reasons import ErrorCode, ReasonCode
+from protocol.pages import DiagnosisShown
+from protocol.reasons import REJECTION_OF_LIMIT, ErrorCode, ReasonCode, RejectionClass
 
 
 class CauseCode(enum.StrEnum):
@@ -18,6 +19,7 @@ class CauseCode(enum.StrEnum):
 
     NOBODY_ANSWERS = "nobody-answers"
     UNKNOWN_VM = "unknown-vm"
+    UNSCHEDULABLE = "unschedulable"
     GONE = "gone"
     NOT_SCALED = "not-scaled"
     SUPERSEDED = "superseded"
@@ -53,6 +55,10 @@ CAUSE_ADVICE: Final[Mapping[CauseCode, Advice]] = MappingProxyType(
         ),
         CauseCode.UNKNOWN_VM: Advice(
             "nobody who answers knows a VM of this name", "Look at the names with `parley vms -A`."
+        ),
+        CauseCode.UNSCHEDULABLE: Advice(
+            "it waits to be scheduled, because no node can take it",
+            "Make what it lacks, as the reasons of the nodes say; it is tried again by itself when something changes.",
         ),
         CauseCode.GONE: Advice(
             "it has gone; this is what the scheduler remembers of it", "Nothing; it holds nothing any more."
@@ -143,6 +149,29 @@ CAUSE_ADVICE: Final[Mapping[CauseCode, Advice]] = MappingProxyType(
     }
 )
 
+PLACING_ADVICE: Final[Mapping[str, Advice]] = MappingProxyType(
+    {
+        RejectionClass.CAPACITY: CAUSE_ADVICE[CauseCode.UNSCHEDULABLE],
+        RejectionClass.POLICY: Advice(
+            "it waits to be scheduled, because a rule forbids it",
+            "Change the rule that the reasons name, such as a quota, or the pod; another node would not help.",
+        ),
+        RejectionClass.PEERS: Advice(
+            "it waits to be scheduled together with others",
+            "Look at the others of its gang: all of them need room at once.",
+        ),
+        RejectionClass.RESERVED: Advice(
+            "it waits to be scheduled, because the room is kept for others",
+            "Look at the reservations, and which of them the pod may use.",
+        ),
+        RejectionClass.STALE: Advice(
+            "it waits to be scheduled, because too little is known",
+            "Wait: that changes by itself; if it lasts, look at what should tell it, such as the agents of the nodes.",
+        ),
+    }
+)
+"""Of a pod that waits, by the class of its rejection."""
+
 CPU_REFUSED: Final = Advice(
     CAUSE_ADVICE[CauseCode.DOWNSCALE_REFUSED].meaning,
     "Nothing, if the guest needs its CPUs; it is asked again. Else look what keeps them busy in the guest.",
@@ -153,12 +182,13 @@ CPU_REFUSED: Final = Advice(
 @dataclass(frozen=True, slots=True)
 class SizeCause:
     """Why a VM has its size. `code` is a `CauseCode`, `ReasonCode`, `ErrorCode` or `ProgressCode`; `detail` has the numbers, and may be empty;
-    `headline` replaces the meaning of the advice if names are known."""
+    `headline` replaces the meaning of the advice if names are known. `rejection` is the class of a rejection, None for all that is none."""
 
     code: str
     advice: Advice
     detail: str = ""
     headline: str = ""
+    rejection: str | None = None
 
     @property
     def meaning(self) -> str:
@@ -168,11 +198,13 @@ class SizeCause:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The facts that both programs tell of a VM, or the reason why one of them does not."""
+    """The facts that both programs tell of a VM, or the reason why one of them does not. `diagnosis` is there for a pod that waits to be
+    scheduled."""
 
     vm: str
     agent: VmInFull | NoAnswer
     scheduler: Explanation | NoAnswer
+    diagnosis: DiagnosisShown | None = None
 
 
 _MIGRATING: Final = ADVICE[ReasonCode.MIGRATING]
@@ -226,6 +258,13 @@ _PROGRESS: Final[Mapping[ProgressCode, Advice]] = MappingProxyType(
         ),
     }
 )
+
+
+def rejection_of(code: str) -> RejectionClass | None:
+    """The class of a limit; None for any other code. Neighbours that were asked for room are peers."""
+    if code == ProgressCode.WAITS_FOR_ROOM:
+        return RejectionClass.PEERS
+    return REJECTION_OF_LIMIT.get(ReasonCode(code))
 
 
 def advice_of(code: str) -> Advice:

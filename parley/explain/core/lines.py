@@ -22,9 +22,12 @@ from parley.reach.ports import NoAnswer
 from parley.top.texts import clean, goal_reasons
 from protocol.agent_pages import VmInFull
 from protocol.explaining import Explanation, PoolCondition, Presence, ProgressCode
+from protocol.pages import DiagnosisShown
 from protocol.texts import counted
 
 MAX_LINES: Final = 12
+MAX_FAILURES: Final = 7
+"""Reasons of a pod that waits to be scheduled, the most frequent ones first."""
 _MAX_TEXT: Final = 500
 _LABEL: Final = 8
 _WAITS: Final = {
@@ -49,7 +52,7 @@ def answer(evidence: Evidence) -> SizeExplanation:
     """Why the VM has its size."""
     cause = cause_of(evidence)
     is_known = not (isinstance(evidence.agent, NoAnswer) and isinstance(evidence.scheduler, NoAnswer))
-    is_known = is_known or cause.code == CauseCode.NOT_SCALED
+    is_known = is_known or cause.code == CauseCode.NOT_SCALED or evidence.diagnosis is not None
     lines = (_head(evidence, cause), *_details(cause), *(_rest(evidence, cause) if is_known else ()))
     if not is_known:
         lines = (*lines, _line("do", cause.advice.remedy))
@@ -82,7 +85,29 @@ def _details(cause: SizeCause) -> tuple[str, ...]:
     return (_line("because", cause.detail),) if cause.detail else ()
 
 
+def _waits(diagnosis: DiagnosisShown, cause: SizeCause) -> Iterator[str]:
+    """Of a pod that waits to be scheduled."""
+    yield _line(
+        "since",
+        f"{seconds(diagnosis.waits_seconds)}, tried last {seconds(diagnosis.tried_seconds_ago)} ago"
+        f" (class {diagnosis.rejection})",
+    )
+    for each in diagnosis.failures[:MAX_FAILURES]:
+        by = f"{each.plugin}, " if each.plugin else ""
+        yield _line(
+            "nodes",
+            f"{each.nodes} of {diagnosis.nodes}: {each.reason} ({by}{each.code}, class {each.rejection})",
+        )
+    left = len(diagnosis.failures) - MAX_FAILURES
+    if left > 0:
+        yield _line("nodes", f"and {counted(left, 'other reason')}")
+    yield _line("do", cause.advice.remedy)
+
+
 def _rest(evidence: Evidence, cause: SizeCause) -> Iterator[str]:
+    if evidence.diagnosis is not None:
+        yield from _waits(evidence.diagnosis, cause)
+        return
     agent, scheduler = evidence.agent, evidence.scheduler
     facts = agent if isinstance(agent, VmInFull) else None
     told_by = (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from parley.explain.core.evidence import SizeCause, advice_of
+from parley.explain.core.evidence import SizeCause, advice_of, rejection_of
 from protocol.agent_pages import ContainersShown, RefusedDownscale, UrgentWish, VmInFull
 from protocol.explaining import (
     AmountShown,
@@ -73,7 +73,7 @@ def limit_cause(limit: ReasonShown, told_by: Explanation | None) -> SizeCause:
         headline = f"growth is only recommended for {of}, and none is permitted"
     if limit.code == ReasonCode.POOL_SATURATED and limit.retry_after_seconds:
         detail = _with(detail, f"it is asked again in {seconds(limit.retry_after_seconds)}")
-    return SizeCause(limit.code, advice, detail, headline)
+    return SizeCause(limit.code, advice, detail, headline, rejection_of(limit.code))
 
 
 def _with(detail: str, more: str) -> str:

@@ -41,6 +41,7 @@ def published_reservation_of(manifest: Manifest, wall: datetime) -> ReservationS
         allocate_once=spec.allocate_once is not False,
         has_ended=_phase(manifest) in ENDED or _is_over(manifest, spec, wall),
         order=int(order) if order.isdecimal() else 0,
+        is_pre_allocated=spec.pre_allocation,
     )
 
 
@@ -124,7 +125,7 @@ def _state(manifest: Manifest, account: ReservationAccount | None, fault: str) -
     if spec is None or account is None or not spec.node:
         return state("Pending", "Unschedulable", "it has no node yet")
     if account.reason is not None and account.allocated == ZERO:
-        return state("Pending", "NoRoom", account.reason.message)
+        return state("Waiting" if spec.is_pre_allocated else "Pending", "NoRoom", account.reason.message)
     return state("Available", "Available", "its room is kept")
 
 

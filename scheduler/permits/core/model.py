@@ -120,7 +120,8 @@ class ReservationSpec:
 
     `node` is empty while the reservation has none. One to `allocate_once` serves one pod. Those with an `order` above 0 are given
     before others, the lowest one first. One that `has_ended` (it expired,
-    failed or was used up: the cluster tells) keeps nothing; its users keep what they have.
+    failed or was used up: the cluster tells) keeps nothing; its users keep what they have. One that `is_pre_allocated` may have a node
+    without room for it: it keeps whatever becomes free there, and nobody can use it before it has all.
     """
 
     uid: str
@@ -131,6 +132,7 @@ class ReservationSpec:
     allocate_once: bool = True
     has_ended: bool = False
     order: int = 0
+    is_pre_allocated: bool = False
 
     @property
     def holder(self) -> Holder:

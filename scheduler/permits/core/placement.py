@@ -5,7 +5,7 @@ pool from that moment; when the cluster shows the holder, its row takes the plac
 meanwhile, or have ceased to be one: both have its UID, and the assumption for either ends.
 
 A reservation's row keeps what its users leave of it. It shrinks at once; it grows, or begins, only if all of that fits on its
-node, and is tried again with each read of the cluster. So a reservation never makes a node over-full. The row of a user
+node, and is tried again with each read of the cluster; that of one that is pre-allocated takes what is free. So a reservation never makes a node over-full. The row of a user
 is changed first and the reservation's after it: in between more is reserved than is used, and never less.
 """
 
@@ -246,7 +246,8 @@ def settle(core: CoreState, account: ReservationAccount) -> None:
     wanted = (spec.allocatable - account.allocated).max(ZERO)
     kept = row.reserved if row is not None and row.node == spec.node else ZERO
     fits = _has_room(core, spec, wanted, kept)
-    amount = wanted if fits else wanted.min(kept)
+    room = core.ledger.headroom(spec.node, holder).max(kept) if spec.is_pre_allocated else kept
+    amount = wanted if fits else wanted.min(room)
     account.reason = None if fits else _no_room(core, spec, wanted)
     if amount == ZERO and wanted != ZERO:
         if row is not None:

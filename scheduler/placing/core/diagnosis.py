@@ -26,27 +26,37 @@ NO_NODES: Final = "no nodes available to schedule pods"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Nodes that were rejected for one reason by one plugin. `preemption_might_help`: it was not said to be unresolvable."""
+    """Nodes that were rejected for one reason by one plugin."""
 
     reason: str
     plugin: str
-    preemption_might_help: bool
+    code: Code | int
     nodes: int
     rejection: RejectionClass = RejectionClass.CAPACITY
+
+    @property
+    def preemption_might_help(self) -> bool:
+        """It was not said to be unresolvable."""
+        return self.code == Code.UNSCHEDULABLE
 
 
 @dataclass(slots=True)
 class Diagnosis:
-    """The findings of one cycle about its pod. Plugins may add a suggestion; the first one stays."""
+    """The findings of one cycle about its pod. Plugins may add a suggestion; the first one stays. `first_s` is when the first cycle
+    in a row began that found no node for it."""
 
     pod: PodInfo
     begun_s: float
+    first_s: float = field(init=False)
     node_count: int = 0
     nominated_node: str = ""
     pre_filter_message: str = ""
     post_filter_message: str = ""
     failures: tuple[Failure, ...] = field(default=())
     suggestion: str = ""
+
+    def __post_init__(self) -> None:
+        self.first_s = self.begun_s
 
     def suggest(self, suggestion: str) -> bool:
         """Suggest what somebody could do, such as `evict a pod of the same owner`. Whether the text was taken: the first one is."""
@@ -80,7 +90,7 @@ class Diagnosis:
 
 
 def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
-    """The failures of nodes by (reason, plugin, whether preemption might help, class), the most frequent first.
+    """The failures of nodes by (reason, plugin, code, class), the most frequent first.
 
     Reasons may name amounts and holders of their node. If that makes too many groups, what stands before the first colon of a
     reason counts as the reason, so that no node is left out.
@@ -89,7 +99,7 @@ def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
         (
             reason,
             status.plugin,
-            status.code == Code.UNSCHEDULABLE,
+            status.code,
             status.rejection or RejectionClass.CAPACITY,
         )
         for status in statuses
@@ -97,11 +107,11 @@ def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
     ]
     counts = Counter(found)
     if len(counts) > MOST_FAILURES:
-        counts = Counter((brief(reason), by, might_help, of) for reason, by, might_help, of in found)
+        counts = Counter((brief(reason), by, code, of) for reason, by, code, of in found)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
-        Failure(reason, plugin, might_help, count, rejection)
-        for (reason, plugin, might_help, rejection), count in ordered[:MOST_FAILURES]
+        Failure(reason, plugin, code, count, rejection)
+        for (reason, plugin, code, rejection), count in ordered[:MOST_FAILURES]
     )
 
 
@@ -139,6 +149,9 @@ class DiagnosisStore:
     def keep(self, diagnosis: Diagnosis) -> None:
         """In place of the pod's older one."""
         name = diagnosis.pod.name
+        older = self._kept.get(name)
+        if older is not None and older.pod.uid == diagnosis.pod.uid:
+            diagnosis.first_s = older.first_s
         self._kept[name] = diagnosis
         self._kept.move_to_end(name)
         while len(self._kept) > self._most:

@@ -197,6 +197,15 @@ def with_pod(node: NodeInfo, pod: PodInfo) -> NodeInfo:
     )
 
 
+def without_pods(node: NodeInfo, pods: Sequence[PodInfo]) -> NodeInfo:
+    """The node as if these pods had left it."""
+    holders = {pod.holder for pod in pods}
+    left = tuple(pod for pod in node.pods if pod.holder not in holders)
+    rows = {holder: row for holder, row in node.rows.items() if holder not in holders}
+    freed = sum((node.rows[holder].reserved for holder in holders & node.rows.keys()), ZERO)
+    return replace(node, reserved=node.reserved - freed, rows=rows, pods=left)
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """Room that a `RESERVATION` holder of the ledger keeps on a node for pods that match one of `owners`.
@@ -270,7 +279,7 @@ def _shown(account: ReservationAccount | None) -> Reservation | None:
         allocated=account.allocated,
         owners=spec.owners,
         allocate_once=spec.allocate_once,
-        is_available=account.is_open,
+        is_available=account.is_open and not (spec.is_pre_allocated and account.reason is not None),
         order=spec.order,
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from hosting.kubernetes.resources import ResourceType
+from protocol.reasons import RejectionClass as RejectionClass  # noqa: PLC0414 - plugins import it from here
 from protocol.values import Value
 from scheduler.placing.core.objects import PodInfo
 
@@ -51,21 +52,6 @@ _NAMES: Final = {
 }
 REJECTIONS: Final = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING})
 """The codes by which a plugin says no, as opposed to failing."""
-
-
-class RejectionClass(enum.StrEnum):
-    """Who can help a pod that was rejected: those who add nodes or enlarge quotas, or nobody but time. Source: reference/koordinator.md 4.4."""
-
-    CAPACITY = "capacity"
-    """There is not enough of something: another node would help."""
-    POLICY = "policy"
-    """A rule forbids it, such as a quota: another node would not help."""
-    PEERS = "peers"
-    """The pod waits for others of its gang: room for all of them would help."""
-    RESERVED = "reserved"
-    """The room is kept for others."""
-    STALE = "stale"
-    """Too little is known, such as the load of a node: that changes by itself."""
 
 
 class StatusError(Exception):

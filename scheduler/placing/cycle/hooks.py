@@ -254,6 +254,7 @@ class SharedHooks:
             self.nominations,
             nodes,
             self.ports.reservations,
+            self.ports.clock,
             self.log,
         ).routes()
 

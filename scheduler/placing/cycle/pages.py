@@ -26,7 +26,7 @@ from protocol.pages import (
 )
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
-from scheduler.placing.core.diagnosis import MOST_NODES, DebugFlags, Diagnosis, DiagnosisStore
+from scheduler.placing.core.diagnosis import MOST_NODES, DebugFlags, Diagnosis, DiagnosisStore, Failure
 from scheduler.placing.core.objects import NodeInfo, NominatedPods, Reservation, shown_reservation
 from scheduler.placing.core.plugin import APIServiceProvider, Plugin
 from scheduler.placing.core.values import Endpoint
@@ -151,7 +151,7 @@ SET_FLAGS: Final = Operation(
 class SchedulingPages:
     """The pages of the scheduler itself, from what the frameworks of all profiles share.
 
-    `nodes` are the nodes of the last cycle, `reservations` those of a node now.
+    `nodes` are the nodes of the last cycle, `reservations` those of a node now. `clock` is that of the diagnoses.
     """
 
     plugins: PluginServices
@@ -160,6 +160,7 @@ class SchedulingPages:
     nominations: NominatedPods
     nodes: Callable[[], Mapping[str, NodeInfo]]
     reservations: Callable[[str], Sequence[Reservation]]
+    clock: Callable[[], float]
     log: Logger
 
     def routes(self) -> tuple[server.Route, ...]:
@@ -210,7 +211,7 @@ class SchedulingPages:
         if found is None:
             detail = f"pod {namespace[:253]}/{name[:253]} was not found to be unschedulable"
             return server.problem(404, ErrorCode.NOTHING_KNOWN, detail)
-        return _page(_shown_diagnosis(found))
+        return _page(_shown_diagnosis(found, self.clock()))
 
     async def _flags(self, _: server.Request) -> server.Reply:
         return _page(_shown_flags(self.flags))
@@ -231,7 +232,7 @@ class SchedulingPages:
         return _page(_shown_flags(self.flags))
 
 
-def _shown_diagnosis(diagnosis: Diagnosis) -> DiagnosisShown:
+def _shown_diagnosis(diagnosis: Diagnosis, now_s: float) -> DiagnosisShown:
     return DiagnosisShown(
         pod=diagnosis.pod.name,
         uid=diagnosis.pod.uid,
@@ -241,9 +242,21 @@ def _shown_diagnosis(diagnosis: Diagnosis) -> DiagnosisShown:
         pre_filter_message=diagnosis.pre_filter_message,
         post_filter_message=diagnosis.post_filter_message,
         suggestion=diagnosis.suggestion,
-        failures=tuple(
-            msgspec.convert(each, FailureShown, from_attributes=True) for each in diagnosis.failures
-        ),
+        failures=tuple(map(_shown_failure, diagnosis.failures)),
+        rejection=diagnosis.rejection,
+        waits_seconds=now_s - diagnosis.first_s,
+        tried_seconds_ago=now_s - diagnosis.begun_s,
+    )
+
+
+def _shown_failure(failure: Failure) -> FailureShown:
+    return FailureShown(
+        failure.reason,
+        failure.plugin,
+        failure.preemption_might_help,
+        failure.nodes,
+        failure.rejection,
+        str(failure.code),
     )
 
 

@@ -227,6 +227,8 @@ class PodScheduler:
             shared.log.error("a pod could not be given up", pod=pod.name, error=repr(error), exc_info=error)
             failure = CycleFailure.of(error_status(repr(error)))
         if failure is not None:
+            if failure.rejection is not None:
+                attempt.framework.record_rejection(attempt.context, pod, {attempt.node_name: failure.status})
             self.happened([SchedulingEvent(EventResource.POD, ActionType.DELETE, before=pod)])
             await self._failed(shared, pod, failure)
             return

@@ -107,6 +107,8 @@ class NodeCache(Generic[P, T]):
 
 RESERVATION_USED: Final = ContextKey("parley.dev/reservation-used")
 """The UID of the reservation whose room was kept for the pod. `LedgerFit` writes it, `DefaultBinder` tells the pod."""
+PRE_ALLOCATED: Final = ContextKey("parley.dev/pre-allocated")
+"""True for a Reservation that may have a node without room for it: only what is free there is kept for it. `Reservation` writes it."""
 MAY_BE_BOUND: Final = ContextKey("parley.dev/may-be-bound")
 """Something while nobody knows whether the pod was bound: what was kept for the pod stays then. `DefaultBinder` writes True around
 its call; `LedgerFit` writes `EARLIER` where a cycle before has left that open."""

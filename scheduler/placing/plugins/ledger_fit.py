@@ -41,6 +41,7 @@ from scheduler.placing.core.values import (
 from scheduler.placing.plugins.base import (
     EARLIER,
     MAY_BE_BOUND,
+    PRE_ALLOCATED,
     RESERVATION_USED,
     NodeCache,
     ShippedPlugin,
@@ -164,11 +165,14 @@ class LedgerFit(ShippedPlugin):
             self._assume(context, pod, node_name, until_s - now_s)
 
     def _assume(self, context: CycleContext, pod: PodInfo, node_name: str, hold_s: float) -> Status | None:
-        reason = self._handle.placements.assume(
+        placements, amount = self._handle.placements, pod.amount
+        if find(context, PRE_ALLOCATED):
+            amount = amount.min(placements.headroom(node_name, pod.holder).max(ZERO))
+        reason = placements.assume(
             pod.holder,
             pod.name,
             node_name,
-            pod.amount,
+            amount,
             until_s=self._handle.now_s() + hold_s,
             pool=pod.pool,
             reservation=find(context, RESERVATION_USED),

@@ -5,7 +5,8 @@ Sources: seed 002, reference/koordinator.md 2.6. The ledger keeps the room of a 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
@@ -18,9 +19,11 @@ from hosting.kubernetes.resources import Manifest
 from hosting.settings import Settings, check
 from protocol.durations import DurationError, parse_go_duration
 from protocol.values import Resources
-from scheduler.placing.core.objects import PodInfo, Reservation
+from protocol.wire import PodName
+from scheduler.placing.core.objects import NodeInfo, PodInfo, Reservation, without_pods
 from scheduler.placing.plugins.base import annotation_of
 from scheduler.placing.plugins.node_conditions import tolerates
+from scheduler.placing.plugins.node_resources import requests, total
 
 AFFINITY: Final = f"{SCHEDULING}reservation-affinity"
 """Annotation of a pod, JSON: `ReservationAffinityEntry`. The pod goes only where a reservation that matches it has room."""
@@ -103,10 +106,19 @@ class PublishedOwnerEntry(Settings):
 
 
 class PreAllocationPolicyEntry(Settings):
-    """Read and not followed: nothing is pre-allocated here."""
+    """Whose room a pre-allocated reservation waits for: that of one of its owners on the node, or of all of them."""
 
     mode: Literal["", "Default", "Cluster"] = ""
     enable_multiple: bool = False
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Nothing that is not done here."""
+        if found.get("mode") == "Cluster":
+            yield (
+                "mode",
+                "Cluster is not done by this scheduler: only pods that match the owners are waited for",
+            )
 
 
 class ReservationTaintEntry(Settings):
@@ -134,7 +146,7 @@ class PublishedReservationEntry(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Moments and durations that can be read, and nothing that is not done here."""
+        """Moments and durations that can be read."""
         if found.get("ttl"):
             try:
                 parse_go_duration(found["ttl"])
@@ -145,8 +157,6 @@ class PublishedReservationEntry(Settings):
                 datetime.fromisoformat(found["expires"])
             except ValueError:
                 yield "expires", f"must be a time such as 2026-01-31T12:00:00Z, not {found['expires']!r}"
-        if found.get("pre_allocation"):
-            yield "preAllocation", "is not done by this scheduler: make the reservation before its pods"
 
     @property
     def ttl_s(self) -> float | None:
@@ -198,7 +208,7 @@ NOTHING_WANTED: Final = WantedReservations()
 
 def wanted_by(pod: PodInfo) -> WantedReservations:
     """Raises `ValueError`, with every fault, for annotations that cannot be read."""
-    annotations = (pod.manifest.get("metadata") or {}).get("annotations") or {}
+    annotations = annotations_of(pod)
     affinity, exact = annotations.get(AFFINITY), annotations.get(EXACT)
     is_ignoring = pod.labels.get(IGNORED) == "true"
     if affinity is None and exact is None and not is_ignoring:
@@ -221,16 +231,27 @@ class PublishedTerms:
     is_unschedulable: bool = False
     restricted: frozenset[str] | None = None
     """The resources that a pod must find in the reservation, never in the free room of the node; None for none."""
+    is_default: bool = True
+    """Of the policy `Default`, which is not on one node with the others."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """The amounts that it keeps beside CPU and memory, which the ledger does not count."""
+    pre_allocation: PreAllocationPolicyEntry | None = None
+    """None for one that needs its room at once."""
 
     @classmethod
-    def of(cls, manifest: Manifest) -> "PublishedTerms":
-        """Raises `ValueError`, with every fault."""
+    def of(cls, manifest: Manifest, is_ignored: Callable[[str], bool] = lambda _: False) -> "PublishedTerms":
+        """Raises `ValueError`, with every fault. Resources that are ignored are not kept."""
         spec = spec_of_reservation(manifest)
         written = objects.annotations(manifest).get(RESTRICTED)
+        pod = PodInfo(PodName(objects.name(manifest), ""), objects.uid(manifest), manifest=spec.template)
+        try:
+            others = {name: amount for name, amount in requests(pod).items() if not is_ignored(name)}
+        except (TypeError, AttributeError) as error:  # the template is no pod's
+            raise ValueError(f"spec.template: {error}") from None
         restricted = None
         if spec.allocate_policy == "Restricted":
             named = annotation_of(RESTRICTED, written, RestrictedOptionsEntry).resources if written else []
-            restricted = frozenset(named or ("cpu", "memory"))
+            restricted = frozenset(named or ("cpu", "memory", *others))
         return cls(
             objects.name(manifest),
             tuple(spec.owners),
@@ -238,6 +259,9 @@ class PublishedTerms:
             tuple(spec.taints),
             spec.unschedulable,
             restricted,
+            spec.allocate_policy in {"", "Default"},
+            others,
+            (spec.pre_allocation_policy or PreAllocationPolicyEntry()) if spec.pre_allocation else None,
         )
 
     def matches(
@@ -273,6 +297,36 @@ class PublishedTerms:
         return all(
             needed <= left or resource not in self.restricted for (resource, needed), (_, left) in pairs
         )
+
+    def taken_over(self, node: NodeInfo, amount: Resources) -> NodeInfo | None:
+        """The node as a pre-allocated reservation sees it: without the owners that run there, or the one whose leaving makes `amount` fit.
+        None if that changes nothing."""
+        if self.pre_allocation is None or amount.fits_in(node.free):
+            return None
+        owners = [
+            each
+            for each in node.pods
+            if _is_ready(each) and any(owner.matches(each) for owner in self.owners)
+        ]
+        if self.pre_allocation.enable_multiple:
+            return without_pods(node, owners)
+        views = (without_pods(node, [each]) for each in owners)
+        return next((view for view in views if amount.fits_in(view.free)), None)
+
+    def left(self, pods: Iterable[PodInfo], uid: str) -> dict[str, int]:
+        """What its users among `pods`, those of its node, leave of `others`."""
+        used = total(each for each in pods if allocated_uid(annotations_of(each).get(ALLOCATED)) == uid)
+        return {name: max(amount - used.get(name, 0), 0) for name, amount in self.others.items()}
+
+
+def lacking(
+    wanted: Mapping[str, int], free: Mapping[str, int], kept: Iterable[Mapping[str, int]]
+) -> list[str]:
+    """The resources of which reservations (`kept`) leave less than is wanted of what is free. One that no reservation keeps is not judged."""
+    sums = Counter[str]()
+    for each in kept:
+        sums.update(each)
+    return [name for name, amount in wanted.items() if sums[name] and amount > free.get(name, 0) - sums[name]]
 
 
 _UNSCHEDULABLE: Final = {"key": "node.kubernetes.io/unschedulable", "value": "", "effect": "NoSchedule"}
@@ -320,6 +374,17 @@ def _is_controlled(wanted: ControllerReferenceEntry, pod: PodInfo) -> bool:
         and wanted.api_version in {"", each.get("apiVersion")}
         for each in owners
     )
+
+
+def _is_ready(pod: PodInfo) -> bool:
+    status = pod.manifest.get("status") or {}
+    ready = (each for each in status.get("conditions") or () if each.get("type") == "Ready")
+    return status.get("phase") == "Running" and any(each.get("status") == "True" for each in ready)
+
+
+def annotations_of(pod: PodInfo) -> Mapping[str, str]:
+    found: Mapping[str, str] = (pod.manifest.get("metadata") or {}).get("annotations") or {}
+    return found
 
 
 def allocated_text(name: str, uid: str) -> str:

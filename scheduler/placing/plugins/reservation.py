@@ -13,15 +13,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, cast
-
-from pydantic import Field
+from typing import Any, Final, cast
 
 from hosting.kubernetes import names, objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.resources import Manifest
 from hosting.settings import check
+from protocol.quantities import QuantityError
 from protocol.values import Resources
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.placing.core.handle import FrameworkExtender, RawArgs
@@ -53,21 +52,33 @@ from scheduler.placing.core.values import (
     rejected,
     scale_scores,
 )
-from scheduler.placing.plugins.base import RESERVATION_USED, NodeCache, PublishedArgs, ShippedPlugin, find
+from scheduler.placing.plugins.amounts import NodeAmounts
+from scheduler.placing.plugins.base import (
+    PRE_ALLOCATED,
+    RESERVATION_USED,
+    NodeCache,
+    ShippedPlugin,
+    find,
+)
+from scheduler.placing.plugins.node_resources import requests
 from scheduler.placing.plugins.published_reservations import (
     ALLOCATED,
     NOTHING_WANTED,
     PublishedTerms,
     WantedReservations,
     allocated_text,
+    annotations_of,
     is_garbage,
+    lacking,
     wanted_by,
 )
+from scheduler.placing.plugins.reservation_args import ReservationArgs
 
 NO_RESERVATION: Final = "node(s) had no reservation that the pod may use"
 _USABLE: Final = ContextKey("Reservation/usable")
 WRITE_S: Final = 5.0
 """How long the API server has to give a Reservation its node."""
+POLICY_CONFLICT: Final = "node(s) reservation allocate policy conflict"
 _ORDERED_SCORE: Final = 1000
 """The score, before normalising, of the node with the reservation of the lowest order: every other score is small beside it."""
 
@@ -79,27 +90,8 @@ class _Usable:
     wanted: WantedReservations = NOTHING_WANTED
     by_node: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     preferred_node: str | None = None
-
-
-class ReservationArgs(PublishedArgs):
-    """The args of `Reservation`. Those that have no effect here are read, so that a published configuration is taken as it is."""
-
-    enable_preemption: bool = False
-    """No effect: who preempts is not told by reservations."""
-    min_candidate_nodes_percentage: Annotated[int, Field(ge=0, le=100)] = 10
-    """No effect without preemption."""
-    min_candidate_nodes_absolute: Annotated[int, Field(ge=0)] = 100
-    """No effect without preemption."""
-    controller_workers: Annotated[int, Field(ge=1)] = 1
-    """No effect: one task does it."""
-    gc_duration_seconds: Annotated[int, Field(ge=0)] = 86_400
-    """So long after its end a published Reservation is deleted."""
-    gc_interval_seconds: Annotated[int, Field(ge=1)] = 60
-    """How often those that have ended are looked for."""
-    resync_interval_seconds: Annotated[int, Field(ge=0)] = 60
-    """No effect: changes are followed."""
-    disable_garbage_collection: bool = False
-    """Reservations that have ended stay."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Of the pod, beside CPU and memory."""
 
 
 class ReservationPlugin(ShippedPlugin):
@@ -110,6 +102,7 @@ class ReservationPlugin(ShippedPlugin):
     def __init__(self, args: RawArgs, handle: FrameworkExtender) -> None:
         super().__init__(args, handle)
         self._args = check(args, ReservationArgs)
+        self._free = NodeAmounts()
         self._framework = handle
         self._informer = handle.shared_informer(PUBLISHED_RESERVATIONS)
         self._terms: dict[str, PublishedTerms | None] = {}
@@ -134,9 +127,13 @@ class ReservationPlugin(ShippedPlugin):
                 self._terms.pop(objects.uid(before), None)
             return
         try:
-            self._terms[objects.uid(after)] = PublishedTerms.of(after)
+            self._terms[objects.uid(after)] = PublishedTerms.of(after, self._is_ignored)
         except ValueError:  # its status tells why
             self._terms[objects.uid(after)] = None
+
+    def _is_ignored(self, resource: str) -> bool:
+        group = resource.partition("/")[0]
+        return resource in self._args.ignored_resources or group in self._args.ignored_resource_groups
 
     # ------------------------------------------------------------ looking for a node
 
@@ -148,14 +145,19 @@ class ReservationPlugin(ShippedPlugin):
             wanted = wanted_by(pod)
         except ValueError as error:
             return None, new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, str(error))
-        context.write(_USABLE, _Usable(wanted))
+        context.write(_USABLE, _Usable(wanted, requests=_others(pod)))
+        terms = self._terms.get(pod.uid) if pod.is_reservation else None
+        if terms is not None and terms.pre_allocation is not None:
+            context.write(PRE_ALLOCATED, True)
         return None, await self._framework.run_reservation_extension_pre_restore_reservation(context, pod)
 
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """`filter` has nothing to say of pods that may also go where no reservation is."""
-        return None, None if _requires(pod, _state(context).wanted) else new_status(Code.SKIP)
+        """`filter` has nothing to say of pods that may also go where no reservation is, and need nothing but CPU and memory."""
+        state = _state(context)
+        is_judged = pod.is_reservation or _requires(pod, state.wanted) or bool(state.requests)
+        return None, None if is_judged else new_status(Code.SKIP)
 
     def after_pre_filter(
         self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
@@ -166,7 +168,10 @@ class ReservationPlugin(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, node: NodeInfo
     ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
         """The node with the room of one usable reservation given back: of one that makes the pod fit, where there is any."""
-        if pod.is_reservation or not self._has_rows.of(node.name, node.rows):
+        if pod.is_reservation:
+            terms = self._terms.get(pod.uid)
+            return None, terms.taken_over(node, pod.amount) if terms is not None else None, None
+        if not self._has_rows.of(node.name, node.rows):
             return None, None, None
         return self._restored(context, pod, node)
 
@@ -181,12 +186,53 @@ class ReservationPlugin(ShippedPlugin):
         return None, next(fitting, max(views, key=_largest, default=None)), None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """A pod that requires a reservation goes nowhere else; no victim would help."""
-        usable = _state(context).by_node.get(node.name, ())
-        if any(self._holds(each, pod) for each in usable):
+        """A pod that requires a reservation goes nowhere else; no victim would help. Nobody takes what others keep beside CPU and memory,
+        and a Reservation is not where those of another policy are."""
+        state = _state(context)
+        if pod.is_reservation and self._conflicts(pod, node):
+            text = POLICY_CONFLICT
+            return rejected(RejectionClass.POLICY, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        usable = state.by_node.get(node.name, ())
+        fitting = [each for each in usable if self._holds(each, pod)]
+        is_required = _requires(pod, state.wanted)
+        if is_required and not fitting:
+            text = _too_small(usable, pod) if usable else NO_RESERVATION
+            return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        ways = [self._lacking(state.requests, node, each.uid) for each in fitting]
+        if not is_required:
+            ways.append(self._lacking(state.requests, node, pod.uid))
+        if not all(ways):
             return None
-        text = _too_small(usable, pod) if usable else NO_RESERVATION
-        return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        texts = [f"Insufficient {name} by node" for name in min(ways, key=len)]
+        return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE, *texts)
+
+    def _conflicts(self, pod: PodInfo, node: NodeInfo) -> bool:
+        """Whether a reservation of the node has the policy `Default` and this one has not, or the other way round."""
+        own = self._terms.get(pod.uid)
+        found = (self._terms.get(each.uid) for each in self._handle.reservations(node.name))
+        return own is not None and any(
+            each is not None and each.is_default != own.is_default for each in found
+        )
+
+    def _lacking(self, wanted: Mapping[str, int], node: NodeInfo, given: str) -> list[str]:
+        """The resources beside CPU and memory that the reservations of a node but `given` (a UID) keep, and those of which that one, if it is
+        restricted, has too little."""
+        if not wanted or not self._has_rows.of(node.name, node.rows):
+            return []
+        kept, short = list[Mapping[str, int]](), list[str]()
+        for each in self._handle.reservations(node.name):
+            terms = self._terms.get(each.uid)
+            if terms is None or not terms.others:
+                continue
+            left = terms.left(node.pods, each.uid)
+            if each.uid != given:
+                kept.append(left)
+            elif terms.restricted is not None:
+                own = terms.restricted & left.keys()
+                short += [name for name in sorted(own) if wanted.get(name, 0) > left[name]]
+        taken = self._free.requested(node)
+        free = {name: has - taken.get(name, 0) for name, has in self._free.allocatable(node).items()}
+        return list(dict.fromkeys((*short, *lacking(wanted, free, kept))))
 
     def _matches(self, context: CycleContext, pod: PodInfo, each: Reservation, node_name: str) -> bool:
         """Whether the pod may use it, by the words of the pod and of the reservation."""
@@ -271,6 +317,7 @@ class ReservationPlugin(ShippedPlugin):
     ) -> tuple[Reservation | None, Status | None]:
         """The best of those that are still there and give the pod its room now; None leaves the pod to the node's own room."""
         room = self._handle.placements.headroom(node_name, pod.holder)
+        node = self._handle.node_info_snapshot().get(node_name)
         seen = {each.uid for each in _state(context).by_node.get(node_name, ())}
         candidates = [
             each
@@ -279,6 +326,7 @@ class ReservationPlugin(ShippedPlugin):
             and self._matches(context, pod, each, node_name)
             and self._holds(each, pod)
             and pod.amount.fits_in(room + each.available)
+            and (node is None or not self._lacking(_state(context).requests, node, each.uid))
         ]
         allowed = self._framework.run_nominate_reservation_filter_plugins
         candidates = [each for each in candidates if is_success(await allowed(context, pod, each, node_name))]
@@ -398,8 +446,15 @@ def _requires(pod: PodInfo, wanted: WantedReservations) -> bool:
     """Any word but "false" does, because a pod that should have been kept to its reservation takes the room of others."""
     if wanted.affinity is not None:
         return True
-    annotations = cast("Mapping[str, Any]", (pod.manifest.get("metadata") or {}).get("annotations") or {})
-    return bool(annotations.get(names.RESERVATION_REQUIRED, "false") != "false")
+    return bool(annotations_of(pod).get(names.RESERVATION_REQUIRED, "false") != "false")
+
+
+def _others(pod: PodInfo) -> Mapping[str, int]:
+    """Empty for a pod that cannot be read: `NodeResources` says why."""
+    try:
+        return requests(pod)
+    except QuantityError:
+        return {}
 
 
 def _state(context: CycleContext) -> _Usable:

@@ -7,7 +7,7 @@ from typing import Final
 from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, advice_of
 from protocol.advice import ADVICE, ERROR_ADVICE, Advice
 from protocol.explaining import ProgressCode
-from protocol.reasons import ErrorCode, ReasonCode
+from protocol.reasons import REJECTION_OF_LIMIT, ErrorCode, ReasonCode
 from tests.support.codes import NO_CAUSES, PAGE_CODES
 from tests.support.reference import commands, metrics, settings
 from tests.support.reference.settings import docstrings
@@ -65,6 +65,10 @@ def _progress(code: ProgressCode) -> str:
     return f"{told}\nNever the cause of a size: `parley explain` names {instead}.\n"
 
 
+def _limit(code: ReasonCode) -> str:
+    return f"{_advice(code.value, ADVICE[code])}\n**Class.** {REJECTION_OF_LIMIT[code].value}\n"
+
+
 def _reasons(faults: list[str]) -> str:
     codes = [code for code in ReasonCode if code is not ReasonCode.OTHER]
     faults += [
@@ -73,7 +77,7 @@ def _reasons(faults: list[str]) -> str:
     about = (
         "Why a permit is what it is: the codes of `limits` in `/v1/explain` and `/v1/decisions`, of the label `reason` of"
         " `parley_scheduler_permits_total`, and of the key `reason` in log lines. The limit that binds comes first. `parley explain NAMESPACE/NAME`"
-        " shows them with their numbers."
+        " shows them with their numbers. The class says who can help ([koordinator.md](../guides/koordinator.md#why-a-pod-was-rejected))."
     )
     causes = [code for code in CauseCode if code not in CAUSE_ADVICE]
     faults += [
@@ -81,7 +85,7 @@ def _reasons(faults: list[str]) -> str:
     ]
     parts = [
         "## Limits\n",
-        *(_advice(code.value, ADVICE[code]) for code in codes if code in ADVICE),
+        *(_limit(code) for code in codes if code in ADVICE),
         "## What goes on\n\nCodes of decisions that are none yet, and of migrations.\n",
         *(_progress(code) for code in ProgressCode),
         "## Other causes\n\nWhat `parley explain` names where no limit binds: `cause.code` of its JSON output.\n",

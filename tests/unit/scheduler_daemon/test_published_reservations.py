@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
-from hosting.kubernetes.resources import PODS, RESERVATIONS, Manifest
+from hosting.kubernetes.resources import NODES, PODS, RESERVATIONS, Manifest
 from protocol.values import Resources
 from scheduler.clusters.kubernetes.published_reservations import published_reservation_of, reserve_pod
 from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.placing.plugins.published_reservations import AFFINITY, ALLOCATED, is_garbage
+from scheduler.placing.plugins.reservation import POLICY_CONFLICT
 from tests.support.servers import QUIET
 from tests.support.virtual_time import now_s
-from tests.unit.scheduler_clusters.kube_manifests import pod
+from tests.unit.scheduler_clusters.kube_manifests import node, pod
 from tests.unit.scheduler_daemon.test_own_pods import FullWorld, in_world
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -137,6 +138,88 @@ async def test_a_restricted_one_is_never_stretched_into_the_room_of_the_node(wor
     assert "Reservation(s) Insufficient cpu" in world.condition("large")["message"]
 
 
+def running(name: str, cpu: str, **labels: str) -> Manifest:
+    found = pod(name, cpu)
+    found["metadata"]["labels"] = labels
+    found["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    return found
+
+
+@reserved
+async def test_a_pre_allocated_one_waits_on_its_node_for_the_room_of_an_owner(world: ReservedWorld) -> None:
+    """It takes what is free at once, and the rest when its owner leaves; nobody uses it before that, and the node is never over-full."""
+    world.put(PODS, running("old", "3", app="db"))
+    await world.goes_on()
+    world.reserve(reservation(preAllocation=True))
+    await world.goes_on(10)
+    assert (world.status()["phase"], world.status()["nodeName"]) == ("Waiting", "n1")
+    assert world.said("Ready")[1] == "NoRoom"
+    assert world.reserved().vcpu_milli == 4000
+    world.waiting("stranger", "1")
+    world.owner("new")
+    await world.goes_on()
+    assert (world.node_of("stranger"), world.node_of("new")) == ("", "")
+    world.server.delete(PODS, "default", "old")
+    await world.goes_on(70)
+    assert world.node_of("new") == "n1"
+    assert world.annotation("new")["name"] == "r"
+
+
+@reserved
+async def test_a_pre_allocated_one_goes_to_no_node_where_strangers_have_the_room(
+    world: ReservedWorld,
+) -> None:
+    world.put(PODS, running("other", "3", app="web"))
+    world.put(PODS, {**running("begins", "1", app="db"), "status": {"phase": "Pending"}})
+    await world.goes_on()
+    world.reserve(reservation(preAllocation=True))
+    await world.goes_on(10)
+    assert "Insufficient cpu" in world.said("Scheduled")[2]
+    assert world.reserved().vcpu_milli == 4000
+
+
+DISK = "example.org/disk"
+
+
+def with_disks(manifest: Manifest, disks: str) -> Manifest:
+    """The same pod, template or pod of the API server with so many disks."""
+    manifest["spec"]["containers"][0]["resources"]["requests"][DISK] = disks
+    return manifest
+
+
+@reserved
+async def test_what_the_ledger_does_not_count_is_kept_for_its_owners_too(world: ReservedWorld) -> None:
+    status = {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110", DISK: "4"}}
+    world.put(NODES, {**node(), "status": status})
+    manifest = reservation(allocateOnce=False)
+    with_disks(manifest["spec"]["template"], "3")
+    world.reserve(manifest)
+    await world.goes_on(10)
+    world.waiting("stranger", "1")
+    world.server.put(PODS, with_disks(world.server.get(PODS, "default", "stranger"), "2"))
+    await world.goes_on(70)
+    assert f"Insufficient {DISK} by node" in world.condition("stranger")["message"]
+    world.owner("db", "2")
+    world.server.put(PODS, with_disks(world.server.get(PODS, "default", "db"), "3"))
+    await world.goes_on(70)
+    assert world.annotation("db")["name"] == "r"
+    world.waiting("small", "1")
+    world.server.put(PODS, with_disks(world.server.get(PODS, "default", "small"), "1"))
+    await world.goes_on(70)
+    assert world.node_of("small") == "n1", "what its owner has of it is counted once"
+
+
+@reserved
+async def test_those_of_the_default_policy_are_not_on_one_node_with_others(world: ReservedWorld) -> None:
+    world.reserve(reservation())
+    await world.goes_on(10)
+    aligned = reservation(allocatePolicy="Aligned")
+    aligned["metadata"]["name"] = "aligned"
+    world.reserve(aligned)
+    await world.goes_on(10)
+    assert POLICY_CONFLICT in world.said("Scheduled", "aligned")[2]
+
+
 @reserved
 async def test_one_whose_time_is_over_gives_its_room_back(world: ReservedWorld) -> None:
     world.reserve(reservation(expires="2199-01-01T00:00:00Z"))
@@ -164,11 +247,11 @@ async def test_the_published_one_counts_if_both_have_one_name(world: ReservedWor
 
 @reserved
 async def test_faults_are_told_all_at_once_and_nothing_is_kept(world: ReservedWorld) -> None:
-    world.reserve(reservation(ttl="soon", preAllocation=True, allocatePolicy="Loose"))
+    world.reserve(reservation(ttl="soon", preAllocationPolicy={"mode": "Cluster"}, allocatePolicy="Loose"))
     await world.goes_on(10)
     _, reason, message = world.said("Ready")
     assert reason == "Faults"
-    assert [part in message for part in ("ttl", "preAllocation", "allocatePolicy")] == [True] * 3
+    assert [part in message for part in ("ttl", "preAllocationPolicy.mode", "allocatePolicy")] == [True] * 3
     assert world.reserved() == Resources(0, 0)
 
 

@@ -1,5 +1,7 @@
 """Why a pod is unschedulable: in groups, as one text, and kept for whoever asks."""
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.placing.core.diagnosis import MOST_FAILURES, Diagnosis, DiagnosisStore, Failure, grouped
@@ -18,10 +20,10 @@ TAINT = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "tainted").by("Taints")
 def test_failures_are_grouped_by_reason_plugin_and_whether_preemption_might_help() -> None:
     """The most frequent first."""
     assert grouped([CPU, TAINT, BOTH, CPU, new_status(Code.PENDING).by("Gate")]) == (
-        Failure("Insufficient cpu", "LedgerFit", preemption_might_help=True, nodes=3),
-        Failure("Insufficient memory", "LedgerFit", preemption_might_help=True, nodes=1),
-        Failure("Pending", "Gate", preemption_might_help=False, nodes=1),
-        Failure("tainted", "Taints", preemption_might_help=False, nodes=1),
+        Failure("Insufficient cpu", "LedgerFit", Code.UNSCHEDULABLE, nodes=3),
+        Failure("Insufficient memory", "LedgerFit", Code.UNSCHEDULABLE, nodes=1),
+        Failure("Pending", "Gate", Code.PENDING, nodes=1),
+        Failure("tainted", "Taints", Code.UNSCHEDULABLE_AND_UNRESOLVABLE, nodes=1),
     )
 
 
@@ -37,8 +39,8 @@ def test_reasons_of_many_nodes_leave_out_what_is_peculiar_to_each() -> None:
     )
     assert [failure.nodes for failure in grouped(few)] == [1, 1, 1]
     assert grouped([*many, TAINT]) == (
-        Failure("Insufficient cpu", "LedgerFit", preemption_might_help=True, nodes=MOST_FAILURES + 1),
-        Failure("tainted", "Taints", preemption_might_help=False, nodes=1),
+        Failure("Insufficient cpu", "LedgerFit", Code.UNSCHEDULABLE, nodes=MOST_FAILURES + 1),
+        Failure("tainted", "Taints", Code.UNSCHEDULABLE_AND_UNRESOLVABLE, nodes=1),
     )
     for statuses, reasons in (
         (few[:2], "1 Insufficient cpu: others leave 0m, 1 Insufficient cpu: others leave 1m"),
@@ -81,6 +83,18 @@ def test_the_first_suggestion_stays() -> None:
     assert diagnosis.suggest("first")
     assert not diagnosis.suggest("second")
     assert diagnosis.suggestion == "first"
+
+
+def test_a_pod_waits_since_its_first_cycle_that_found_nothing() -> None:
+    """A pod of the same name that was made anew has not waited yet."""
+    store = DiagnosisStore()
+    for pod_info, begun_s, since_s in (
+        (POD, 3.0, 3.0),
+        (POD, 8.0, 3.0),
+        (replace(POD, uid="uid-anew"), 9.0, 9.0),
+    ):
+        store.keep(found := Diagnosis(pod_info, begun_s))
+        assert (found.begun_s, found.first_s) == (begun_s, since_s)
 
 
 def test_only_so_many_pods_are_remembered() -> None:

@@ -87,8 +87,16 @@ async def test_why_a_pod_is_unschedulable_is_shown() -> None:
     status, page = await client.ask("/v1/scheduling/diagnoses/default/p")
     assert (status, page["text"], page["nodes"]) == (200, text, 1)
     assert page["failures"] == [
-        {"reason": "no", "plugin": "A", "preemptionMightHelp": True, "nodes": 1, "rejection": "capacity"}
+        {
+            "reason": "no",
+            "plugin": "A",
+            "preemptionMightHelp": True,
+            "nodes": 1,
+            "rejection": "capacity",
+            "code": "Unschedulable",
+        }
     ]
+    assert (page["rejection"], page["waitsSeconds"], page["triedSecondsAgo"]) == ("capacity", 0.0, 0.0)
 
 
 def broken(_: object) -> Any:

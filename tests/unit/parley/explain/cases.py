@@ -25,7 +25,8 @@ from protocol.explaining import (
     ReasonShown,
     Room,
 )
-from protocol.reasons import ErrorCode, ReasonCode
+from protocol.pages import DiagnosisShown, FailureShown
+from protocol.reasons import ErrorCode, ReasonCode, RejectionClass
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 VM: Final = "shop/web"
@@ -303,6 +304,44 @@ def by_health() -> dict[Health, Evidence]:
     return {health: Evidence(VM, agent_facts(told), NO_SCHEDULER) for health, told in found.items()}
 
 
+def waiting(rejection: RejectionClass = RejectionClass.CAPACITY) -> Evidence:
+    """A pod that waits to be scheduled, so neither program knows a VM."""
+    failures = (
+        FailureShown(
+            "Insufficient cpu: the pod needs 3 CPU and the other holders leave 2 CPU",
+            "LedgerFit",
+            preemption_might_help=True,
+            nodes=3,
+            rejection=RejectionClass.CAPACITY,
+            code="Unschedulable",
+        ),
+        FailureShown(
+            "node(s) had no reservation that the pod may use",
+            "Reservation",
+            preemption_might_help=False,
+            nodes=2,
+            rejection=RejectionClass.RESERVED,
+            code="UnschedulableAndUnresolvable",
+        ),
+    )
+    found = DiagnosisShown(
+        pod=VM,
+        uid="uid-web",
+        text="0/5 nodes are available: 2 node(s) had no reservation that the pod may use, 3 Insufficient cpu.",
+        nodes=5,
+        nominated_node="",
+        pre_filter_message="",
+        post_filter_message="",
+        suggestion="",
+        failures=failures,
+        rejection=rejection,
+        waits_seconds=754.0,
+        tried_seconds_ago=3.0,
+    )
+    nobody = NoAnswer("the agent at http://10.0.0.11:10300 knows no VM shop/web", 404)
+    return Evidence(VM, nobody, AWAY, found)
+
+
 def by_cause() -> dict[CauseCode, Evidence]:
     def both(told: dict[str, Any], **other: Any) -> Evidence:
         return Evidence(VM, agent_facts(told), explanation(**other))
@@ -320,6 +359,7 @@ def by_cause() -> dict[CauseCode, Evidence]:
         code.UNKNOWN_VM: Evidence(
             VM, NoAnswer("the agent at http://10.0.0.11:10300 knows no VM shop/web", 404), AWAY
         ),
+        code.UNSCHEDULABLE: waiting(),
         code.GONE: Evidence(
             VM,
             NoAnswer("the agent at http://10.0.0.11:10300 knows no VM shop/web", 404, "unknown-vm"),

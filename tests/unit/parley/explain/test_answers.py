@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from agent.core.condition import Health
 from parley.explain.core.causes import cause_of
-from parley.explain.core.evidence import CAUSE_ADVICE, CauseCode, Evidence
+from parley.explain.core.evidence import (
+    CAUSE_ADVICE,
+    PLACING_ADVICE,
+    CauseCode,
+    Evidence,
+    rejection_of,
+)
 from parley.explain.core.lines import MAX_LINES, answer
 from parley.explain.core.words import restarts_of
 from parley.reach.asking import decoded
@@ -19,7 +25,7 @@ from parley.reach.ports import Got, NoAnswer
 from protocol.advice import ADVICE, ERROR_ADVICE
 from protocol.agent_pages import VmInFull, read
 from protocol.explaining import DecisionOutcome, Explanation, Presence, ProgressCode, ReasonShown
-from protocol.reasons import ErrorCode, ReasonCode
+from protocol.reasons import REJECTION_OF_LIMIT, ErrorCode, ReasonCode, RejectionClass
 from scheduler.permits.core.ledger import OverCause
 from tests.support.codes import NEGOTIATED, NO_CAUSES, PAGE_CODES
 from tests.unit.parley.explain.cases import (
@@ -43,6 +49,7 @@ from tests.unit.parley.explain.cases import (
     limited,
     pool,
     scheduler_part,
+    waiting,
     written,
 )
 from tests.unit.parley.top_documents import NASTY
@@ -126,6 +133,31 @@ def test_a_negotiation_is_never_the_cause_and_is_told_as_a_note(
     assert evidence.scheduler.negotiation is not None
     said = evidence.scheduler.negotiation.message
     assert [line for line in told.lines if line.startswith("note ") and said in line]
+
+
+@pytest.mark.parametrize("rejection", RejectionClass)
+def test_a_pod_that_waits_to_be_scheduled_has_advice_for_its_class(rejection: RejectionClass) -> None:
+    told = answer(waiting(rejection))
+    assert told.cause.rejection == rejection
+    assert told.lines[0].endswith(f"{PLACING_ADVICE[rejection].meaning} (unschedulable).")
+    assert f"(class {rejection})" in told.lines[2]
+    assert told.is_known
+
+
+def test_only_so_many_reasons_of_a_pod_that_waits_are_told() -> None:
+    found = waiting()
+    assert found.diagnosis is not None
+    many = replace(found.diagnosis, failures=found.diagnosis.failures * 5)
+    lines = answer(Evidence(VM, found.agent, found.scheduler, many)).lines
+    assert (len(lines), lines[-2]) == (MAX_LINES, "nodes    and 3 other reasons")
+
+
+def test_every_limit_has_a_class() -> None:
+    assert set(REJECTION_OF_LIMIT) == set(ReasonCode) - {ReasonCode.OTHER}
+    for code, evidence in by_reason().items():
+        assert answer(evidence).cause.rejection == REJECTION_OF_LIMIT.get(code)
+    assert rejection_of(ProgressCode.WAITS_FOR_ROOM) is RejectionClass.PEERS
+    assert {rejection_of(each) for each in (*CauseCode, *ErrorCode)} == {None}
 
 
 HEALTHY = document()

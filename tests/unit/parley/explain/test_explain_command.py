@@ -9,12 +9,13 @@ import pytest
 from parley.explain.core.evidence import CauseCode
 from parley.reach.ports import NoAnswer
 from protocol.explaining import AmountShown, DecisionOutcome, DecisionShown, StatePage, VmShown
-from tests.unit.parley.explain.cases import document, explanation
+from tests.unit.parley.explain.cases import document, explanation, waiting
 from tests.unit.parley.fake_reach import FakeReach, called, unknown
 
 VM = "shop/web"
 EXPLAIN = "/v1/explain/shop/web"
 PAGE = "/v1/vms/shop/web"
+DIAGNOSIS = "/v1/scheduling/diagnoses/shop/web"
 
 
 def both(**agent: Any) -> FakeReach:
@@ -60,6 +61,19 @@ def test_both_programs_are_asked_and_the_answer_is_printed() -> None:
     assert done.stdout.splitlines()[0] == "shop/web has 2 CPU / 2Gi: it wants no other size (satisfied)."
     assert reach.asked == [EXPLAIN]
     assert reach.asked_agents == ["a", "b"]
+
+
+def test_a_pod_that_waits_to_be_scheduled_is_told_why() -> None:
+    """Neither program knows it as a VM; the scheduler that places it knows why it waits."""
+    found = waiting().diagnosis
+    reach = FakeReach({DIAGNOSIS: found}, {"a": {}})
+    done = called(reach, "explain", VM)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0].endswith("(unschedulable).")
+    assert reach.asked == [EXPLAIN, DIAGNOSIS]
+    told = json.loads(called(FakeReach({DIAGNOSIS: found}, {"a": {}}), "explain", VM, "-o", "json").stdout)
+    assert (told["cause"]["code"], told["cause"]["class"]) == ("unschedulable", "capacity")
+    assert [each["rejection"] for each in told["diagnosis"]["failures"]] == ["capacity", "reserved"]
 
 
 @pytest.mark.parametrize(
