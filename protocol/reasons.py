@@ -13,6 +13,8 @@ class ReasonCode(enum.StrEnum):
     """Recommendations are reported and nothing grows."""
     VM_BOUNDS = "vm-bounds"
     """The request lies above the VM's own maximum."""
+    OWN_CPUS = "own-cpus"
+    """The VM has CPUs of its own, and gets no more of them now."""
     MIGRATING = "migrating"
     """The VM is being migrated away and keeps its size."""
     UNSETTLED = "unsettled"
