@@ -256,7 +256,7 @@ async def test_a_lost_answer_is_looked_up_before_anything_else(outcomes: list[st
     await world.look()
     assert world.cpus["a"] == found
     world.assert_laws()
-    for _ in range(4):
+    for _ in range(8):
         await world.settle()
     assert world.cpus["a"] == "0-3", "it is tried again"
     assert not shared_state(world.ledger, GivenCpus).on("n1")

@@ -7,7 +7,6 @@ free once the cluster shows that.
 
 import asyncio
 import enum
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,7 +47,8 @@ TAKEN_BACK: Final = "those that it does not need are being given back"
 
 @dataclass(slots=True)
 class CpusChange:
-    """One that was decided, and is not shown by the cluster yet. It `is_sure` once the API server has told that it is written."""
+    """One that was decided, and is not shown by the cluster yet. It `is_sure` once the API server has told that it is written; before that
+    its write may take effect until `until_s`, after that it must be shown by then."""
 
     pod: PodInfo
     node: str
@@ -132,7 +132,7 @@ class OwnCpusController:
             if now_s < since_s + GIVEN_BACK_AFTER_S or not found.cpus:
                 return
             own_cpus.hold(pod.uid, MILLI * len(found.cpus), TAKEN_BACK)
-        change = CpusChange(pod, node.name, found, is_growth, math.inf)
+        change = CpusChange(pod, node.name, found, is_growth, now_s + WRITE_S + 1.0)
         self._changes.open[pod.uid] = change
         self._answered(pod.uid, change, await self._write(change), own_cpus)
 
@@ -158,7 +158,8 @@ class OwnCpusController:
             self._end(uid, change, own_cpus)
             return
         if not change.is_sure:
-            self._answered(uid, change, await self._read(change), own_cpus)
+            if self._handle.now_s() >= change.until_s:
+                self._answered(uid, change, await self._read(change), own_cpus)
             return
         node, pod = found
         told, most_milli = read_allocation(pod.manifest), MILLI * len(change.to.cpus)
@@ -202,7 +203,7 @@ class OwnCpusController:
         return WriteAnswer.WRITTEN
 
     async def _read(self, change: CpusChange) -> WriteAnswer:
-        """What became of a write whose answer was lost: by now the API server has ended it."""
+        """What became of a write whose answer was lost, once the API server has ended it."""
         api: KubernetesApi | None = self._handle.client_set()
         if api is None:
             return WriteAnswer.REFUSED
