@@ -30,6 +30,10 @@ ADVICE: Final[Mapping[ReasonCode, Advice]] = MappingProxyType(
             "it is at its own maximum",
             "Raise the VM's maximum where its bounds are written, if it should have more.",
         ),
+        ReasonCode.OWN_CPUS: Advice(
+            "it has CPUs of its own, and gets no more of them now",
+            "Free whole cores of its NUMA node, or move it; with `NodeNUMAResource` it gets them by itself.",
+        ),
         ReasonCode.MIGRATING: Advice(
             "it is being migrated away and keeps its size until it has arrived",
             "Wait for the migration's end; a migration that hangs is seen at the object that asks for it.",

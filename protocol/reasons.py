@@ -16,6 +16,8 @@ class ReasonCode(enum.StrEnum):
     """Recommendations are reported and nothing grows."""
     VM_BOUNDS = "vm-bounds"
     """The request lies above the VM's own maximum."""
+    OWN_CPUS = "own-cpus"
+    """The VM has CPUs of its own, and gets no more of them now."""
     MIGRATING = "migrating"
     """The VM is being migrated away and keeps its size."""
     UNSETTLED = "unsettled"
@@ -70,6 +72,7 @@ REJECTION_OF_LIMIT: Final[Mapping[ReasonCode, RejectionClass]] = MappingProxyTyp
         ReasonCode.STOPPED: RejectionClass.POLICY,
         ReasonCode.RECOMMEND_ONLY: RejectionClass.POLICY,
         ReasonCode.VM_BOUNDS: RejectionClass.POLICY,
+        ReasonCode.OWN_CPUS: RejectionClass.CAPACITY,
         ReasonCode.MIGRATING: RejectionClass.POLICY,
         ReasonCode.UNSETTLED: RejectionClass.STALE,
         ReasonCode.COMPUTE_UNIT: RejectionClass.POLICY,

@@ -215,6 +215,16 @@ class Placements(Protocol):
         (docs/decisions/0048). A hint to their agents. Asked again, nobody is asked for more than that. Raises `NotLeadingError`."""
 
 
+class OwnCpus(Protocol):
+    """Growth of VMs that have CPUs of their own: they are permitted no more than these. Live; nothing is awaited."""
+
+    def wanted_milli(self, uid: str) -> int | None:
+        """The CPU that the VM's agent asked for last, at most its declared maximum; None for a VM whose agent is not heard."""
+
+    def hold(self, uid: str, most_milli: int | None = None, why: str = "") -> None:
+        """`events.CpusHeld`, unless that was told last."""
+
+
 class PlacementAdmission(Protocol):
     """The say that `pre_create_pod` of a pool's plugins, and the pool's own limits, have before a pod of the pool is placed."""
 

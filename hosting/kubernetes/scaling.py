@@ -12,9 +12,7 @@ from typing import Any, Final
 
 from hosting.kubernetes import annotations, names, objects, pods
 from hosting.kubernetes.annotations import Check, Checks, Valid, misspelt, settle
-from hosting.kubernetes.koordinator import cpus_told
 from hosting.kubernetes.resources import Manifest
-from protocol.cpu_lists import cpu_list
 from protocol.quantities import QuantityError
 from protocol.values import Bounds, Resources
 
@@ -139,10 +137,9 @@ def scaling_of(
     if valid is not None and label is not None:
         valid = {**valid, names.ENABLED: label}
     faults += settled.faults
-    bounds = _on_its_cpus(pod, annotations.bounds(effective, base, []) or base, faults)
     return Scaling(
         annotations=effective,
-        bounds=bounds,
+        bounds=annotations.bounds(effective, base, []) or base,
         step=annotations.step(effective, DEFAULT_STEP, []) or DEFAULT_STEP,
         is_tied=_tied(effective, []),
         pool=pool_of(pod, policies),
@@ -156,17 +153,6 @@ def scaling_of(
         unknown=settled.unknown,
         valid=valid,
     )
-
-
-def _on_its_cpus(pod: Manifest, bounds: Bounds, faults: list[str]) -> Bounds:
-    """The bounds of a pod that a scheduler gave CPUs of its own: no permit makes them more, so it does not grow beyond them."""
-    own = cpus_told(objects.annotations(pod)).cpus
-    cpu_milli = 1000 * len(own)
-    if not own or bounds.max.vcpu_milli <= cpu_milli:
-        return bounds
-    faults.append(f"cpu: the pod has CPUs of its own ({cpu_list(own)}), and does not grow beyond them")
-    most = Resources(cpu_milli, bounds.max.memory_bytes)
-    return Bounds(bounds.min.min(most), most)
 
 
 def _enabled(pod: Manifest, last: Valid | None) -> tuple[str | None, list[str]]:

@@ -277,6 +277,8 @@ class LiveScheduling:
             binder=KubernetesBinder(api),
             client_set=api,
             informers=self._informers,
+            nodes=self.snapshot,
+            own_cpus=serving.own_cpus,
         )
         self._controllers = PluginControllers(serving.supervisor)
         self.shared = SharedHooks(ports, self._log)

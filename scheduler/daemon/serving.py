@@ -30,7 +30,7 @@ from scheduler.permits.core.placeholders import PlaceholderRules
 from scheduler.permits.core.rules import Rules
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Configuration
-from scheduler.permits.service.inputs import CorePlacements
+from scheduler.permits.service.inputs import CoreOwnCpus, CorePlacements
 from scheduler.permits.service.journal_files import JournalWriter
 from scheduler.permits.service.metrics import families
 from scheduler.permits.service.notices import NOTICES
@@ -196,6 +196,7 @@ class Serving:
         self.placements: Placements = CorePlacements(
             self.core, self.service.take, time.monotonic, self.pools.placement_admission.still_admits
         )
+        self.own_cpus = CoreOwnCpus(self.core, self.service.take, time.monotonic)
         self.placement_admission: PlacementAdmission = self.pools.placement_admission
         self._batches = BatchService(self.service, self.core.vms)
         self._config_faults = FaultLog(

@@ -12,10 +12,11 @@ from typing import Final, TypeAlias
 
 from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.annotations import Valid
+from hosting.kubernetes.koordinator import cpus_told
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy, pool_of, scaling_of
 from hosting.kubernetes.virtual_machines import VirtualMachine
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
 from scheduler.permits.core.neon_callers import serves
@@ -132,11 +133,12 @@ def describe(pod: Manifest, around: PodContext) -> Description:
     faults = (*scaling.obstacles, *scaling.faults)
     if scaling.obstacles:
         return Description(_other(pod, pool=pool), faults, scaling.policy, valid=scaling.valid)
+    bounds = _on_its_cpus(pod, scaling.bounds)
     spec = VmSpec(
         _name(pod),
         objects.uid(pod),
         node_name(pod),
-        scaling.bounds,
+        bounds,
         scaling.step.memory_bytes,
         scaling.step,
         Migration.NEVER,
@@ -146,9 +148,19 @@ def describe(pod: Manifest, around: PodContext) -> Description:
         is_tied=bool(scaling.is_tied),
         reservation=_reservation(pod),
         unknown_settings=scaling.unknown,
+        declared_vcpu_milli=scaling.bounds.max.vcpu_milli if bounds is not scaling.bounds else None,
     )
     found = FoundVm(spec, pods.size(pod), pods.target(pod))
     return Description(found, faults, scaling.policy, valid=scaling.valid)
+
+
+def _on_its_cpus(pod: Manifest, bounds: Bounds) -> Bounds:
+    """The bounds of a pod that was given CPUs of its own: no permit makes them more."""
+    cpu_milli = 1000 * len(cpus_told(objects.annotations(pod)).cpus)
+    if not cpu_milli or bounds.max.vcpu_milli <= cpu_milli:
+        return bounds
+    most = Resources(cpu_milli, bounds.max.memory_bytes)
+    return Bounds(bounds.min.min(most), most)
 
 
 def is_placeholder(pod: Manifest, namespace: str) -> bool:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from protocol.reasons import ErrorCode
+from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, Observation
 from scheduler.permits.core import admission, clock, events, neon_callers, placement, pools
@@ -108,6 +108,7 @@ def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
     if record.spec == vm and record.reading == seen.reading:
         return outputs  # nothing is told that is not known: a look at what nobody has changed
     if record.spec != vm:
+        outputs = _more_cpus(record, vm)
         _change(core, record, vm)
     known = record.reading
     if seen.reading is not None and (known is None or seen.reading.begun_s >= known.begun_s):
@@ -115,6 +116,23 @@ def vm_seen(core: CoreState, seen: events.VmSeen) -> _Outputs:
         _observe(core, record, seen.reading)
     clock.schedule(core, record)
     return outputs
+
+
+def _more_cpus(record: VmRecord, vm: VmSpec) -> _Outputs:
+    """Tell the agent of a VM that was refused for want of CPUs of its own that it has more of them."""
+    reply, most = record.reply, vm.bounds.max
+    is_refused = reply is not None and any(each.code is ReasonCode.OWN_CPUS for each in reply.reasons)
+    if reply is None or not is_refused or most.vcpu_milli <= record.spec.bounds.max.vcpu_milli:
+        return ()
+    amount = record.row.state.current.max(reply.request.min(most))
+    return (events.RoomOffered(vm.pod, vm.uid, vm.node, amount),)
+
+
+def cpus_held(core: CoreState, event: events.CpusHeld) -> _Outputs:
+    record = core.vms.by_uid(event.uid)
+    if record is not None:
+        record.cpus_held = event if event.most_milli is not None or event.why else None
+    return ()
 
 
 def vm_gone(core: CoreState, event: events.VmGone) -> _Outputs:

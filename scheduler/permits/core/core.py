@@ -157,7 +157,7 @@ def _decide(opened: Decision, policy: CallerPolicy, call: AdmissionCall | None =
     grant, before = posted.grant, record.row.state.current
     assert grant is not None
     if opened.request.extension is not None:
-        wanted = opened.wanted.min(opened.base.current.max(record.spec.bounds.max))
+        wanted = opened.wanted.min(opened.base.current.max(record.most))
         grant = elsewhere.told(core, record, wanted, posted, opened.now_s)
     core.ledger.post(posted, cause)
     policy.remember(opened, grant)
@@ -241,6 +241,7 @@ _HANDLERS: Final[dict[type[Any], Handler]] = {
     events.PlacementForgotten: placement.forgotten,
     events.ReservationSeen: placement.seen,
     events.ReservationGone: placement.gone,
+    events.CpusHeld: cluster.cpus_held,
     events.MigrationStarted: migration.started,
     events.MigrationFailed: migration.over,
     events.MigrationEnded: migration.over,

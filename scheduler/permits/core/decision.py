@@ -141,7 +141,7 @@ def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
     current, row = base.current, record.row
     if wanted.vcpu_milli <= current.vcpu_milli and wanted.memory_bytes <= current.memory_bytes:
         return Verdict(row.holder, row.node, _after(base, wanted, ZERO), Grant(wanted))
-    way = growth(current, wanted, decision.unit, record.spec.bounds.max)
+    way = growth(current, wanted, decision.unit, record.most, record.why_no_more_cpus)
     limits_found = _limits(decision, way, call)
     granted = grant(way, limits_found)
     reasons = granted.reasons

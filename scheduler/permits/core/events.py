@@ -224,6 +224,16 @@ class ReservationGone:
 
 
 @dataclass(frozen=True, slots=True)
+class CpusHeld:
+    """Of a VM with CPUs of its own: it is permitted no more than `most_milli` from now on (None: its bounds), because the others are being
+    taken from it; or `why` it gets no more of them (empty: nothing stands against that)."""
+
+    uid: str
+    most_milli: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MigrationStarted:
     """The migration of a VM that was wanted is under way."""
 
@@ -285,6 +295,7 @@ Input: TypeAlias = (
     | PlacementForgotten
     | ReservationSeen
     | ReservationGone
+    | CpusHeld
     | MigrationStarted
     | MigrationFailed
     | MigrationEnded

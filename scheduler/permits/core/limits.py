@@ -130,8 +130,11 @@ _NO_UNIT: Final = Limit(
 )
 
 
-def growth(current: Resources, request: Resources, unit: ComputeUnit | None, bound: Resources) -> Growth:
-    """The way from `current` to `request`; if that grows, it is cut to `bound`, the VM's maximum."""
+def growth(
+    current: Resources, request: Resources, unit: ComputeUnit | None, bound: Resources, own_cpus: str = ""
+) -> Growth:
+    """The way from `current` to `request`; if that grows, it is cut to `bound`, the VM's maximum. `own_cpus` says why, if its CPU ends
+    there because of CPUs of its own."""
     known = unit if unit is not None and unit.step.is_positive() else None
     if request.vcpu_milli <= bound.vcpu_milli and request.memory_bytes <= bound.memory_bytes:
         return Growth(current, request, known)
@@ -139,6 +142,8 @@ def growth(current: Resources, request: Resources, unit: ComputeUnit | None, bou
     if wanted == request:
         return Growth(current, request, known)
     cut = Reason(ReasonCode.VM_BOUNDS, f"the VM's maximum is {bound}")
+    if own_cpus and wanted.vcpu_milli < request.vcpu_milli:
+        cut = Reason(ReasonCode.OWN_CPUS, own_cpus)
     if known is not None and known.is_apart:
         if wanted.memory_bytes == request.memory_bytes:
             cut = replace(cut, resource="cpu")

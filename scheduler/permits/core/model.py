@@ -66,6 +66,7 @@ class VmSpec:
     Growth of a VM with a `pool` waits for the pool's verdict; `is_pool_default` says that the configuration names that pool, and
     not the VM. A `terminal` pod (succeeded or failed) holds nothing. `reservation` is the UID of the one whose room the pod was
     given when it was bound. While no valid value is known of some settings (`unknown_settings`, their names), nothing grows.
+    `declared_vcpu_milli` is the declared maximum of one whose bounds end at CPUs of its own.
     """
 
     pod: PodName
@@ -82,6 +83,7 @@ class VmSpec:
     is_tied: bool = False
     reservation: str | None = None
     unknown_settings: tuple[str, ...] = ()
+    declared_vcpu_milli: int | None = None
 
     @property
     def holder(self) -> Holder:

@@ -251,9 +251,7 @@ def _offer(core: CoreState, account: NodeAccount, waiting: list[VmRecord]) -> It
         if free.fits_in(ZERO) and row.reserved is row.state.current:
             continue
         is_needed = is_in_need(record)
-        way = growth(
-            row.state.current, wish.needed if is_needed else wish.wanted, wish.unit, record.spec.bounds.max
-        )
+        way = growth(row.state.current, wish.needed if is_needed else wish.wanted, wish.unit, record.most)
         amount = reached(way, core.ledger.headroom(account.capacity.name, row.holder))
         if (
             record.admission is not None
@@ -284,7 +282,7 @@ def _negotiate(
             return
         row, wish = record.row, record.waiting
         assert wish is not None
-        way = growth(row.state.current, wish.needed, wish.unit, record.spec.bounds.max)
+        way = growth(row.state.current, wish.needed, wish.unit, record.most)
         room = core.ledger.headroom(account.capacity.name, row.holder)
         lacks = {
             name

@@ -13,7 +13,7 @@ from protocol.reasons import Reason
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, Metrics, PodName
-from scheduler.permits.core.events import PoolVerdict
+from scheduler.permits.core.events import CpusHeld, PoolVerdict
 from scheduler.permits.core.ledger import Ledger, Row
 from scheduler.permits.core.model import Beneficiary, Holder, Kind, NodeSpec, ReservationSpec, VmSpec
 from scheduler.permits.core.rules import Rules
@@ -96,7 +96,7 @@ class VmRecord:
     denies it room.
 
     `spare` and `spare_to_higher` are the amounts that the VM can give, as its agent told last; it is not asked before `rests_until_s`.
-    `relapses` is how often in a row it has needed again what it gave.
+    `relapses` is how often in a row it has needed again what it gave. `cpus_held` is what was told last of CPUs of its own.
     """
 
     spec: VmSpec
@@ -126,6 +126,24 @@ class VmRecord:
     asked: AskedYield | None = None
     rests_until_s: float = 0.0
     relapses: int = 0
+    cpus_held: CpusHeld | None = None
+
+    @property
+    def most(self) -> Resources:
+        """The size beyond which nothing is permitted."""
+        most, held = self.spec.bounds.max, self.cpus_held
+        if held is None or held.most_milli is None or held.most_milli >= most.vcpu_milli:
+            return most
+        return Resources(held.most_milli, most.memory_bytes)
+
+    @property
+    def why_no_more_cpus(self) -> str:
+        """Of a VM whose bounds end at CPUs of its own, as a text for a person; empty for others."""
+        held = self.cpus_held
+        if self.spec.declared_vcpu_milli is None and held is None:
+            return ""
+        why = f": {held.why}" if held is not None and held.why else ", and keeps to them"
+        return f"the VM has {self.most.vcpu_milli // 1000} CPUs of its own{why}"
 
     @property
     def name(self) -> str:

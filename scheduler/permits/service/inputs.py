@@ -1,6 +1,6 @@
 """Inputs of the core that are no requests: what the cluster shows, one read at a time and whole, and room for pods that are placed.
 
-A read that fails is said once. The `Placements` port is here: placed pods and growing VMs share one ledger.
+A read that fails is said once. The ports `Placements` and `OwnCpus` are here: placed pods and growing VMs share one ledger.
 """
 
 import asyncio
@@ -146,3 +146,32 @@ class CorePlacements:
 
     def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
         self._take(events.QuotaExceeded(quota, excess, tuple(uids), self._clock()))
+
+
+class CoreOwnCpus:
+    """The port `OwnCpus` of one core. `take` as of `CorePlacements`."""
+
+    def __init__(
+        self,
+        core: Core,
+        take: Callable[[events.Input], tuple[events.Output, ...]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._core, self._take, self._clock = core, take, clock
+
+    def wanted_milli(self, uid: str) -> int | None:
+        record = self._core.vms.by_uid(uid)
+        is_heard = (
+            record is not None
+            and self._clock() < record.silent_since_s() + self._core.state.config.handover_s
+        )
+        if record is None or record.reply is None or not is_heard:
+            return None
+        declared = record.spec.declared_vcpu_milli or record.spec.bounds.max.vcpu_milli
+        return min(record.reply.request.vcpu_milli, declared)
+
+    def hold(self, uid: str, most_milli: int | None = None, why: str = "") -> None:
+        told = events.CpusHeld(uid, most_milli, why)
+        record = self._core.vms.by_uid(uid)
+        if record is not None and told != (record.cpus_held or events.CpusHeld(uid)):
+            self._take(told)

@@ -100,7 +100,7 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 class ExtendedHandle(FrameworkHandle, Protocol):
     """The framework with what a plugin may ask beside that. Source: seed 002. The factories of a scheduler get it.
 
-    `placements`, `placement_admission`, `binder`, `reservations` and `now_s` are Parley's own.
+    `nodes_now`, `own_cpus`, `placements`, `placement_admission`, `binder`, `reservations` and `now_s` are Parley's own.
     """
 
     def scheduler(self) -> SchedulerAdapter:
@@ -141,6 +141,13 @@ class ExtendedHandle(FrameworkHandle, Protocol):
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
         """The findings of this cycle so far on why the pod has no node; `suggest` adds what somebody could do."""
+
+    def nodes_now(self) -> NodeSnapshot:
+        """The nodes as they are now: for what runs beside the cycles, such as controllers."""
+
+    @property
+    def own_cpus(self) -> Any:
+        """Growth of VMs with CPUs of their own (`scheduler.ports.OwnCpus`); None where nothing grows."""
 
     @property
     def placements(self) -> Any:

@@ -62,8 +62,7 @@ from scheduler.placing.cycle.calls import (
     weighted_scores,
 )
 from scheduler.placing.cycle.context import CycleState, NotFoundError
-from scheduler.placing.cycle.hooks import SharedHooks
-from scheduler.ports import Binder, PlacementAdmission, Placements
+from scheduler.placing.cycle.hooks import PortsHandle, SharedHooks
 
 R = TypeVar("R")
 NOT_WRITTEN: Final = "what plugins have changed of the pod would not be written: enable DefaultPreBind"
@@ -71,7 +70,7 @@ UNRESERVE_S: Final = 5.0
 """How long one plugin may take to give back what it keeps."""
 
 
-class SchedulingFramework:
+class SchedulingFramework(PortsHandle):
     """The plugins of one profile, and the runs of their points. It is the handle that the factories of its plugins get.
 
     `assembled` makes the plugins, such as `assembly.of_profile`; what it raises goes through. Building the framework raises
@@ -79,7 +78,7 @@ class SchedulingFramework:
     """
 
     def __init__(self, assembled: Callable[[FrameworkExtender], Instances], shared: SharedHooks) -> None:
-        self.shared: Final = shared
+        super().__init__(shared)
         self._snapshot = NodeSnapshot()
         self._snapshots: Final[WeakKeyDictionary[asyncio.Task[Any], NodeSnapshot]] = WeakKeyDictionary()
         self._nominator: ReservationNominator | None = None
@@ -170,21 +169,6 @@ class SchedulingFramework:
 
     def reservations(self, node_name: str) -> Sequence[Reservation]:
         return self.shared.ports.reservations(node_name)
-
-    @property
-    def placements(self) -> Placements:
-        return self.shared.ports.placements
-
-    @property
-    def placement_admission(self) -> PlacementAdmission:
-        return self.shared.ports.placement_admission
-
-    @property
-    def binder(self) -> Binder | None:
-        return self.shared.ports.binder
-
-    def now_s(self) -> float:
-        return self.shared.ports.clock()
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
         """The findings of this cycle so far; a new diagnosis where nobody has begun the cycle."""

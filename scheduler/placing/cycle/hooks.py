@@ -22,13 +22,13 @@ from scheduler.placing.core.diagnosis import (
 )
 from scheduler.placing.core.handle import ErrorHandlerFilter, ForgetPodHandler, SchedulerAdapter
 from scheduler.placing.core.informers import Informers, LeasedInformers, NothingWatched
-from scheduler.placing.core.objects import NodeInfo, NominatedPods, PodInfo, Reservation
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, NominatedPods, PodInfo, Reservation
 from scheduler.placing.core.plugin import Controller, ControllerProvider, NextPodPlugin, Plugin
 from scheduler.placing.core.values import RejectionClass, Status
 from scheduler.placing.cycle.calls import Timings
 from scheduler.placing.cycle.context import WaitingPods
 from scheduler.placing.cycle.pages import PluginServices, SchedulingPages
-from scheduler.ports import Binder, PlacementAdmission, Placements
+from scheduler.ports import Binder, OwnCpus, PlacementAdmission, Placements
 
 H = TypeVar("H", bound=Callable[..., object])
 
@@ -110,7 +110,7 @@ class ExtenderPorts:
     """The ports that plugins may reach through their handle.
 
     `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
-    there is no API server, of which `informers` then show nothing.
+    there is no API server, of which `informers` then show nothing. `nodes` are those of now; `own_cpus` is None where nothing grows.
     """
 
     placements: Placements
@@ -120,6 +120,8 @@ class ExtenderPorts:
     binder: Binder | None = None
     client_set: Any = None
     informers: Informers = field(default_factory=NothingWatched)
+    nodes: Callable[[], NodeSnapshot] = NodeSnapshot
+    own_cpus: OwnCpus | None = None
 
 
 class SharedHooks:
@@ -287,3 +289,32 @@ class SharedHooks:
 
 SharedExtension: TypeAlias = SharedHooks
 """The name by which authors of plugins import it (`parley.scheduling`)."""
+
+
+class PortsHandle:
+    """The part of a framework's handle (`ExtendedHandle`) that is the ports of `shared`."""
+
+    def __init__(self, shared: SharedHooks) -> None:
+        self.shared: Final = shared
+
+    def nodes_now(self) -> NodeSnapshot:
+        return self.shared.ports.nodes()
+
+    @property
+    def own_cpus(self) -> OwnCpus | None:
+        return self.shared.ports.own_cpus
+
+    @property
+    def placements(self) -> Placements:
+        return self.shared.ports.placements
+
+    @property
+    def placement_admission(self) -> PlacementAdmission:
+        return self.shared.ports.placement_admission
+
+    @property
+    def binder(self) -> Binder | None:
+        return self.shared.ports.binder
+
+    def now_s(self) -> float:
+        return self.shared.ports.clock()

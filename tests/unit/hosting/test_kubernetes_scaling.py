@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hosting.kubernetes import names, objects
-from hosting.kubernetes.koordinator import RESOURCE_STATUS
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import (
     DEFAULT_MIN,
@@ -71,30 +70,6 @@ def _scaling(pod: Manifest, *policies: ScalingPolicy) -> Scaling:
 )
 def test_who_is_scaled(labels: dict[str, str], policy: ScalingPolicy | None, is_scaled: bool) -> None:
     assert (scaling_of(_pod(labels), [policy] if policy else [], ROOM) is not None) is is_scaled
-
-
-@pytest.mark.parametrize(
-    ("bounds", "cpuset", "found", "is_told"),
-    [
-        (None, "0-3", Bounds(DEFAULT_MIN, Resources(4000, ROOM.memory_bytes)), True),
-        ({"max": {"cpu": 4}}, "0-3", Bounds(DEFAULT_MIN, Resources(4000, ROOM.memory_bytes)), False),
-        (
-            {"min": {"cpu": 6}},
-            "0-3",
-            Bounds(Resources(4000, DEFAULT_MIN.memory_bytes), Resources(4000, ROOM.memory_bytes)),
-            True,
-        ),
-        (None, "", Bounds(DEFAULT_MIN, ROOM), False),
-        (None, "0-", Bounds(DEFAULT_MIN, ROOM), False),
-    ],
-)
-def test_a_pod_does_not_grow_beyond_cpus_of_its_own(
-    bounds: Any, cpuset: str, found: Bounds, *, is_told: bool
-) -> None:
-    told = {RESOURCE_STATUS: {"cpuset": cpuset}}
-    scaling = _scaling(_pod(ON, told if bounds is None else {**told, names.BOUNDS: bounds}))
-    text = "cpu: the pod has CPUs of its own (0-3), and does not grow beyond them"
-    assert (scaling.bounds, scaling.faults) == (found, (text,) if is_told else ())
 
 
 def test_a_pod_that_says_nothing_may_take_its_nodes_room() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hosting.kubernetes import names
+from hosting.kubernetes.koordinator import RESOURCE_STATUS
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import DEFAULT_MIN, DEFAULT_STEP, ScalingPolicy
 from hosting.kubernetes.virtual_machines import VirtualMachine
@@ -207,3 +208,15 @@ def test_a_node_offers_what_can_be_allocated() -> None:
 )
 def test_a_pod_names_the_reservation_that_it_was_bound_with(manifest: Manifest, around: PodContext) -> None:
     assert reading.describe(manifest, around).found.spec.reservation == "r"
+
+
+@pytest.mark.parametrize(
+    ("cpuset", "most", "declared"),
+    [("0-2", 3000, 4000), ("0-3", 4000, None), ("0-7", 4000, None), ("", 4000, None), ("0-", 4000, None)],
+)
+def test_the_bounds_of_a_pod_end_at_cpus_of_its_own(cpuset: str, most: int, declared: int | None) -> None:
+    manifest = pod(scaled=True, annotations={RESOURCE_STATUS: f'{{"cpuset": "{cpuset}"}}'})
+    found = reading.describe(manifest, _around()).found
+    assert isinstance(found, FoundVm)
+    bounds = Bounds(DEFAULT_MIN, Resources(most, ROOM.memory_bytes))
+    assert (found.spec.bounds, found.spec.declared_vcpu_milli) == (bounds, declared)

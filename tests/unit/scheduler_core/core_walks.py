@@ -85,6 +85,7 @@ def _acts(
         (3, published),
         (3, verdict),
         (3, lambda: world.ticked(now_s)),
+        (1, lambda: world.apply(events.CpusHeld(f"uid-{name}", dice.choice((None, 1000)), "so it is"))),
         (2, lambda: world.apply(dice.choice((events.MigrationStarted, events.MigrationEnded))(leaving))),
         (1, lambda: world.apply(events.MigrationFailed(leaving, now_s + 10))),
         (3, assumed),

@@ -95,7 +95,12 @@ def check(world: RecordingWorld) -> None:
 vm = World()
 vm.vm("vm")
 SPEC = dataclasses.replace(
-    vm.record().spec, compute_unit=cu(0.5), migration=Migration.ALWAYS, pool="blue", terminal=True
+    vm.record().spec,
+    compute_unit=cu(0.5),
+    migration=Migration.ALWAYS,
+    pool="blue",
+    terminal=True,
+    declared_vcpu_milli=8000,
 )
 READING = vm.record().reading
 
@@ -130,6 +135,8 @@ INPUTS: list[events.Input] = [
     events.ReservationSeen(ReservationSpec("r1", "ns/r1", "", UNIT, allocate_once=False, has_ended=True)),
     events.ReservationSeen(ReservationSpec("r1", "r1", "n1", UNIT, (ReservationOwner("ns", (("a", "b"),)),))),
     events.ReservationGone("r1"),
+    events.CpusHeld("u", 2000, "some are taken"),
+    events.CpusHeld("u"),
     events.MigrationStarted("u"),
     events.MigrationFailed("u", 12.5),
     events.MigrationEnded("u"),

@@ -371,6 +371,14 @@ async def test_what_a_pod_was_given_now_counts_and_not_what_an_earlier_try_has_w
     assert shared_state(cluster, GivenCpus).on("n1")["uid-a"].cpus == given[0]
 
 
+@virtually
+async def test_a_pod_that_requests_no_cpu_takes_none_whatever_is_written_to_it() -> None:
+    forged = pod("x", annotations={RESOURCE_STATUS: '{"cpuset": "0-15"}'}, node="n1")
+    cluster, framework, written = world(big("n1", forged))
+    assert await cluster.schedule(framework, lsr("a", "4")) is None
+    assert written.status("a") == {"cpuset": "0-3"}
+
+
 def test_a_pod_that_goes_before_it_was_seen_wakes_others_up_by_the_ledger() -> None:
     _, framework, _ = world(big())
     plugin: Any = framework.plugins["NodeNUMAResource"]

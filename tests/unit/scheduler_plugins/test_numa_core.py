@@ -17,14 +17,15 @@ from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CpuRequest,
 )
 from scheduler.placing.plugins.node_numa_resource.core import (
+    INVALID_TOPOLOGY,
     NO_CPUS,
     NO_TOPOLOGY,
     HintScore,
     allocate,
     decide,
     distribute_evenly,
-    growth_of_pinned,
     hints_of,
+    resized,
 )
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NUMA_TOPOLOGY_SPEC,
@@ -471,38 +472,49 @@ def test_whatever_pods_come_no_cpu_is_given_twice_and_no_numa_node_is_over_full(
     ("held", "milli", "found"),
     [
         ("0-3", 6000, "0-5"),
+        ("0-3", 4500, "0-5"),
         ("0-3", 4000, "0-3"),
+        ("0-3", 3000, "0-3"),
         ("0-3", 2000, "0-1"),
+        ("0-3", 100, "0-1"),
         ("8-9", 6000, "8-13"),
-        ("2-3,10-11", 8000, "0-3,8-11"),
+        ("0,2", 2500, "0,2,4-5"),
     ],
 )
-def test_growth_of_a_pinned_pod_takes_whole_cores_of_its_numa_nodes(
-    held: str, milli: int, found: str
-) -> None:
-    shown = view({"a": PodAllocation(cpus_of(held))})
-    got = growth_of_pinned(shown, "a", milli)
-    if held == "2-3,10-11":
-        assert isinstance(got, frozenset)
-        assert len(got) == 8
-        assert got >= cpus_of(held)
-    else:
-        assert got == cpus_of(found)
+def test_a_pinned_pod_gets_and_gives_whole_cores_of_its_numa_nodes(held: str, milli: int, found: str) -> None:
+    assert resized(view({"a": PodAllocation(cpus_of(held))}), "a", milli) == (
+        PodAllocation(cpus_of(found)),
+        "",
+    )
+
+
+def test_a_pod_on_two_numa_nodes_grows_on_both() -> None:
+    found, why = resized(view({"a": PodAllocation(cpus_of("2-3,10-11"))}), "a", 8000)
+    assert (len(found.cpus), why) == (8, "")
+    assert found.cpus >= cpus_of("2-3,10-11")
+
+
+def test_a_pod_gets_what_there_is_and_is_told_what_is_missing() -> None:
+    held = {"a": PodAllocation(cpus_of("0-3")), "b": PodAllocation(cpus_of("6"))}
+    missing = "NUMA node 0 of the pod has {} CPUs of free cores, and {} more are needed"
+    found, why = resized(view(held), "a", 8000)
+    assert (found.cpus, why) == (cpus_of("0-5"), missing.format(2, 4))
+    found, why = resized(view({**held, "a": found}), "a", 8000)
+    assert (found.cpus, why) == (cpus_of("0-5"), missing.format(0, 2))
+
+
+def test_parts_of_numa_nodes_tell_the_cpus_and_the_rest_stays() -> None:
+    held = PodAllocation(cpus_of("0-1"), numa={0: {"cpu": 2000, "memory": 64}})
+    found, _ = resized(view({"a": held}), "a", 4000)
+    assert found.numa == {0: {"cpu": 4000, "memory": 64}}
 
 
 @pytest.mark.parametrize(
-    ("milli", "reason"),
-    [
-        (5000, "a pod with CPUs of its own grows by whole cores of 2 CPUs, not to 5000 milli-CPU"),
-        (4500, "a pod with CPUs of its own grows by whole cores of 2 CPUs, not to 4500 milli-CPU"),
-        (8000, "NUMA node 0 of the pod has 2 CPUs of free cores, and 4 more are needed"),
-    ],
+    ("topology", "reason"),
+    [(NodeTopology(), NO_TOPOLOGY), (view({}).topology, INVALID_TOPOLOGY)],
 )
-def test_growth_that_is_refused_has_its_reason(milli: int, reason: str) -> None:
-    held = {"a": PodAllocation(cpus_of("0-3")), "b": PodAllocation(cpus_of("6"))}
-    assert growth_of_pinned(view(held), "a", milli) == reason
-
-
-def test_growth_without_a_topology_is_refused() -> None:
-    lost = NumaView(NodeTopology(), NodeOptions(), {"a": PodAllocation(cpus_of("0"))})
-    assert growth_of_pinned(lost, "a", 2000) == NO_TOPOLOGY
+def test_without_its_cpus_in_the_topology_a_pod_keeps_what_it_has(
+    topology: NodeTopology, reason: str
+) -> None:
+    held = PodAllocation(cpus_of("0,99"))
+    assert resized(NumaView(topology, NodeOptions(), {"a": held}), "a", 4000) == (held, reason)

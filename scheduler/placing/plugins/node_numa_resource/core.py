@@ -17,7 +17,7 @@ from scheduler.placing.plugins.node_numa_resource.accumulator import (
     take_preferred_cpus,
 )
 from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
-from scheduler.placing.plugins.node_numa_resource.topology import MILLI
+from scheduler.placing.plugins.node_numa_resource.topology import MILLI, CpuTopology
 from scheduler.placing.plugins.node_numa_resource.view import NumaRequest, NumaView, amplified
 from scheduler.placing.plugins.topology_manager import (
     MAX_NUMA_NODES,
@@ -204,27 +204,37 @@ def summed(amounts: Iterable[Amounts]) -> dict[str, int]:
 # ------------------------------------------------------------ growing in place
 
 
-def growth_of_pinned(view: NumaView, uid: str, milli: int) -> frozenset[int] | str:
-    """The CPUs of a pinned pod that is to have `milli`, or the reason for which it keeps those that it has.
+def resized(view: NumaView, uid: str, milli: int) -> tuple[PodAllocation, str]:
+    """What a pod with CPUs of its own has once it needs so much, and why that is less; empty if it is enough.
 
-    It gets whole free cores of the NUMA nodes where it has CPUs, and gives back the highest of its cores.
+    It gets whole free cores of the NUMA nodes where it has CPUs, as many as there are, and gives back the highest of its cores.
     """
-    own, topology = view.allocations[uid].cpus, view.topology.cpus
-    if topology is None:
-        return NO_TOPOLOGY
-    count = milli // MILLI
-    if milli % MILLI or count % topology.threads_per_core:
-        step = topology.threads_per_core
-        return f"a pod with CPUs of its own grows by whole cores of {step} CPUs, not to {milli} milli-CPU"
-    if count <= len(own):
-        kept = sorted(own, key=lambda cpu: (topology.cpus[cpu].core, cpu))[:count]
-        return frozenset(kept)
+    held, topology = view.allocations[uid], view.topology.cpus
+    if topology is None or not held.cpus <= topology.cpus.keys():
+        return held, NO_TOPOLOGY if topology is None else INVALID_TOPOLOGY
+    per_core, own = topology.threads_per_core, held.cpus
+    lacks = -(-milli // MILLI) - len(own)
+    if lacks <= 0:
+        ordered = sorted(own, key=lambda cpu: (topology.cpus[cpu].core, cpu))
+        return _with_cpus(held, frozenset(ordered[: len(own) - -lacks // per_core * per_core]), topology), ""
     at = sorted({topology.cpus[cpu].numa_node for cpu in own})
-    free = view.free_cpus & frozenset(cpu for each in at for cpu in topology.numa_nodes[each])
-    wanted = CpuRequest(count - len(own), CPUBindPolicy.FULL_PCPUS, is_required=True)
-    more = take_cpus(topology, free, wanted, view.exclusives)
-    if more is None:
-        left = len(required_cpus(topology, free, CPUBindPolicy.FULL_PCPUS))
-        named = f"NUMA node{'s' if len(at) > 1 else ''} {', '.join(map(str, at))}"
-        return f"{named} of the pod has {left} CPUs of free cores, and {wanted.count} more are needed"
-    return own | more
+    near = view.free_cpus & frozenset(cpu for each in at for cpu in topology.numa_nodes[each])
+    free = required_cpus(topology, near, CPUBindPolicy.FULL_PCPUS)
+    needed = -(-lacks // per_core) * per_core
+    count = min(needed, len(free))
+    wanted = CpuRequest(count, CPUBindPolicy.FULL_PCPUS, is_required=True, exclusive=held.exclusive)
+    more = take_cpus(topology, free, wanted, view.exclusives) if count else None
+    found = _with_cpus(held, own | (more or frozenset()), topology)
+    if len(found.cpus) == len(own) + needed:
+        return found, ""
+    named = f"NUMA node{'s' if len(at) > 1 else ''} {', '.join(map(str, at))}"
+    return found, f"{named} of the pod has {len(free)} CPUs of free cores, and {needed} more are needed"
+
+
+def _with_cpus(held: PodAllocation, cpus: frozenset[int], topology: CpuTopology) -> PodAllocation:
+    """The allocation with other CPUs, which its parts of NUMA nodes tell as well."""
+    numa = {
+        each: {**of, CPU: MILLI * len(cpus & topology.numa_nodes.get(each, frozenset()))} if CPU in of else of
+        for each, of in held.numa.items()
+    }
+    return replace(held, cpus=cpus, numa=numa)

@@ -14,7 +14,7 @@ from hosting.settings import check
 from protocol.cpu_lists import cpu_list
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.objects import NO_MANIFEST, NodeInfo, PodInfo
-from scheduler.placing.core.plugin import CycleContext
+from scheduler.placing.core.plugin import Controller, CycleContext
 from scheduler.placing.core.values import (
     ActionType,
     Code,
@@ -58,6 +58,7 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     summed,
 )
 from scheduler.placing.plugins.node_numa_resource.given import GivenCpus
+from scheduler.placing.plugins.node_numa_resource.growth import OwnCpusController
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NumaWish,
     PodAllocation,
@@ -287,7 +288,10 @@ class NodeNUMAResource(ShippedPlugin):
     def post_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         self._given.settle(pod.uid, node_name, self._handle.now_s() + SEEN_WITHIN_S)
 
-    # ------------------------------------------------------------ pages
+    # ------------------------------------------------------------ beside the cycles
+
+    def new_controllers(self) -> Sequence[Controller]:
+        return (Controller("own-cpus", OwnCpusController(self._handle, self._view).run),)
 
     def endpoints(self) -> Sequence[Endpoint]:
         """`nodes/{node}`: the CPUs of a node that are free, and what its pods have, by UID."""
@@ -309,8 +313,13 @@ class NodeNUMAResource(ShippedPlugin):
 
 
 def _told(pods: tuple[PodInfo, ...]) -> Mapping[str, PodAllocation]:
-    found = {pod.uid: read_allocation(pod.manifest) for pod in pods}
-    return {uid: allocation for uid, allocation in found.items() if allocation is not None}
+    """A pod that holds no CPU has none of its own, whatever somebody has written to it."""
+    found: dict[str, PodAllocation] = {}
+    for pod in pods:
+        allocation = read_allocation(pod.manifest)
+        if allocation is not None:
+            found[pod.uid] = allocation if pod.amount.vcpu_milli else replace(allocation, cpus=frozenset())
+    return found
 
 
 def _without(view: NumaView, uid: str) -> NumaView:

@@ -196,6 +196,12 @@ def by_reason() -> dict[ReasonCode, Evidence]:
             is_recommend_only=True,
         ),
         code.VM_BOUNDS: limited(_limit(code.VM_BOUNDS, "the VM's maximum is 2 CPU / 2Gi"), maximum=amount(2)),
+        code.OWN_CPUS: limited(
+            _limit(
+                code.OWN_CPUS,
+                "the VM has 2 CPUs of its own: NUMA node 0 of the pod has 0 CPUs of free cores, and 4 more are needed",
+            )
+        ),
         code.MIGRATING: limited(
             _limit(code.MIGRATING, "the VM is being migrated away and does not grow until it has arrived"),
             is_migrating=True,
