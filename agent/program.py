@@ -133,3 +133,62 @@ def qos(address: str, token: str | None, tls: "Tls | None", output: str, known: 
         sys.exit(inspecting.show_known(output))
     warn_of_plain_tokens([address], token)
     sys.exit(inspecting.show_strategies(address, token, tls, output))
+
+
+@main.command(context_settings=_CONTEXT)
+@click.option(
+    "--inventory",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The file that describes the devices of the node, as for qos.deviceInventory. It is read again.",
+)
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="A resource of devices that the kubelet is to know, such as koordinator.sh/gpu-core; may be given several times. A container "
+    "has the devices of one kind if it asks for any of these; nobody else may offer the same to the kubelet.",
+)
+@click.option(
+    "--registry",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/kubelet/plugins_registry"),
+    show_default=True,
+    help="The folder where the kubelet looks for plugins.",
+)
+@click.option(
+    "--pod-resources",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    show_default=True,
+    help="The socket where the kubelet says which pod has what.",
+)
+@click.option(
+    "--cdi",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/run/cdi"),
+    show_default=True,
+    help="The folder where the container runtime looks for devices (Container Device Interface).",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Credentials for the API server, where pods are read; by default the pod's service account.",
+)
+def device_plugin(kubeconfig: Path | None, resources: tuple[str, ...], **places: Path) -> None:
+    """Serve a device plugin for the kubelet: it gives containers the devices that a scheduler has told their pod of.
+
+    Exit codes: 0 after a signal, 1 when a socket or the credentials for Kubernetes cannot be used, or an extra is missing, 2 for a
+    wrong command line or inventory.
+    """
+    try:
+        from agent.daemon.device_plugin import run  # noqa: PLC0415 - its libraries are extras
+        from agent.node.plugins.device_plugin import DevicePlaces  # noqa: PLC0415 - so with this
+    except ImportError as error:
+        raise click.ClickException(
+            f"needs the extras `plugins` and `kubernetes`: pip install '.[plugins,kubernetes]' ({error})"
+        ) from None
+    logs.configure()
+    sys.exit(run(resources, DevicePlaces(**places), kubeconfig))

@@ -25,7 +25,7 @@ from agent.node.qos.collectors import Collectors
 from agent.node.qos.config import QOSExtensionConfig
 from agent.node.qos.core.node_metric import LONG_KINDS, MOST_WINDOW_S
 from agent.node.qos.core.states import NodeState, PodState, ScalingPolicyState, VmState
-from agent.node.qos.device_inventory import DeviceInventoryWriter
+from agent.node.qos.device_writer import DeviceInventoryWriter
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
 from agent.node.qos.manager import QosManager

@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import pytest
 
-from agent.node.qos.device_inventory import DeviceInventoryWriter
+from agent.node.qos.device_writer import DeviceInventoryWriter
 from hosting import logs
 from hosting.kubernetes import names
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
+from hosting.kubernetes.devices import ALLOCATED, CORE, MEMORY, RATIO
 from hosting.kubernetes.koordinator import DEVICES, POD_GROUPS
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from scheduler.placing.plugins.coscheduling.core import GANG, POD_GROUP
-from scheduler.placing.plugins.device_share.core import ALLOCATED, CORE, MEMORY, RATIO
 from tests.support.kube.growing import GrowingCrowd, GrowingPod, RoomWatch
 from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane

@@ -11,15 +11,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
-
+from agent.node.plugins.proto import deviceplugin_v1beta1_pb2 as messages
+from agent.node.plugins.proto import deviceplugin_v1beta1_pb2_grpc as services
 from parley.node_plugins import RegistrationOffer, RegistrationServer
 
-messages, services = grpc.protos_and_services("tests/node/device_plugin.proto")
 
-
-class Devices(services.DevicePluginServicer):  # type: ignore[name-defined, misc]  # the module is made when it is loaded
+class Devices(services.DevicePluginServicer):
     """The published service of device plugins."""
 
     def __init__(self, count: int) -> None:
@@ -38,6 +35,9 @@ class Devices(services.DevicePluginServicer):  # type: ignore[name-defined, misc
             for each in request.container_requests
         ]
         return messages.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(self, request: object, context: object) -> Any:  # noqa: N802 - as above
+        return messages.PreStartContainerResponse()
 
 
 async def main(socket: Path, resource: str, count: int) -> None:

@@ -170,7 +170,7 @@ def test_the_figures_of_the_page_on_sockets_are_those_of_the_code() -> None:
 def test_the_page_on_sockets_names_every_file_and_every_call_that_a_plugin_is_built_from() -> None:
     page = (ROOT / "docs/reference/node-plugins.md").read_text()
     protos = sorted((ROOT / "agent/node/plugins/proto").glob("*.proto"))
-    assert len(protos) == 5
+    assert len(protos) == 7
     for proto in protos:
         assert f"`{proto.relative_to(ROOT)}`" in page
         for call in re.findall(r"^ +rpc (\w+)\(", proto.read_text(), re.MULTILINE):

@@ -60,6 +60,7 @@ ABOVE_PURE = (
 # Pure modules among others that are not: what pure code reads and cleans the answers of peers with, how long it waits, and names of types.
 AMONG_OTHERS = (
     "hosting.backoff",
+    "hosting.kubernetes.devices",
     "hosting.kubernetes.koordinator",
     "hosting.kubernetes.names",
     "hosting.kubernetes.resources",

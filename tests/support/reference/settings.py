@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from agent.daemon import policies
 from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
-from agent.node.qos.device_inventory import DeviceInventory
+from agent.node.device_inventory import DeviceInventory
 from agent.node.qos.strategies.cpu_burst import CPUBurstArgs
 from agent.node.qos.strategies.cpu_suppress import CPUSuppressArgs
 from agent.node.qos.strategies.cpuset_allocator import CPUSetAllocatorArgs

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.qos.device_inventory import DeviceInventory, DeviceInventoryWriter
+from agent.node.device_inventory import DeviceInventory
+from agent.node.qos.device_writer import DeviceInventoryWriter
 from agent.node.qos.node_object import REPEAT_S
 from hosting import logs
+from hosting.kubernetes.devices import DeviceType
 from hosting.kubernetes.koordinator import DEVICES
 from hosting.kubernetes.resources import NODES, Manifest
 from hosting.settings import FaultsError, SettingsError, check, load
 from scheduler.placing.plugins.device_share.allocation import read_devices
-from scheduler.placing.plugins.device_share.core import DeviceType
 from tests.support.kube_api import FakeApiServer
 
 FILE = """

@@ -10,27 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosting.kubernetes.koordinator import DEVICES
-from hosting.kubernetes.resources import PODS, Manifest
-from hosting.settings import FaultsError, check
-from parley.testing import FakeCluster, assert_rejected, node, pod
-from scheduler.placing.core.objects import PodInfo
-from scheduler.placing.core.values import Code, RejectionClass, Status, new_status
-from scheduler.placing.cycle.context import CycleState
-from scheduler.placing.plugins.device_share.allocation import (
-    DeviceRoom,
-    Grants,
-    NodeDevices,
-    NoDevicesError,
-    allocate,
-    node_score,
-    read_devices,
-    read_grants,
-    scorer,
-    written_grants,
-)
-from scheduler.placing.plugins.device_share.args import DeviceShareArgs
-from scheduler.placing.plugins.device_share.core import (
+from hosting.kubernetes.devices import (
     CORE,
     FPGA,
     GPU,
@@ -41,11 +21,29 @@ from scheduler.placing.plugins.device_share.core import (
     RATIO,
     RDMA,
     SHARED,
-    DeviceError,
     DeviceType,
-    PodDevices,
-    pod_devices,
+    Grants,
+    read_grants,
+    written_grants,
 )
+from hosting.kubernetes.koordinator import DEVICES
+from hosting.kubernetes.resources import PODS, Manifest
+from hosting.settings import FaultsError, check
+from parley.testing import FakeCluster, assert_rejected, node, pod
+from scheduler.placing.core.objects import PodInfo
+from scheduler.placing.core.values import Code, RejectionClass, Status, new_status
+from scheduler.placing.cycle.context import CycleState
+from scheduler.placing.plugins.device_share.allocation import (
+    DeviceRoom,
+    NodeDevices,
+    NoDevicesError,
+    allocate,
+    node_score,
+    read_devices,
+    scorer,
+)
+from scheduler.placing.plugins.device_share.args import DeviceShareArgs
+from scheduler.placing.plugins.device_share.core import DeviceError, PodDevices, pod_devices
 from scheduler.placing.plugins.device_share.plugin import DeviceShare
 
 GIB = 1024**3

@@ -9,19 +9,24 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hosting.kubernetes import objects
-from hosting.kubernetes.koordinator import NODE, SCHEDULING
-from protocol import quantities
-from scheduler.placing.plugins.device_share.core import (
+from hosting.kubernetes.devices import (
     MEMORY,
     RATIO,
     TYPE_OF,
     WHOLE,
+    DeviceGrant,
+    DeviceKey,
+    DeviceType,
+    Grants,
+)
+from hosting.kubernetes.koordinator import NODE, SCHEDULING
+from protocol import quantities
+from scheduler.placing.plugins.device_share.core import (
     DeviceError,
     DeviceRequest,
-    DeviceType,
     ExclusivePolicy,
     PodDevices,
     TopologyScope,
@@ -35,13 +40,6 @@ GPU_VENDOR, GPU_MODEL = f"{NODE}gpu-vendor", f"{NODE}gpu-model"
 _INTACT: Final = ((8, 10_000), (4, 100), (2, 1))
 """How much it is worth that a partition of so many GPUs stays free."""
 _SCOPES: Final = tuple(TopologyScope)
-
-
-class DeviceKey(NamedTuple):
-    """A device of a node."""
-
-    type: DeviceType
-    minor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +80,6 @@ class NodeDevices:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceGrant:
-    """The part of one device that a pod has."""
-
-    type: DeviceType
-    minor: int
-    resources: Mapping[str, int]
-    id: str = ""
-    vfs: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> DeviceKey:
-        return DeviceKey(self.type, self.minor)
-
-
-Grants = tuple[DeviceGrant, ...]
 DeviceScore = Callable[[DeviceType, Mapping[str, int], Mapping[str, int]], int]
 """From 0 to 100, of a kind of device with its total and with what would be in use."""
 
@@ -157,45 +139,6 @@ def _device(written: Mapping[str, Any]) -> NodeDevice:
 def _partition(written: Mapping[str, Any]) -> GpuPartition:
     bandwidth = quantities.parse(str(written.get("ringBusBandwidth") or "0")).value()
     return GpuPartition(frozenset(written["minors"]), int(written.get("allocationScore") or 0), bandwidth)
-
-
-def written_grants(grants: Grants) -> str:
-    """The grants of a pod as its annotation has them, JSON by type."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for each in grants:
-        one: dict[str, Any] = {
-            "minor": each.minor,
-            "resources": {name: str(amount) for name, amount in sorted(each.resources.items())},
-        }
-        if each.id:
-            one["id"] = each.id
-        if each.vfs:
-            one["extension"] = {"vfs": [{"busID": bus} for bus in each.vfs]}
-        found.setdefault(str(each.type), []).append(one)
-    return json.dumps(found, separators=(",", ":"))
-
-
-def read_grants(text: str) -> Grants:
-    """The grants of a pod's annotation; none of one that cannot be read, or that this scheduler does not know. Negative amounts count
-    as 0."""
-    try:
-        return tuple(
-            DeviceGrant(
-                DeviceType(type_),
-                int(each["minor"]),
-                {
-                    name: max(quantities.parse(str(amount)).value(), 0)
-                    for name, amount in each["resources"].items()
-                },
-                str(each.get("id") or ""),
-                tuple(str(vf["busID"]) for vf in (each.get("extension") or {}).get("vfs") or ()),
-            )
-            for type_, granted in json.loads(text or "{}").items()
-            if type_ in frozenset(DeviceType)
-            for each in granted
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return ()
 
 
 # ---------------------------------------------------------------- what is left

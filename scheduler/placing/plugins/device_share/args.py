@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from hosting.kubernetes.devices import FPGA, MEMORY, RATIO, RDMA, TYPE_OF
 from hosting.settings import Settings
 from scheduler.placing.plugins.base import PublishedArgs
-from scheduler.placing.plugins.device_share.core import FPGA, MEMORY, RATIO, RDMA, TYPE_OF
 
 
 class DeviceWeight(Settings):

@@ -10,32 +10,32 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ConfigDict
 
+from hosting.kubernetes.devices import (
+    CORE,
+    FPGA,
+    GPU,
+    MEMORY,
+    NPU_CORE,
+    NPU_CPU,
+    NPU_DVPP,
+    RATIO,
+    RDMA,
+    SHARED,
+    TYPE_OF,
+    VENDOR_GPUS,
+    WHOLE,
+    DeviceType,
+)
 from hosting.kubernetes.koordinator import SCHEDULING
 from hosting.settings import Settings
 from protocol import quantities
 from scheduler.placing.plugins.base import annotation_of
 
-KOORDINATOR: Final = "koordinator.sh/"
-CORE, MEMORY, RATIO = f"{KOORDINATOR}gpu-core", f"{KOORDINATOR}gpu-memory", f"{KOORDINATOR}gpu-memory-ratio"
-GPU, SHARED = f"{KOORDINATOR}gpu", f"{KOORDINATOR}gpu.shared"
-RDMA, FPGA = f"{KOORDINATOR}rdma", f"{KOORDINATOR}fpga"
-NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"
-VENDOR_GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
-ALLOCATED: Final = f"{SCHEDULING}device-allocated"
 HINT: Final = f"{SCHEDULING}device-allocate-hint"
 JOINT: Final = f"{SCHEDULING}device-joint-allocate"
 PARTITION_SPEC: Final = f"{SCHEDULING}gpu-partition-spec"
 
-WHOLE: Final = 100
 M = TypeVar("M", bound=Settings)
-
-
-class DeviceType(enum.StrEnum):
-    """The kind of a device."""
-
-    GPU = "gpu"
-    RDMA = "rdma"
-    FPGA = "fpga"
 
 
 class TopologyScope(enum.StrEnum):
@@ -55,13 +55,6 @@ class ExclusivePolicy(enum.StrEnum):
     PCIE = "PCIeLevel"
 
 
-TYPE_OF: Final[Mapping[str, DeviceType]] = {
-    **dict.fromkeys(
-        (*VENDOR_GPUS, GPU, SHARED, CORE, MEMORY, RATIO, NPU_CORE, NPU_CPU, NPU_DVPP), DeviceType.GPU
-    ),
-    RDMA: DeviceType.RDMA,
-    FPGA: DeviceType.FPGA,
-}
 COMBINATIONS: Final = frozenset(
     {
         *(frozenset({name}) for name in (*VENDOR_GPUS, GPU, MEMORY, RATIO, RDMA, FPGA)),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from hosting.kubernetes import objects, pods
+from hosting.kubernetes.devices import ALLOCATED, TYPE_OF, Grants, read_grants, written_grants
 from hosting.kubernetes.koordinator import DEVICES
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.settings import check
@@ -32,24 +33,15 @@ from scheduler.placing.core.values import (
 from scheduler.placing.plugins.base import MAY_BE_BOUND, NodeCache, ShippedPlugin, find, shared_state
 from scheduler.placing.plugins.device_share.allocation import (
     DeviceRoom,
-    Grants,
     NodeDevices,
     NoDevicesError,
     allocate,
     node_score,
     read_devices,
-    read_grants,
     scorer,
-    written_grants,
 )
 from scheduler.placing.plugins.device_share.args import DeviceShareArgs
-from scheduler.placing.plugins.device_share.core import (
-    ALLOCATED,
-    TYPE_OF,
-    DeviceError,
-    PodDevices,
-    pod_devices,
-)
+from scheduler.placing.plugins.device_share.core import DeviceError, PodDevices, pod_devices
 from scheduler.placing.plugins.node_resources import requests
 
 NO_DEVICE: Final = "node(s) missing Device"

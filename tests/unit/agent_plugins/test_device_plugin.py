@@ -1,0 +1,155 @@
+"""Which devices a container gets: tickets and their holder, what is offered, and the file for the container runtime."""
+
+import pytest
+
+from agent.node.device_inventory import DeviceInventory
+from agent.node.plugins.device_plugin import holder_of, ticket_name
+from agent.node.plugins.proto.podresources_v1_pb2 import ContainerDevices, ContainerResources, PodResources
+from hosting.kubernetes.devices import CORE, MEMORY, RATIO, RDMA, SHARED, DeviceGrant, DeviceType
+from hosting.settings import FaultsError, check
+
+GPU, NIC = DeviceType.GPU, DeviceType.RDMA
+WHOLE_GPU = {CORE: 100, RATIO: 100, MEMORY: "16Gi"}
+
+
+def gpu(minor: int, **more: object) -> dict[str, object]:
+    inject = {
+        "env": {"NVIDIA_VISIBLE_DEVICES": str(minor), "LIMIT": f"{{{MEMORY}}}"},
+        "deviceNodes": ["/dev/nvidiactl", f"/dev/nvidia{minor}"],
+        "mounts": ["/usr/lib/nvidia"],
+    }
+    return {"type": "gpu", "minor": minor, "resources": WHOLE_GPU, "inject": inject, **more}
+
+
+INVENTORY = check(
+    {
+        "devices": [
+            gpu(0),
+            gpu(1),
+            gpu(2, health=False),
+            {
+                "type": "rdma",
+                "minor": 0,
+                "resources": {RDMA: 100},
+                "vfGroups": [
+                    {
+                        "vfs": [
+                            {
+                                "busID": "0:1",
+                                "inject": {"deviceNodes": ["/dev/vfio/1"], "env": {"VF": "0:1"}},
+                            },
+                            {
+                                "busID": "0:2",
+                                "inject": {"deviceNodes": ["/dev/vfio/2"], "env": {"VF": "0:2"}},
+                            },
+                        ]
+                    }
+                ],
+            },
+        ]
+    },
+    DeviceInventory,
+)
+
+
+@pytest.mark.parametrize(
+    ("resource", "offered"),
+    [
+        (CORE, 200),
+        (RATIO, 200),
+        (SHARED, 200),
+        ("nvidia.com/gpu", 2),
+        (RDMA, 100),
+        ("koordinator.sh/fpga", 0),
+    ],
+)
+def test_as_much_is_offered_as_the_healthy_devices_have(resource: str, offered: int) -> None:
+    assert INVENTORY.offered(resource) == offered
+
+
+@pytest.mark.parametrize("resource", [MEMORY, "cpu"])
+def test_what_has_no_tickets_is_refused(resource: str) -> None:
+    with pytest.raises(ValueError, match=resource):
+        INVENTORY.offered(resource)
+
+
+def test_a_container_has_all_of_its_pods_devices_of_the_kind_and_no_others() -> None:
+    half = {CORE: 50, RATIO: 50, MEMORY: 8 << 30}
+    grants = (
+        DeviceGrant(GPU, 1, half),
+        DeviceGrant(GPU, 0, half),
+        DeviceGrant(NIC, 0, {RDMA: 1}, vfs=("0:2",)),
+    )
+    spec = INVENTORY.cdi_spec("n", GPU, grants)
+    assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "parley.dev/device")
+    (device,) = spec["devices"]
+    assert device["name"] == "n"
+    assert device["containerEdits"] == {
+        "env": [
+            "PARLEY_GPU_MINORS=1,0",
+            "NVIDIA_VISIBLE_DEVICES=1,0",
+            "LIMIT=8589934592,8589934592",
+        ],
+        "deviceNodes": [{"path": each} for each in ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0")],
+        "mounts": [
+            {
+                "hostPath": "/usr/lib/nvidia",
+                "containerPath": "/usr/lib/nvidia",
+                "options": ["ro", "rbind"],
+            }
+        ],
+    }
+    (device,) = INVENTORY.cdi_spec("n", NIC, grants)["devices"]
+    assert device["containerEdits"] == {
+        "env": ["PARLEY_RDMA_MINORS=0", "VF=0:2"],
+        "deviceNodes": [{"path": "/dev/vfio/2"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("grants", "text"),
+    [
+        ((), "was given no gpu"),
+        ((DeviceGrant(GPU, 7, {}),), "gpu 7 is no device"),
+        ((DeviceGrant(NIC, 0, {}),), "no gpu"),
+    ],
+)
+def test_nothing_is_injected_without_a_device_of_this_node(
+    grants: tuple[DeviceGrant, ...], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        INVENTORY.cdi_spec("n", GPU, grants)
+
+
+def test_what_is_injected_is_of_the_node_and_not_of_its_device_object() -> None:
+    assert "inject" not in str(INVENTORY.object("n1"))
+    with pytest.raises(FaultsError, match="deviceNodes"):
+        check({"devices": [gpu(0, inject={"deviceNodes": ["nvidia0"]})]}, DeviceInventory)
+
+
+def pod(name: str, *containers: dict[str, list[str]]) -> PodResources:
+    """As the kubelet tells of it: each ticket by itself."""
+    held = [
+        ContainerResources(
+            devices=[
+                ContainerDevices(resource_name=resource, device_ids=[each])
+                for resource, tickets in container.items()
+                for each in tickets
+            ]
+        )
+        for container in containers
+    ]
+    return PodResources(name=name, namespace="default", containers=held)
+
+
+def test_tickets_have_one_name_in_any_order_and_one_holder() -> None:
+    pods = [pod("a", {CORE: ["1", "2"]}, {CORE: ["3"]}), pod("b", {CORE: ["4"], RATIO: ["1"]})]
+
+    def holder(resource: str, *tickets: str) -> str | None:
+        found = holder_of(resource, tickets, pods)
+        return found.name if found is not None else None
+
+    assert holder(CORE, "2", "1") == holder(CORE, "3") == holder(CORE, "3", "9") == "a"
+    assert (holder(CORE, "4"), holder(RATIO, "1"), holder(RATIO, "2")) == ("b", "b", None)
+    assert ticket_name(CORE, ["1", "2"]) == ticket_name(CORE, ["2", "1"])
+    assert len({ticket_name(CORE, ["1"]), ticket_name(RATIO, ["1"]), ticket_name(CORE, ["1", "2"])}) == 3
