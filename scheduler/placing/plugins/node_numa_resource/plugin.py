@@ -204,7 +204,7 @@ class NodeNUMAResource(ShippedPlugin):
     ) -> tuple[Amounts, Amounts]:
         """What would be requested on the node with the pod, and what it has; CPUs of pods' own count amplified."""
         ratio, asked = view.options.ratio, dict(wanted.amounts)
-        requested = self._amounts.requested(node)
+        requested = dict(self._amounts.requested(node))
         own = node.rows.get(pod.holder)
         requested[CPU] = requested.get(CPU, 0) - (own.reserved.vcpu_milli if own is not None else 0)
         requested[CPU] += amplified(view.pinned_milli, ratio) - view.pinned_milli
