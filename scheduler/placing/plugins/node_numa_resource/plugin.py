@@ -37,6 +37,7 @@ from scheduler.placing.plugins.base import (
     find,
     shared_state,
 )
+from scheduler.placing.plugins.ledger_fit import own_row
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     PINNING,
@@ -55,7 +56,6 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     TOO_MANY_NUMA_NODES,
     HintScore,
     decide,
-    summed,
 )
 from scheduler.placing.plugins.node_numa_resource.given import GivenCpus
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
@@ -96,6 +96,29 @@ class _Wanted:
 
     wish: NumaWish
     amounts: Amounts
+    is_plain: bool
+    """Whether the pod asks for nothing on a node without rules (`NumaView.has_rules`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A node's view, and what it was made of."""
+
+    view: NumaView
+    topology: object
+    manifest: object
+    pods: object
+    rows: object
+    given: object
+
+    def is_of(self, node: NodeInfo, topology: object, given: object) -> bool:
+        return (
+            self.rows is node.rows
+            and self.pods is node.pods
+            and self.manifest is node.manifest
+            and self.topology is topology
+            and self.given is given
+        )
 
 
 class NodeNUMAResource(ShippedPlugin):
@@ -117,7 +140,7 @@ class NodeNUMAResource(ShippedPlugin):
         self._options: NodeCache[Mapping[str, Any], NodeOptions] = NodeCache(read_options)
         self._told: NodeCache[tuple[PodInfo, ...], Mapping[str, PodAllocation]] = NodeCache(_told)
         self._given = shared_state(handle.placements, GivenCpus)
-        self._views: dict[str, tuple[tuple[object, ...], NumaView]] = {}
+        self._views: dict[str, _Seen] = {}
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
     def events_to_register(self) -> Sequence[EventWithHint]:
@@ -137,9 +160,11 @@ class NodeNUMAResource(ShippedPlugin):
         """A pod with CPUs of its own asks for whole ones."""
         self._forget_settled()
         try:
-            wanted = _Wanted(read_wish(pod.manifest), pod_amounts(pod))
+            wish, amounts = read_wish(pod.manifest), pod_amounts(pod)
         except ValueError as error:
             return None, _forbidden(f"the pod's wishes: {error}")
+        bind, _ = bind_of(wish, NodeCPUBindPolicy.NONE, self._default, amounts.get(CPU, 0))
+        wanted = _Wanted(wish, amounts, is_plain=not wish.policy and bind not in PINNING)
         if must_be_pinned(wanted.wish, self._default) and pod.amount.vcpu_milli % MILLI:
             return None, _forbidden(INTEGER)
         context.write(_WANTED, wanted)
@@ -147,8 +172,11 @@ class NodeNUMAResource(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """As if the pod got its CPUs and its share of NUMA nodes now."""
-        view = _without(self._view(node), pod.uid)
-        wanted = self._request(context.read(_WANTED), view)
+        found, asking = self._view(node), context.read(_WANTED)
+        if asking.is_plain and not found.has_rules:
+            return None
+        view = _without(found, pod.uid)
+        wanted = self._request(asking, view)
         if isinstance(wanted, Status):
             return wanted
         if view.options.ratio > 1 and wanted.amounts.get(CPU, 0) > 0:
@@ -159,8 +187,11 @@ class NodeNUMAResource(ShippedPlugin):
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """Of the NUMA nodes that the pod would get, where it gets some; else of the node. 0 where it would get nothing."""
-        view = _without(self._view(node), pod.uid)
-        wanted = self._request(context.read(_WANTED), view)
+        now, asking = self._view(node), context.read(_WANTED)
+        if asking.is_plain and not now.has_rules:
+            return self._score.of(*self._of_node(pod, node, now, NumaRequest(asking.amounts))), None
+        view = _without(now, pod.uid)
+        wanted = self._request(asking, view)
         if isinstance(wanted, Status):
             return 0, None
         found = decide(view, wanted, self._numa_score)
@@ -203,14 +234,18 @@ class NodeNUMAResource(ShippedPlugin):
         self, pod: PodInfo, node: NodeInfo, view: NumaView, wanted: NumaRequest
     ) -> tuple[Amounts, Amounts]:
         """What would be requested on the node with the pod, and what it has; CPUs of pods' own count amplified."""
-        ratio, asked = view.options.ratio, dict(wanted.amounts)
         requested = dict(self._amounts.requested(node))
-        own = node.rows.get(pod.holder)
-        requested[CPU] = requested.get(CPU, 0) - (own.reserved.vcpu_milli if own is not None else 0)
-        requested[CPU] += amplified(view.pinned_milli, ratio) - view.pinned_milli
+        for name, amount in wanted.amounts.items():
+            requested[name] = requested.get(name, 0) + amount
+        own, more = own_row(pod, node), view.amplification_milli
+        if own is not None:
+            more -= own.reserved.vcpu_milli
         if wanted.cpus is not None:
-            asked[CPU] = amplified(asked.get(CPU, 0), ratio)
-        return summed((requested, asked)), self._amounts.allocatable(node)
+            milli = wanted.amounts.get(CPU, 0)
+            more += amplified(milli, view.options.ratio) - milli
+        if more:
+            requested[CPU] = requested.get(CPU, 0) + more
+        return requested, self._amounts.allocatable(node)
 
     # ------------------------------------------------------------ what pods have
 
@@ -219,10 +254,9 @@ class NodeNUMAResource(ShippedPlugin):
         what they are permitted."""
         manifest = self._topologies.objects().get(("", node.name), NO_MANIFEST)
         kept = self._given.on(node.name)
-        parts = (manifest, node.manifest, node.pods, node.rows, kept)
-        found = self._views.get(node.name)
-        if found is not None and all(map(_is_same, found[0], parts)):
-            return found[1]
+        seen = self._views.get(node.name)
+        if seen is not None and seen.is_of(node, manifest, kept):
+            return seen.view
         told = self._told.of(node.name, node.pods)
         allocations = {**told, **kept}  # a pod may still show what an earlier try has written
         for row in node.rows.values():
@@ -236,7 +270,7 @@ class NodeNUMAResource(ShippedPlugin):
         )
         if len(self._views) >= MAX_CACHED_NODES:
             self._views.clear()
-        self._views[node.name] = (parts, view)
+        self._views[node.name] = _Seen(view, manifest, node.manifest, node.pods, node.rows, kept)
         return view
 
     def _forget_settled(self) -> None:
@@ -318,10 +352,6 @@ def _without(view: NumaView, uid: str) -> NumaView:
     if uid not in view.allocations:
         return view
     return replace(view, allocations={each: of for each, of in view.allocations.items() if each != uid})
-
-
-def _is_same(first: object, second: object) -> bool:
-    return first is second
 
 
 def _differ(required: CPUBindPolicy, on_node: NodeCPUBindPolicy) -> bool:

@@ -17,6 +17,7 @@ from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
 from scheduler.placing.plugins.node_numa_resource.topology import (
     MILLI,
     CpuTopology,
+    NodeCPUBindPolicy,
     NodeOptions,
     NodeTopology,
 )
@@ -63,8 +64,18 @@ class NumaView:
         return {cpu: each.exclusive for each in self.allocations.values() for cpu in each.cpus}
 
     @functools.cached_property
-    def pinned_milli(self) -> int:
-        return MILLI * sum(len(each.cpus) for each in self.allocations.values())
+    def has_rules(self) -> bool:
+        """Whether the node asks something even of pods that have no wishes."""
+        topology, options = self.topology, self.options
+        has_policy = bool(topology.policy or options.policy)
+        has_bind_policy = topology.is_full_pcpus_only or options.bind_policy is not NodeCPUBindPolicy.NONE
+        return has_policy or has_bind_policy or options.ratio != 1
+
+    @functools.cached_property
+    def amplification_milli(self) -> int:
+        """How much more than their number the CPUs of pods' own count."""
+        pinned_milli = MILLI * sum(len(each.cpus) for each in self.allocations.values())
+        return amplified(pinned_milli, self.options.ratio) - pinned_milli
 
     @functools.cached_property
     def uses(self) -> Mapping[int, frozenset[NumaUse]]:
