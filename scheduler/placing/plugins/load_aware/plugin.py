@@ -31,6 +31,7 @@ from scheduler.placing.core.values import (
     SchedulingEvent,
     Status,
     error_status,
+    new_status,
     rejected,
 )
 from scheduler.placing.plugins.base import MAX_CACHED_NODES, NodeCache, ShippedPlugin
@@ -115,17 +116,15 @@ class LoadAwareScheduling(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Estimate the pod. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
+        """Estimate the pod. Skip for pods of DaemonSets, which belong to their node whatever its load. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
         pod is tried again soon: where there is no NodeMetric at all, no event would wake it up."""
         if not self._metrics.has_synced and self._args.stale_metrics in {None, "Reject"}:
             return None, error_status("the NodeMetrics of the cluster are not read yet")
         context.write(_ASKING, pod_load(pod, self._args))
-        return None, None
+        return None, new_status(Code.SKIP) if is_of_daemon_set(pod) else None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """The load of the node with the pod must not be above a threshold. Pods of DaemonSets belong to their node whatever its load."""
-        if is_of_daemon_set(pod):
-            return None
+        """The load of the node with the pod must not be above a threshold."""
         report = self._reports.get(node.name)
         found = freshness(report, self._wall(), self._args.node_metric_expiration_seconds)
         if found == "missing" or (
