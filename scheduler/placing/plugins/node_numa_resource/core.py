@@ -167,6 +167,7 @@ class HintScore:
 
     def __init__(self, weights: Mapping[str, int], *, is_most: bool) -> None:
         self._weights = weights
+        self._weight_sum = sum(weights.values())
         self._is_most = is_most
 
     def __call__(self, view: NumaView, wanted: NumaRequest, mask: int) -> int:
@@ -186,7 +187,7 @@ class HintScore:
             most, used = allocatable.get(name, 0), requested.get(name, 0)
             if most > 0 and used <= most:
                 total += weight * (100 * (used if self._is_most else most - used) // most)
-        return total // sum(self._weights.values())
+        return total // self._weight_sum
 
 
 def _names(amounts: Iterable[Amounts]) -> frozenset[str]:

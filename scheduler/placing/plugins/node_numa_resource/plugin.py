@@ -133,6 +133,7 @@ class NodeNUMAResource(ShippedPlugin):
         self._default = CPUBindPolicy(read.default_cpu_bind_policy)
         self._strategy = NUMAAllocateStrategy(of_numa.type)
         self._score = HintScore(of_nodes.weights, is_most=of_nodes.type == "MostAllocated")
+        self._counted = tuple({CPU, *of_nodes.weights})
         self._numa_score = HintScore(of_numa.weights, is_most=of_numa.type == "MostAllocated")
         self._topologies = handle.shared_informer(NODE_RESOURCE_TOPOLOGIES)
         self._amounts = NodeAmounts()
@@ -233,18 +234,16 @@ class NodeNUMAResource(ShippedPlugin):
     def _of_node(
         self, pod: PodInfo, node: NodeInfo, view: NumaView, wanted: NumaRequest
     ) -> tuple[Amounts, Amounts]:
-        """What would be requested on the node with the pod, and what it has; CPUs of pods' own count amplified."""
-        requested = dict(self._amounts.requested(node))
-        for name, amount in wanted.amounts.items():
-            requested[name] = requested.get(name, 0) + amount
+        """What would be requested on the node with the pod, of CPU and what is scored, and what it has; CPUs of pods' own count amplified."""
+        given, asked = self._amounts.requested(node), wanted.amounts
+        requested = {name: given.get(name, 0) + asked.get(name, 0) for name in self._counted}
         own, more = own_row(pod, node), view.amplification_milli
         if own is not None:
             more -= own.reserved.vcpu_milli
         if wanted.cpus is not None:
-            milli = wanted.amounts.get(CPU, 0)
+            milli = asked.get(CPU, 0)
             more += amplified(milli, view.options.ratio) - milli
-        if more:
-            requested[CPU] = requested.get(CPU, 0) + more
+        requested[CPU] += more
         return requested, self._amounts.allocatable(node)
 
     # ------------------------------------------------------------ what pods have
