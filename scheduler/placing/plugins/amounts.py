@@ -19,7 +19,7 @@ Amounts = Mapping[str, int]
 
 def pod_amounts(pod: PodInfo) -> dict[str, int]:
     """The needs of a pod. Raises `QuantityError` for requests that cannot be read."""
-    return _of_the_ledger(pod.amount.vcpu_milli, pod.amount.memory_bytes) | requests(pod)
+    return {**_of_the_ledger(pod.amount.vcpu_milli, pod.amount.memory_bytes), **requests(pod)}
 
 
 def readable_amounts(pod: PodInfo) -> dict[str, int]:
