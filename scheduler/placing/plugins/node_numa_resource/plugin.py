@@ -5,7 +5,7 @@ that until the pods are seen with it. The objects NodeResourceTopology, which th
 manager asks this plugin alone: other plugins cannot give hints yet. Source: reference/koordinator.md 2.7.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from scheduler.placing.plugins.base import (
     NodeCache,
     ShippedPlugin,
     find,
+    remembered,
     shared_state,
 )
 from scheduler.placing.plugins.ledger_fit import own_row
@@ -96,6 +97,8 @@ class _Wanted:
 
     wish: NumaWish
     amounts: Amounts
+    key: Hashable
+    """The amounts as a value."""
     is_plain: bool
     """Whether the pod asks for nothing on a node without rules (`NumaView.has_rules`)."""
 
@@ -140,6 +143,8 @@ class NodeNUMAResource(ShippedPlugin):
         self._topology: NodeCache[Mapping[str, Any], NodeTopology] = NodeCache(read_topology)
         self._options: NodeCache[Mapping[str, Any], NodeOptions] = NodeCache(read_options)
         self._told: NodeCache[tuple[PodInfo, ...], Mapping[str, PodAllocation]] = NodeCache(_told)
+        self._plain_scores: NodeCache[NodeInfo, dict[Hashable, int]] = NodeCache(lambda _: {})
+        """By the amounts of pods, for nodes and pods that NUMA nodes are nothing to."""
         self._given = shared_state(handle.placements, GivenCpus)
         self._views: dict[str, _Seen] = {}
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
@@ -165,7 +170,8 @@ class NodeNUMAResource(ShippedPlugin):
         except ValueError as error:
             return None, _forbidden(f"the pod's wishes: {error}")
         bind, _ = bind_of(wish, NodeCPUBindPolicy.NONE, self._default, amounts.get(CPU, 0))
-        wanted = _Wanted(wish, amounts, is_plain=not wish.policy and bind not in PINNING)
+        key = tuple(sorted(amounts.items()))
+        wanted = _Wanted(wish, amounts, key, is_plain=not wish.policy and bind not in PINNING)
         if must_be_pinned(wanted.wish, self._default) and pod.amount.vcpu_milli % MILLI:
             return None, _forbidden(INTEGER)
         context.write(_WANTED, wanted)
@@ -190,7 +196,11 @@ class NodeNUMAResource(ShippedPlugin):
         """Of the NUMA nodes that the pod would get, where it gets some; else of the node. 0 where it would get nothing."""
         now, asking = self._view(node), context.read(_WANTED)
         if asking.is_plain and not now.has_rules:
-            return self._score.of(*self._of_node(pod, node, now, NumaRequest(asking.amounts))), None
+            request = NumaRequest(asking.amounts)
+            scores = self._plain_scores.of(node.name, node) if own_row(pod, node) is None else {}
+            return remembered(
+                scores, asking.key, lambda: self._score.of(*self._of_node(pod, node, now, request))
+            ), None
         view = _without(now, pod.uid)
         wanted = self._request(asking, view)
         if isinstance(wanted, Status):
