@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from hosting.kubernetes import objects
 from hosting.kubernetes.koordinator import NODE, SCHEDULING
 from protocol import quantities
+from scheduler.placing.core.values import Status
 from scheduler.placing.plugins.device_share.core import (
     MEMORY,
     RATIO,
@@ -210,6 +211,9 @@ class DeviceRoom:
         self._free: dict[DeviceKey, Mapping[str, int]] = {}
         """Asked for several times in one choice."""
         self._vfs: set[tuple[DeviceKey, str]] = set()
+        self.answers: Final[dict[str, tuple[Grants, Status | None]]] = {}
+        """The devices that pods would get, or why none, by what they ask for; and the scores."""
+        self.scores: Final[dict[str, int]] = {}
         for grant in grants:
             used = self._used.setdefault(grant.key, {})
             for name, amount in grant.resources.items():
