@@ -5,7 +5,7 @@ that until the pods are seen with it. The objects NodeResourceTopology, which th
 manager asks this plugin alone: other plugins cannot give hints yet. Source: reference/koordinator.md 2.7.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -97,8 +97,8 @@ class _Wanted:
 
     wish: NumaWish
     amounts: Amounts
-    key: Hashable
-    """The amounts as a value."""
+    key: str
+    """Both as a text, by which answers are remembered."""
     is_plain: bool
     """Whether the pod asks for nothing on a node without rules (`NumaView.has_rules`)."""
 
@@ -143,8 +143,8 @@ class NodeNUMAResource(ShippedPlugin):
         self._topology: NodeCache[Mapping[str, Any], NodeTopology] = NodeCache(read_topology)
         self._options: NodeCache[Mapping[str, Any], NodeOptions] = NodeCache(read_options)
         self._told: NodeCache[tuple[PodInfo, ...], Mapping[str, PodAllocation]] = NodeCache(_told)
-        self._plain_scores: NodeCache[NodeInfo, dict[Hashable, int]] = NodeCache(lambda _: {})
-        """By the amounts of pods, for nodes and pods that NUMA nodes are nothing to."""
+        self._plain_scores: NodeCache[NodeInfo, dict[str, int]] = NodeCache(lambda _: {})
+        """By `_Wanted.key`, for nodes and pods that NUMA nodes are nothing to."""
         self._given = shared_state(handle.placements, GivenCpus)
         self._views: dict[str, _Seen] = {}
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
@@ -170,7 +170,7 @@ class NodeNUMAResource(ShippedPlugin):
         except ValueError as error:
             return None, _forbidden(f"the pod's wishes: {error}")
         bind, _ = bind_of(wish, NodeCPUBindPolicy.NONE, self._default, amounts.get(CPU, 0))
-        key = tuple(sorted(amounts.items()))
+        key = f"{wish} {sorted(amounts.items())}"
         wanted = _Wanted(wish, amounts, key, is_plain=not wish.policy and bind not in PINNING)
         if must_be_pinned(wanted.wish, self._default) and pod.amount.vcpu_milli % MILLI:
             return None, _forbidden(INTEGER)
@@ -213,6 +213,9 @@ class NodeNUMAResource(ShippedPlugin):
         return self._score.of(*self._of_node(pod, node, view, wanted)), None
 
     def _request(self, wanted: _Wanted, view: NumaView) -> NumaRequest | Status:
+        return remembered(view.requests, wanted.key, lambda: self._read_request(wanted, view))
+
+    def _read_request(self, wanted: _Wanted, view: NumaView) -> NumaRequest | Status:
         """What the pod asks of this node; a rejection where the node's rules and the pod's do not go together."""
         topology, options, wish = view.topology, view.options, wanted.wish
         on_node = NodeCPUBindPolicy.FULL_PCPUS_ONLY if topology.is_full_pcpus_only else options.bind_policy

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from scheduler.placing.core.values import Status
 from scheduler.placing.plugins.amounts import CPU, Amounts
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
@@ -24,7 +25,7 @@ from scheduler.placing.plugins.node_numa_resource.topology import (
 from scheduler.placing.plugins.topology_manager import NumaTopologyPolicy, NumaUse
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NumaRequest:
     """What a pod asks of one node. `cpus` is None for a pod that shares its CPUs; `preferred` are CPUs that are kept for it there."""
 
@@ -34,7 +35,7 @@ class NumaRequest:
     is_numa_exclusive: bool = False
     preferred: frozenset[int] = frozenset()
 
-    @property
+    @functools.cached_property
     def key(self) -> Hashable:
         amounts = tuple(sorted(self.amounts.items()))
         return amounts, self.cpus, self.policy, self.is_numa_exclusive, self.preferred
@@ -142,6 +143,11 @@ class NumaView:
 
     @functools.cached_property
     def _available(self) -> dict[CPUBindPolicy | None, Mapping[int, Amounts]]:
+        return {}
+
+    @functools.cached_property
+    def requests(self) -> "dict[str, NumaRequest | Status]":
+        """What pods ask here, by what they wish for; a rejection where that and the node's rules do not go together."""
         return {}
 
     @functools.cached_property
