@@ -45,7 +45,7 @@ from scheduler.placing.cycle.attempt import CycleFailure, Frameworks
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.cycle.scheduler import PodScheduler
-from scheduler.placing.plugins.registry import FULL_PROFILE, SHIPPED, new_registry
+from scheduler.placing.plugins.registry import FULL_PROFILE, SHIPPED
 from scheduler.ports import NotBound
 
 OURS: Final = "bench"
@@ -219,7 +219,7 @@ def _framework(cluster: Cluster, load: Load) -> Frameworks:
     profile = Profile(OURS, multi_point=PluginSet(enabled), args=args, nodes_percent=load.percent or None)
     ports = ExtenderPorts(cluster, cluster, time.monotonic, binder=cluster, informers=cluster.informers)
     shared = SharedHooks(ports, logs.logger("framework"))
-    framework = SchedulingFramework(of_profile(profile, new_registry(), FULL_PROFILE), shared)
+    framework = SchedulingFramework(of_profile(profile, cluster.registry(), FULL_PROFILE), shared)
     return Frameworks({OURS: framework}, shared)
 
 

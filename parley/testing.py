@@ -27,7 +27,7 @@ from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.attempt import Attempt, CycleFailure
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
-from scheduler.placing.plugins.registry import new_registry
+from scheduler.placing.plugins.registry import Registry, new_registry
 from scheduler.ports import NotBound, SoleScheduler
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -234,9 +234,7 @@ class FakeCluster:
         A queue order, the ledger (`LedgerFit`), a binder, and a writer of what pre-bind plugins change (in place of `DefaultPreBind`) are
         there besides. Raises `ProfileError` with every fault.
         """
-        registry = new_registry()
-        registry.unregister("DefaultPreBind")
-        registry.register("DefaultPreBind", lambda *_: _PreBindWriter(self._written))
+        registry = self.registry()
         for name, factory in plugins.items():
             if factory is not None:
                 registry.register(name, factory)
@@ -256,6 +254,13 @@ class FakeCluster:
         return SchedulingFramework(
             of_profile(profile, registry), SharedHooks(ports, logs.logger("parley.testing"))
         )
+
+    def registry(self) -> Registry:
+        """The shipped plugins, with a writer of what pre-bind plugins change in place of `DefaultPreBind`."""
+        registry = new_registry()
+        registry.unregister("DefaultPreBind")
+        registry.register("DefaultPreBind", lambda *_: _PreBindWriter(self._written))
+        return registry
 
     async def schedule(self, framework: SchedulingFramework, wanted: PodInfo) -> CycleFailure | None:
         """One attempt for a pod, from the choice of its node until it is bound; None if it was bound, else why not.

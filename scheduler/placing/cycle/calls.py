@@ -39,6 +39,10 @@ _BLAMED: Final = "plugin "
 
 async def answered(answer: MaybeAwaited[T]) -> T:
     """The answer; waited for only where it has to be."""
+    if answer is None or isinstance(
+        answer, Status | tuple
+    ):  # nearly all; `isawaitable` takes longer than many a plugin
+        return answer
     if inspect.isawaitable(answer):
         return await cast("Awaitable[T]", answer)
     return answer

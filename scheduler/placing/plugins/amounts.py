@@ -19,7 +19,7 @@ Amounts = Mapping[str, int]
 
 def pod_amounts(pod: PodInfo) -> dict[str, int]:
     """The needs of a pod. Raises `QuantityError` for requests that cannot be read."""
-    return _of_the_ledger(pod.amount.vcpu_milli, pod.amount.memory_bytes) | requests(pod)
+    return {**_of_the_ledger(pod.amount.vcpu_milli, pod.amount.memory_bytes), **requests(pod)}
 
 
 def readable_amounts(pod: PodInfo) -> dict[str, int]:
@@ -31,20 +31,28 @@ def readable_amounts(pod: PodInfo) -> dict[str, int]:
 
 
 class NodeAmounts:
-    """The amounts of nodes, read again only where their manifest or their pods have changed."""
+    """The amounts of nodes, put together once for each value of a node, and read again only where its manifest or its pods have changed."""
 
     def __init__(self) -> None:
         self._allocatable: NodeCache[Mapping[str, object], Amounts] = NodeCache(allocatable)
         self._total: NodeCache[tuple[PodInfo, ...], Amounts] = NodeCache(total)
+        self._all_allocatable: NodeCache[NodeInfo, Amounts] = NodeCache(self._read_allocatable)
+        self._all_requested: NodeCache[NodeInfo, Amounts] = NodeCache(self._read_requested)
 
-    def allocatable(self, node: NodeInfo) -> dict[str, int]:
+    def allocatable(self, node: NodeInfo) -> Amounts:
         """All that can be given away on a node."""
+        return self._all_allocatable.of(node.name, node)
+
+    def requested(self, node: NodeInfo) -> Amounts:
+        """All that is given away on a node, with the number of its pods as `pods`."""
+        return self._all_requested.of(node.name, node)
+
+    def _read_allocatable(self, node: NodeInfo) -> Amounts:
         most = node.reservable
         others = self._allocatable.of(node.name, node.manifest)
         return {**_of_the_ledger(most.vcpu_milli, most.memory_bytes), **others}
 
-    def requested(self, node: NodeInfo) -> dict[str, int]:
-        """All that is given away on a node, with the number of its pods as `pods`."""
+    def _read_requested(self, node: NodeInfo) -> Amounts:
         kept = node.reserved
         others = self._total.of(node.name, node.pods)
         return {**_of_the_ledger(kept.vcpu_milli, kept.memory_bytes), **others}

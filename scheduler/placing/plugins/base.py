@@ -3,7 +3,7 @@ that plugins leave each other in the context of a cycle.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -12,12 +12,17 @@ from scheduler.placing.core.handle import ExtendedHandle, RawArgs
 from scheduler.placing.core.plugin import CycleContext
 from scheduler.placing.core.values import ContextKey
 
+K = TypeVar("K", bound=Hashable)
 P = TypeVar("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Settings)
 
 MAX_CACHED_NODES: Final = 16_384
 """With more nodes than that, parts are read again now and then."""
+
+
+MAX_REMEMBERED: Final = 32
+"""So many answers are remembered of one node."""
 
 
 class NoArgs(Settings):
@@ -103,6 +108,17 @@ class NodeCache(Generic[P, T]):
         value = self._read(part)
         self._found[node_name] = (part, value)
         return value
+
+
+def remembered(known: dict[K, T], asked: K, answer: Callable[[], T]) -> T:
+    """The answer to what is asked of something that stays as it is: pods are often alike, and most nodes stay as they are from one pod to
+    the next."""
+    found = known.get(asked)
+    if found is None:
+        if len(known) >= MAX_REMEMBERED:
+            known.clear()
+        found = known[asked] = answer()
+    return found
 
 
 RESERVATION_USED: Final = ContextKey("parley.dev/reservation-used")

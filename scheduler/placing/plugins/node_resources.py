@@ -67,10 +67,15 @@ def amounts(written: object) -> dict[str, int]:
     }
 
 
-def requests(pod: PodInfo) -> dict[str, int]:
+def requests(pod: PodInfo) -> Amounts:
     """The amounts that kube-scheduler counts for a pod: containers and sidecars together, or the largest init container with the sidecars
-    before it, and the overhead. Raises `QuantityError`."""
-    spec = spec_of(pod.manifest)
+    before it, and the overhead. Read once for each manifest, because several plugins ask whenever the pods of a node change. Raises
+    `QuantityError`."""
+    return _REQUESTS.of(pod.uid, pod.manifest)
+
+
+def _read_requests(manifest: Mapping[str, Any]) -> Amounts:
+    spec = spec_of(manifest)
     running, before, peak = dict[str, int](), dict[str, int](), dict[str, int]()
     for container in spec.get("containers") or ():
         _add(running, _of_container(container))
@@ -86,6 +91,10 @@ def requests(pod: PodInfo) -> dict[str, int]:
     _raise(running, peak)
     _add(running, amounts(spec.get("overhead")))
     return {name: amount for name, amount in running.items() if amount}
+
+
+_REQUESTS: Final[NodeCache[Mapping[str, Any], Amounts]] = NodeCache(_read_requests)
+"""By the UIDs of pods, of all profiles."""
 
 
 def total(pods: Iterable[PodInfo]) -> dict[str, int]:

@@ -245,7 +245,7 @@ class PodTopologySpread(ShippedPlugin):
                 yield _WeighedConstraint(each, _weight(len(scored)), count, None)
                 continue
             wanted = {node_labels(node)[key] for node in scored if key in node_labels(node)}
-            able = (node for node in everywhere if node_labels(node).get(key) in wanted)
+            able = [node for node in everywhere if node_labels(node).get(key) in wanted] if wanted else ()
             yield _WeighedConstraint(each, _weight(len(wanted)), count, self._domains(pod, each, able, count))
 
 

@@ -396,7 +396,7 @@ def test_pinned_cpus_of_an_amplified_node_count_amplified() -> None:
     shown = view({"a": PodAllocation(cpus_of("0-3"), numa={0: {"cpu": 4000, "memory": GIB}})}, "1.5")
     assert shown.numa_allocatable[0]["cpu"] == 12_000
     assert shown.numa_requested[0] == {"cpu": 6000, "memory": GIB}
-    assert shown.pinned_milli == 4000
+    assert shown.amplification_milli == amplified(4000, shown.options.ratio) - 4000
     assert isinstance(allocate(shown, pinned(4), (0,)), PodAllocation)
     assert allocate(shown, NumaRequest({"cpu": 6001}), (0,)) == ("Insufficient NUMA cpu",)
 

@@ -24,6 +24,7 @@ from hosting.kubernetes.devices import (
 )
 from hosting.kubernetes.koordinator import NODE, SCHEDULING
 from protocol import quantities
+from scheduler.placing.core.values import Status
 from scheduler.placing.plugins.device_share.core import (
     DeviceError,
     DeviceRequest,
@@ -150,7 +151,12 @@ class DeviceRoom:
     def __init__(self, node: NodeDevices, grants: Iterable[DeviceGrant]) -> None:
         self.node = node
         self._used: dict[DeviceKey, dict[str, int]] = {}
+        self._free: dict[DeviceKey, Mapping[str, int]] = {}
+        """Asked for several times in one choice."""
         self._vfs: set[tuple[DeviceKey, str]] = set()
+        self.answers: Final[dict[str, tuple[Grants, Status | None]]] = {}
+        """The devices that pods would get, or why none, by what they ask for; and the scores."""
+        self.scores: Final[dict[str, int]] = {}
         for grant in grants:
             used = self._used.setdefault(grant.key, {})
             for name, amount in grant.resources.items():
@@ -163,10 +169,15 @@ class DeviceRoom:
     def used(self, device: NodeDevice) -> Mapping[str, int]:
         return self._used.get(device.key, {})
 
-    def free(self, device: NodeDevice) -> dict[str, int]:
+    def free(self, device: NodeDevice) -> Mapping[str, int]:
         """Never below zero."""
-        used = self.used(device)
-        return {name: max(total - used.get(name, 0), 0) for name, total in device.total.items()}
+        key = device.key
+        if key not in self._free:
+            used = self.used(device)
+            self._free[key] = {
+                name: max(total - used.get(name, 0), 0) for name, total in device.total.items()
+            }
+        return self._free[key]
 
     def grant(self, device: NodeDevice, request: DeviceRequest) -> DeviceGrant | None:
         """The part that a pod would have of the device; None if that is not left.
@@ -324,20 +335,17 @@ class _Choice:
             for device in fitting:
                 groups.setdefault(_place(device, scope), []).append(device)
             enough = [each for each in groups.values() if len(each) >= request.count]
-            enough.sort(
-                key=lambda group: -self._used_around(group[0], scope)
-            )  # stable: else by score and minor
+            in_use = self._in_use(request.type, scope)
+            enough.sort(  # stable: else by score and minor
+                key=lambda group: -sum(_place(group[0], around) in used for around, used in in_use)
+            )
             yield from (group[: request.count] for group in enough)
 
-    def _used_around(self, device: NodeDevice, scope: TopologyScope) -> int:
-        """How many of the scopes around this one have devices in use."""
-        devices = self._room.node.devices[device.type]
-        return sum(
-            any(
-                self._room.is_used(each) for each in devices if _place(each, around) == _place(device, around)
-            )
-            for around in _SCOPES[_SCOPES.index(scope) + 1 : -1]
-        )
+    def _in_use(self, type_: DeviceType, scope: TopologyScope) -> list[tuple[TopologyScope, set[object]]]:
+        """The places with devices in use, for each of the scopes around this one."""
+        used = [each for each in self._room.node.devices[type_] if self._room.is_used(each)]
+        wider = _SCOPES[_SCOPES.index(scope) + 1 : -1]
+        return [(around, {_place(each, around) for each in used}) for around in wider]
 
     def _beside(
         self, request: DeviceRequest, fitting: list[NodeDevice], chosen: Grants

@@ -5,6 +5,7 @@ the annotations of the pods on the nodes say who has what.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, cast
 
 from hosting.kubernetes import objects, pods
@@ -30,7 +31,15 @@ from scheduler.placing.core.values import (
     rejected,
     scale_scores,
 )
-from scheduler.placing.plugins.base import MAY_BE_BOUND, NodeCache, ShippedPlugin, find, shared_state
+from scheduler.placing.plugins.base import (
+    MAX_CACHED_NODES,
+    MAY_BE_BOUND,
+    NodeCache,
+    ShippedPlugin,
+    find,
+    remembered,
+    shared_state,
+)
 from scheduler.placing.plugins.device_share.allocation import (
     DeviceRoom,
     NodeDevices,
@@ -46,6 +55,9 @@ from scheduler.placing.plugins.node_resources import requests
 
 NO_DEVICE: Final = "node(s) missing Device"
 _WANTED: Final = ContextKey("DeviceShare/wanted")
+_KEY: Final = ContextKey("DeviceShare/key")
+"""What is wanted as a text, by which answers are remembered."""
+_NOTHING: Final[Mapping[str, Grants]] = {}
 _TAKEN: Final = ContextKey("DeviceShare/taken")
 
 
@@ -55,22 +67,24 @@ class DeviceLedger:
     def __init__(self) -> None:
         self.nodes: dict[str, NodeDevices | DeviceError] = {}
         self._node_of: dict[str, str] = {}
-        self._grants: dict[str, dict[str, Grants]] = {}
-        """By node and pod."""
+        self._grants: dict[str, Mapping[str, Grants]] = {}
+        """By node and pod; the mapping of a node is replaced with each change."""
 
     def take(self, uid: str, node_name: str, grants: Grants) -> None:
         self.give_back(uid)
         self._node_of[uid] = node_name
-        self._grants.setdefault(node_name, {})[uid] = grants
+        self._grants[node_name] = {**self.on(node_name), uid: grants}
 
     def give_back(self, uid: str) -> None:
         """The pod has no devices any more; it may have had none."""
         node_name = self._node_of.pop(uid, None)
         if node_name is not None:
-            del self._grants[node_name][uid]
+            self._grants[node_name] = {
+                each: grants for each, grants in self._grants[node_name].items() if each != uid
+            }
 
     def on(self, node_name: str) -> Mapping[str, Grants]:
-        return self._grants.get(node_name, {})
+        return self._grants.get(node_name, _NOTHING)
 
 
 class DeviceShare(ShippedPlugin):
@@ -88,6 +102,8 @@ class DeviceShare(ShippedPlugin):
         self._ledger = shared_state(handle.placements, DeviceLedger)
         self._ledger.nodes.clear()
         self._annotated: NodeCache[tuple[PodInfo, ...], Mapping[str, Grants]] = NodeCache(_annotated)
+        self._rooms: dict[str, tuple[object, object, object, DeviceRoom]] = {}
+        """By node: the devices, what pods were told, what was given, and what is left."""
         handle.shared_informer(DEVICES).add_event_handler(self._device_changed)
         handle.shared_informer(PODS).add_event_handler(self._pod_changed)
 
@@ -142,7 +158,8 @@ class DeviceShare(ShippedPlugin):
         wanted, room = self._wanted(context, pod), self._room(pod.uid, node)
         if wanted is None or room is None:
             return 0, None
-        return node_score(room, wanted, self._score), None
+        key: str = context.read(_KEY)
+        return remembered(room.scores, key, lambda: node_score(room, wanted, self._score)), None
 
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         scale_scores(scores)
@@ -158,6 +175,7 @@ class DeviceShare(ShippedPlugin):
             annotations = (pod.manifest.get("metadata") or {}).get("annotations") or {}
             found = (pod_devices(requests(pod), annotations),)
             context.write(_WANTED, found)
+            context.write(_KEY, repr(found))
         return found[0]
 
     def _room(self, uid: str, node: NodeInfo) -> DeviceRoom | None:
@@ -165,10 +183,18 @@ class DeviceShare(ShippedPlugin):
         devices = self._ledger.nodes.get(node.name)
         if not isinstance(devices, NodeDevices):
             return None
-        taken = {**self._annotated.of(node.name, node.pods), **self._ledger.on(node.name)}
-        return DeviceRoom(
-            devices, (grant for other, grants in taken.items() if other != uid for grant in grants)
-        )
+        told, given = self._annotated.of(node.name, node.pods), self._ledger.on(node.name)
+        taken = {**told, **given} if given else told
+        if uid in taken:
+            others = (grants for other, grants in taken.items() if other != uid)
+            return DeviceRoom(devices, chain.from_iterable(others))
+        seen = self._rooms.get(node.name)
+        if seen is None or seen[0] is not devices or seen[1] is not told or seen[2] is not given:
+            if len(self._rooms) >= MAX_CACHED_NODES:
+                self._rooms.clear()
+            seen = devices, told, given, DeviceRoom(devices, chain.from_iterable(taken.values()))
+            self._rooms[node.name] = seen
+        return seen[3]
 
     def _allocated(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[Grants, Status | None]:
         wanted, room = self._wanted(context, pod), self._room(pod.uid, node)
@@ -178,6 +204,10 @@ class DeviceShare(ShippedPlugin):
             fault = self._ledger.nodes.get(node.name)
             text = str(fault) if isinstance(fault, DeviceError) else NO_DEVICE
             return (), new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        key: str = context.read(_KEY)
+        return remembered(room.answers, key, lambda: self._chosen(room, wanted))
+
+    def _chosen(self, room: DeviceRoom, wanted: PodDevices) -> tuple[Grants, Status | None]:
         is_shared = any(each.is_shared for each in wanted.requests)
         if is_shared and (room.node.vendor, room.node.model) in self._not_shared:
             text = f"node(s) had GPUs that cannot be shared ({room.node.vendor} {room.node.model})"

@@ -134,9 +134,17 @@ class NodeLoad:
     prod: Counter[str] = field(default_factory=Counter)
     estimated: Counter[str] = field(default_factory=Counter)
     waiting: dict[PodKey, Amounts] = field(default_factory=dict)
+    summed: dict[tuple[bool, UsageWindow | None], Amounts] = field(default_factory=dict, compare=False)
+    """The answers of `existing`, each summed once."""
 
     def existing(self, *, prod_only: bool = False, wanted: UsageWindow | None = None) -> Amounts:
         """The load as the filter and the score look at it. Where the report has no use of the node, the estimates of all pods."""
+        found = self.summed.get((prod_only, wanted))
+        if found is None:
+            found = self.summed[prod_only, wanted] = self._existing(prod_only, wanted)
+        return found
+
+    def _existing(self, prod_only: bool, wanted: UsageWindow | None) -> Amounts:
         if prod_only:
             return self.prod + self.unseen_prod
         if self.report is None:

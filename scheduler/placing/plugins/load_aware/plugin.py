@@ -6,8 +6,8 @@ nothing is remembered here between Reserve and the next report, and nothing has 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -31,9 +31,10 @@ from scheduler.placing.core.values import (
     SchedulingEvent,
     Status,
     error_status,
+    new_status,
     rejected,
 )
-from scheduler.placing.plugins.base import MAX_CACHED_NODES, NodeCache, ShippedPlugin
+from scheduler.placing.plugins.base import MAX_CACHED_NODES, NodeCache, ShippedPlugin, remembered
 from scheduler.placing.plugins.load_aware.args import LoadAwareSchedulingArgs
 from scheduler.placing.plugins.load_aware.core import (
     NONE,
@@ -64,9 +65,22 @@ class _Judged:
     """The load of a node, and what it was read from."""
 
     pods: tuple[PodInfo, ...]
+    manifest: Mapping[str, Any]
     loads: Mapping[str, tuple[PodInfo, PodLoad]]
     """By UID."""
     load: NodeLoad
+    limits: NodeLimits
+    texts: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
+    """The excesses with a pod, by `_Asking.key`; and so the next."""
+    scores: dict[Hashable, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """The pod of a cycle, and what of it the verdicts go by."""
+
+    load: PodLoad
+    key: Hashable
 
 
 class LoadAwareScheduling(ShippedPlugin):
@@ -107,25 +121,24 @@ class LoadAwareScheduling(ShippedPlugin):
         node = self._handle.node_info_snapshot().get(objects.name(event.after)) if event.after else None
         if node is None:
             return QueueingHint.QUEUE
-        limits = self._limits.of(node.name, node.manifest)
-        judging = limits.judging(is_prod=priority_class_of(pod.manifest) is PriorityClass.PROD)
-        is_full = excesses(self._judged_now(node).load, NONE, limits.capacity, judging)
+        judged = self._judged_now(node)
+        judging = judged.limits.judging(is_prod=priority_class_of(pod.manifest) is PriorityClass.PROD)
+        is_full = excesses(judged.load, NONE, judged.limits.capacity, judging)
         return QueueingHint.SKIP if is_full else QueueingHint.QUEUE
 
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Estimate the pod. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
+        """Estimate the pod. Skip for pods of DaemonSets, which belong to their node whatever its load. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
         pod is tried again soon: where there is no NodeMetric at all, no event would wake it up."""
         if not self._metrics.has_synced and self._args.stale_metrics in {None, "Reject"}:
             return None, error_status("the NodeMetrics of the cluster are not read yet")
-        context.write(_ASKING, pod_load(pod, self._args))
-        return None, None
+        load = pod_load(pod, self._args)
+        context.write(_ASKING, _Asking(load, (load.is_prod, tuple(load.estimate.items()))))
+        return None, new_status(Code.SKIP) if is_of_daemon_set(pod) else None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
-        """The load of the node with the pod must not be above a threshold. Pods of DaemonSets belong to their node whatever its load."""
-        if is_of_daemon_set(pod):
-            return None
+        """The load of the node with the pod must not be above a threshold."""
         report = self._reports.get(node.name)
         found = freshness(report, self._wall(), self._args.node_metric_expiration_seconds)
         if found == "missing" or (
@@ -133,10 +146,9 @@ class LoadAwareScheduling(ShippedPlugin):
             and (self._args.filter_expired_node_metrics or self._args.stale_metrics is not None)
         ):
             return self._without_metrics(found)
-        limits = self._limits.of(node.name, node.manifest)
-        asking: PodLoad = context.read(_ASKING)
-        judging = limits.judging(is_prod=asking.is_prod)
-        texts = excesses(self._load(node, pod), asking.estimate, limits.capacity, judging)
+        asking: _Asking = context.read(_ASKING)
+        judged = self._judged_without(node, pod)
+        texts = remembered(judged.texts, asking.key, lambda: _excesses(judged, asking.load))
         return rejected(RejectionClass.CAPACITY, Code.UNSCHEDULABLE, *texts) if texts else None
 
     def _without_metrics(self, found: Freshness) -> Status | None:
@@ -159,13 +171,20 @@ class LoadAwareScheduling(ShippedPlugin):
             self._counts[found]["scoredLow" if is_low else "scoredByEstimates"] += 1
             if is_low:
                 return 0, None
-        asking: PodLoad = context.read(_ASKING)
-        load = self._load(node, pod)
+        asking: _Asking = context.read(_ASKING)
+        judged = self._judged_without(node, pod)
+        key = (asking.key, is_fresh)
+        return remembered(
+            judged.scores, key, lambda: self._scored(judged, asking.load, is_fresh=is_fresh)
+        ), None
+
+    def _scored(self, judged: _Judged, asking: PodLoad, *, is_fresh: bool) -> int:
+        load, args = judged.load, self._args
         prod_only = args.score_according_prod_usage and asking.is_prod
         used = load.existing(prod_only=prod_only, wanted=self._scored_by) if is_fresh else load.estimated
         used = {name: used.get(name, 0) + asking.estimate[name] for name in args.resources}
-        capacity = self._limits.of(node.name, node.manifest).capacity
-        return score(used, capacity, args.weights, args.dominant_resource_weight, args.resources), None
+        capacity = judged.limits.capacity
+        return score(used, capacity, args.weights, args.dominant_resource_weight, args.resources)
 
     def endpoints(self) -> Sequence[Endpoint]:
         return (
@@ -182,18 +201,25 @@ class LoadAwareScheduling(ShippedPlugin):
         elif before is not None:
             self._reports.pop(objects.name(before), None)
 
-    def _load(self, node: NodeInfo, asking: PodInfo) -> NodeLoad:
+    def _judged_without(self, node: NodeInfo, asking: PodInfo) -> _Judged:
         """The load of the node without the pod itself, which may be kept there already."""
         judged = self._judged_now(node)
         if asking.uid not in judged.loads:
-            return judged.load
-        others = [load for uid, (_, load) in judged.loads.items() if uid != asking.uid]
-        return self._summed(judged.load.report, others)
+            return judged
+        others = {uid: each for uid, each in judged.loads.items() if uid != asking.uid}
+        load = self._summed(judged.load.report, [each for _, each in others.values()])
+        return _Judged(node.pods, node.manifest, others, load, judged.limits)
 
     def _judged_now(self, node: NodeInfo) -> _Judged:
-        """The load of the node. It is summed anew only if its report or pods have changed, and only pods that changed are read anew."""
+        """The load of the node. It is summed anew only if its report, object or pods have changed, and only pods that changed are read
+        anew."""
         report, before = self._reports.get(node.name), self._judged.get(node.name)
-        if before is not None and before.load.report is report and before.pods is node.pods:
+        if (
+            before is not None
+            and before.load.report is report
+            and before.pods is node.pods
+            and before.manifest is node.manifest
+        ):
             return before
         known = before.loads if before is not None else {}
         loads = {}
@@ -204,7 +230,9 @@ class LoadAwareScheduling(ShippedPlugin):
             loads[pod.uid] = was
         if len(self._judged) >= MAX_CACHED_NODES:
             self._judged.clear()
-        found = _Judged(node.pods, loads, self._summed(report, [load for _, load in loads.values()]))
+        load = self._summed(report, [each for _, each in loads.values()])
+        limits = self._limits.of(node.name, node.manifest)
+        found = _Judged(node.pods, node.manifest, loads, load, limits)
         self._judged[node.name] = found
         return found
 
@@ -218,8 +246,8 @@ class LoadAwareScheduling(ShippedPlugin):
         node = self._handle.node_info_snapshot().get(parameters["nodeName"])
         if node is None:
             return None
-        judged, limits = self._judged_now(node), self._limits.of(node.name, node.manifest)
-        load, report = judged.load, judged.load.report
+        judged = self._judged_now(node)
+        load, limits, report = judged.load, judged.limits, judged.load.report
         at = report.updated_at if report is not None else None
         return {
             "nodeMetric": freshness(report, self._wall(), self._args.node_metric_expiration_seconds),
@@ -238,6 +266,11 @@ class LoadAwareScheduling(ShippedPlugin):
         del parameters
         counts = {str(found): dict(each) for found, each in self._counts.items()}
         return {"staleMetrics": self._args.stale_metrics, "hasSynced": self._metrics.has_synced, **counts}
+
+
+def _excesses(judged: _Judged, asking: PodLoad) -> tuple[str, ...]:
+    judging = judged.limits.judging(is_prod=asking.is_prod)
+    return excesses(judged.load, asking.estimate, judged.limits.capacity, judging)
 
 
 def _is_same(was: PodInfo, pod: PodInfo) -> bool:

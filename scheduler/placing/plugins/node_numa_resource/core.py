@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler.placing.plugins.amounts import CPU, Amounts
+from scheduler.placing.plugins.base import remembered
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
     CPUExclusivePolicy,
@@ -30,8 +31,6 @@ from scheduler.placing.plugins.topology_manager import (
     nodes_in,
 )
 
-MAX_DECIDED: Final = 32
-"""So many answers are remembered of one node."""
 INTEGER: Final = "the requested CPUs must be integer"
 NO_TOPOLOGY: Final = "node(s) CPU Topology not found"
 INVALID_TOPOLOGY: Final = "node(s) invalid CPU Topology"
@@ -135,12 +134,7 @@ def decide(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAlloca
     """
     if not wanted.policy and wanted.cpus is None:
         return PodAllocation()
-    key = wanted.key
-    if key not in view.decided:
-        if len(view.decided) >= MAX_DECIDED:
-            view.decided.clear()
-        view.decided[key] = _decided(view, wanted, score)
-    return view.decided[key]
+    return remembered(view.decided, wanted.key, lambda: _decided(view, wanted, score))
 
 
 def _decided(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
@@ -167,6 +161,7 @@ class HintScore:
 
     def __init__(self, weights: Mapping[str, int], *, is_most: bool) -> None:
         self._weights = weights
+        self._weight_sum = sum(weights.values())
         self._is_most = is_most
 
     def __call__(self, view: NumaView, wanted: NumaRequest, mask: int) -> int:
@@ -186,7 +181,7 @@ class HintScore:
             most, used = allocatable.get(name, 0), requested.get(name, 0)
             if most > 0 and used <= most:
                 total += weight * (100 * (used if self._is_most else most - used) // most)
-        return total // sum(self._weights.values())
+        return total // self._weight_sum
 
 
 def _names(amounts: Iterable[Amounts]) -> frozenset[str]:

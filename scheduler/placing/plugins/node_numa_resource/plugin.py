@@ -35,8 +35,10 @@ from scheduler.placing.plugins.base import (
     NodeCache,
     ShippedPlugin,
     find,
+    remembered,
     shared_state,
 )
+from scheduler.placing.plugins.ledger_fit import own_row
 from scheduler.placing.plugins.node_conditions import NODES_CHANGE
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     PINNING,
@@ -55,7 +57,6 @@ from scheduler.placing.plugins.node_numa_resource.core import (
     TOO_MANY_NUMA_NODES,
     HintScore,
     decide,
-    summed,
 )
 from scheduler.placing.plugins.node_numa_resource.given import GivenCpus
 from scheduler.placing.plugins.node_numa_resource.growth import OwnCpusController
@@ -97,6 +98,31 @@ class _Wanted:
 
     wish: NumaWish
     amounts: Amounts
+    key: str
+    """Both as a text, by which answers are remembered."""
+    is_plain: bool
+    """Whether the pod asks for nothing on a node without rules (`NumaView.has_rules`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A node's view, and what it was made of."""
+
+    view: NumaView
+    topology: object
+    manifest: object
+    pods: object
+    rows: object
+    given: object
+
+    def is_of(self, node: NodeInfo, topology: object, given: object) -> bool:
+        return (
+            self.rows is node.rows
+            and self.pods is node.pods
+            and self.manifest is node.manifest
+            and self.topology is topology
+            and self.given is given
+        )
 
 
 class NodeNUMAResource(ShippedPlugin):
@@ -111,14 +137,17 @@ class NodeNUMAResource(ShippedPlugin):
         self._default = CPUBindPolicy(read.default_cpu_bind_policy)
         self._strategy = NUMAAllocateStrategy(of_numa.type)
         self._score = HintScore(of_nodes.weights, is_most=of_nodes.type == "MostAllocated")
+        self._counted = tuple({CPU, *of_nodes.weights})
         self._numa_score = HintScore(of_numa.weights, is_most=of_numa.type == "MostAllocated")
         self._topologies = handle.shared_informer(NODE_RESOURCE_TOPOLOGIES)
         self._amounts = NodeAmounts()
         self._topology: NodeCache[Mapping[str, Any], NodeTopology] = NodeCache(read_topology)
         self._options: NodeCache[Mapping[str, Any], NodeOptions] = NodeCache(read_options)
         self._told: NodeCache[tuple[PodInfo, ...], Mapping[str, PodAllocation]] = NodeCache(_told)
+        self._plain_scores: NodeCache[NodeInfo, dict[str, int]] = NodeCache(lambda _: {})
+        """By `_Wanted.key`, for nodes and pods that NUMA nodes are nothing to."""
         self._given = shared_state(handle.placements, GivenCpus)
-        self._views: dict[str, tuple[tuple[object, ...], NumaView]] = {}
+        self._views: dict[str, _Seen] = {}
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
     def events_to_register(self) -> Sequence[EventWithHint]:
@@ -138,9 +167,12 @@ class NodeNUMAResource(ShippedPlugin):
         """A pod with CPUs of its own asks for whole ones."""
         self._forget_settled()
         try:
-            wanted = _Wanted(read_wish(pod.manifest), pod_amounts(pod))
+            wish, amounts = read_wish(pod.manifest), pod_amounts(pod)
         except ValueError as error:
             return None, _forbidden(f"the pod's wishes: {error}")
+        bind, _ = bind_of(wish, NodeCPUBindPolicy.NONE, self._default, amounts.get(CPU, 0))
+        key = f"{wish} {sorted(amounts.items())}"
+        wanted = _Wanted(wish, amounts, key, is_plain=not wish.policy and bind not in PINNING)
         if must_be_pinned(wanted.wish, self._default) and pod.amount.vcpu_milli % MILLI:
             return None, _forbidden(INTEGER)
         context.write(_WANTED, wanted)
@@ -148,8 +180,11 @@ class NodeNUMAResource(ShippedPlugin):
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """As if the pod got its CPUs and its share of NUMA nodes now."""
-        view = _without(self._view(node), pod.uid)
-        wanted = self._request(context.read(_WANTED), view)
+        found, asking = self._view(node), context.read(_WANTED)
+        if asking.is_plain and not found.has_rules:
+            return None
+        view = _without(found, pod.uid)
+        wanted = self._request(asking, view)
         if isinstance(wanted, Status):
             return wanted
         if view.options.ratio > 1 and wanted.amounts.get(CPU, 0) > 0:
@@ -160,8 +195,15 @@ class NodeNUMAResource(ShippedPlugin):
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """Of the NUMA nodes that the pod would get, where it gets some; else of the node. 0 where it would get nothing."""
-        view = _without(self._view(node), pod.uid)
-        wanted = self._request(context.read(_WANTED), view)
+        now, asking = self._view(node), context.read(_WANTED)
+        if asking.is_plain and not now.has_rules:
+            request = NumaRequest(asking.amounts)
+            scores = self._plain_scores.of(node.name, node) if own_row(pod, node) is None else {}
+            return remembered(
+                scores, asking.key, lambda: self._score.of(*self._of_node(pod, node, now, request))
+            ), None
+        view = _without(now, pod.uid)
+        wanted = self._request(asking, view)
         if isinstance(wanted, Status):
             return 0, None
         found = decide(view, wanted, self._numa_score)
@@ -172,6 +214,9 @@ class NodeNUMAResource(ShippedPlugin):
         return self._score.of(*self._of_node(pod, node, view, wanted)), None
 
     def _request(self, wanted: _Wanted, view: NumaView) -> NumaRequest | Status:
+        return remembered(view.requests, wanted.key, lambda: self._read_request(wanted, view))
+
+    def _read_request(self, wanted: _Wanted, view: NumaView) -> NumaRequest | Status:
         """What the pod asks of this node; a rejection where the node's rules and the pod's do not go together."""
         topology, options, wish = view.topology, view.options, wanted.wish
         on_node = NodeCPUBindPolicy.FULL_PCPUS_ONLY if topology.is_full_pcpus_only else options.bind_policy
@@ -203,15 +248,17 @@ class NodeNUMAResource(ShippedPlugin):
     def _of_node(
         self, pod: PodInfo, node: NodeInfo, view: NumaView, wanted: NumaRequest
     ) -> tuple[Amounts, Amounts]:
-        """What would be requested on the node with the pod, and what it has; CPUs of pods' own count amplified."""
-        ratio, asked = view.options.ratio, dict(wanted.amounts)
-        requested = self._amounts.requested(node)
-        own = node.rows.get(pod.holder)
-        requested[CPU] = requested.get(CPU, 0) - (own.reserved.vcpu_milli if own is not None else 0)
-        requested[CPU] += amplified(view.pinned_milli, ratio) - view.pinned_milli
+        """What would be requested on the node with the pod, of CPU and what is scored, and what it has; CPUs of pods' own count amplified."""
+        given, asked = self._amounts.requested(node), wanted.amounts
+        requested = {name: given.get(name, 0) + asked.get(name, 0) for name in self._counted}
+        own, more = own_row(pod, node), view.amplification_milli
+        if own is not None:
+            more -= own.reserved.vcpu_milli
         if wanted.cpus is not None:
-            asked[CPU] = amplified(asked.get(CPU, 0), ratio)
-        return summed((requested, asked)), self._amounts.allocatable(node)
+            milli = asked.get(CPU, 0)
+            more += amplified(milli, view.options.ratio) - milli
+        requested[CPU] += more
+        return requested, self._amounts.allocatable(node)
 
     # ------------------------------------------------------------ what pods have
 
@@ -220,10 +267,9 @@ class NodeNUMAResource(ShippedPlugin):
         what they are permitted."""
         manifest = self._topologies.objects().get(("", node.name), NO_MANIFEST)
         kept = self._given.on(node.name)
-        parts = (manifest, node.manifest, node.pods, node.rows, kept)
-        found = self._views.get(node.name)
-        if found is not None and all(map(_is_same, found[0], parts)):
-            return found[1]
+        seen = self._views.get(node.name)
+        if seen is not None and seen.is_of(node, manifest, kept):
+            return seen.view
         told = self._told.of(node.name, node.pods)
         allocations = {**told, **kept}  # a pod may still show what an earlier try has written
         for row in node.rows.values():
@@ -237,7 +283,7 @@ class NodeNUMAResource(ShippedPlugin):
         )
         if len(self._views) >= MAX_CACHED_NODES:
             self._views.clear()
-        self._views[node.name] = (parts, view)
+        self._views[node.name] = _Seen(view, manifest, node.manifest, node.pods, node.rows, kept)
         return view
 
     def _forget_settled(self) -> None:
@@ -327,10 +373,6 @@ def _without(view: NumaView, uid: str) -> NumaView:
     if uid not in view.allocations:
         return view
     return replace(view, allocations={each: of for each, of in view.allocations.items() if each != uid})
-
-
-def _is_same(first: object, second: object) -> bool:
-    return first is second
 
 
 def _differ(required: CPUBindPolicy, on_node: NodeCPUBindPolicy) -> bool:

@@ -120,6 +120,12 @@ def _quantity(name: str, amount: int) -> str:
     return quantities.from_value(amount, binary=name == "memory").canonical()
 
 
+_BIND_OF_NODE: Final = {
+    NodeCPUBindPolicy.FULL_PCPUS_ONLY: CPUBindPolicy.FULL_PCPUS,
+    NodeCPUBindPolicy.SPREAD_BY_PCPUS: CPUBindPolicy.SPREAD_BY_PCPUS,
+}
+
+
 def bind_of(
     wish: NumaWish, node: NodeCPUBindPolicy, default: CPUBindPolicy, milli: int
 ) -> tuple[CPUBindPolicy, bool]:
@@ -127,10 +133,7 @@ def bind_of(
 
     The node's policy pins every pod that asks for whole CPUs, of any class, and wins over what a pod prefers.
     """
-    of_node = {
-        NodeCPUBindPolicy.FULL_PCPUS_ONLY: CPUBindPolicy.FULL_PCPUS,
-        NodeCPUBindPolicy.SPREAD_BY_PCPUS: CPUBindPolicy.SPREAD_BY_PCPUS,
-    }.get(node, CPUBindPolicy.NONE)
+    of_node = _BIND_OF_NODE.get(node, CPUBindPolicy.NONE)
     required = default if wish.required is CPUBindPolicy.DEFAULT else wish.required
     preferred = default if wish.preferred in {CPUBindPolicy.DEFAULT, CPUBindPolicy.NONE} else wish.preferred
     if milli <= 0 or milli % MILLI:

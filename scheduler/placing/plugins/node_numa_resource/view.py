@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from scheduler.placing.core.values import Status
 from scheduler.placing.plugins.amounts import CPU, Amounts
 from scheduler.placing.plugins.node_numa_resource.accumulator import (
     CPUBindPolicy,
@@ -17,13 +18,14 @@ from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
 from scheduler.placing.plugins.node_numa_resource.topology import (
     MILLI,
     CpuTopology,
+    NodeCPUBindPolicy,
     NodeOptions,
     NodeTopology,
 )
 from scheduler.placing.plugins.topology_manager import NumaTopologyPolicy, NumaUse
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NumaRequest:
     """What a pod asks of one node. `cpus` is None for a pod that shares its CPUs; `preferred` are CPUs that are kept for it there."""
 
@@ -33,7 +35,7 @@ class NumaRequest:
     is_numa_exclusive: bool = False
     preferred: frozenset[int] = frozenset()
 
-    @property
+    @functools.cached_property
     def key(self) -> Hashable:
         amounts = tuple(sorted(self.amounts.items()))
         return amounts, self.cpus, self.policy, self.is_numa_exclusive, self.preferred
@@ -63,8 +65,18 @@ class NumaView:
         return {cpu: each.exclusive for each in self.allocations.values() for cpu in each.cpus}
 
     @functools.cached_property
-    def pinned_milli(self) -> int:
-        return MILLI * sum(len(each.cpus) for each in self.allocations.values())
+    def has_rules(self) -> bool:
+        """Whether the node asks something even of pods that have no wishes."""
+        topology, options = self.topology, self.options
+        has_policy = bool(topology.policy or options.policy)
+        has_bind_policy = topology.is_full_pcpus_only or options.bind_policy is not NodeCPUBindPolicy.NONE
+        return has_policy or has_bind_policy or options.ratio != 1
+
+    @functools.cached_property
+    def amplification_milli(self) -> int:
+        """How much more than their number the CPUs of pods' own count."""
+        pinned_milli = MILLI * sum(len(each.cpus) for each in self.allocations.values())
+        return amplified(pinned_milli, self.options.ratio) - pinned_milli
 
     @functools.cached_property
     def uses(self) -> Mapping[int, frozenset[NumaUse]]:
@@ -131,6 +143,11 @@ class NumaView:
 
     @functools.cached_property
     def _available(self) -> dict[CPUBindPolicy | None, Mapping[int, Amounts]]:
+        return {}
+
+    @functools.cached_property
+    def requests(self) -> "dict[str, NumaRequest | Status]":
+        """What pods ask here, by what they wish for; a rejection where that and the node's rules do not go together."""
         return {}
 
     @functools.cached_property
