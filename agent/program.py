@@ -178,7 +178,9 @@ def qos(address: str, token: str | None, tls: "Tls | None", output: str, known: 
     help="Credentials for the API server, where pods are read; by default the pod's service account.",
 )
 def device_plugin(kubeconfig: Path | None, resources: tuple[str, ...], **places: Path) -> None:
-    """Serve a device plugin for the kubelet: it gives containers the devices that a scheduler has told their pod of.
+    """Give containers the devices that their pod was told of.
+
+    It serves a device plugin of the kubelet for each resource.
 
     Exit codes: 0 after a signal, 1 when a socket or the credentials for Kubernetes cannot be used, or an extra is missing, 2 for a
     wrong command line or inventory.
