@@ -177,6 +177,22 @@ def queue_is_lost_in_a_snapshot() -> Patch:
     return mock.patch.object(journal, "restore", restore_without)
 
 
+def quota_forgets_what_was_asked() -> Patch:
+    """A quota asks its VMs for all that is too much, each time anew."""
+    return mock.patch.object(room, "_promised", return_value=ZERO)
+
+
+def quota_takes_from_who_gives_nothing() -> Patch:
+    """A quota's claim counts against a VM's need, whatever its agent allows."""
+    neighbour = room._neighbour
+
+    def neighbour_with_all(record: VmRecord) -> Neighbour:
+        found = neighbour(record)
+        return replace(found, spare_to_higher=found.current - record.spec.bounds.min)
+
+    return mock.patch.object(room, "_neighbour", neighbour_with_all)
+
+
 NEGOTIATION_MUTANTS: Final = (
     Mutant(1, asks_too_much, 6),
     Mutant(2, old_words_count, 8),
@@ -193,4 +209,6 @@ NEGOTIATION_MUTANTS: Final = (
     Mutant(13, room_of_one_that_has_gone_is_lost),
     Mutant(14, offer_lives_on_after_a_hand_over, 1),
     Mutant(15, queue_is_lost_in_a_snapshot, 8),
+    Mutant(16, quota_forgets_what_was_asked, 1),
+    Mutant(17, quota_takes_from_who_gives_nothing, 1),
 )
