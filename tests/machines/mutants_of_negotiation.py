@@ -209,6 +209,6 @@ NEGOTIATION_MUTANTS: Final = (
     Mutant(13, room_of_one_that_has_gone_is_lost),
     Mutant(14, offer_lives_on_after_a_hand_over, 1),
     Mutant(15, queue_is_lost_in_a_snapshot, 8),
-    Mutant(16, quota_forgets_what_was_asked, 1),
+    Mutant(16, quota_forgets_what_was_asked, 148),
     Mutant(17, quota_takes_from_who_gives_nothing, 1),
 )
