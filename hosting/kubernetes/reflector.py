@@ -133,7 +133,7 @@ class Reflector:
         self._fields = field_selector
         self._clock = clock
         self._rng = rng
-        self._on_change = on_change
+        self._listeners = [on_change] if on_change is not None else []
         self._times = times or WatchTimes()
         self._log = FaultLog(
             log, f"watch of {type_.plural} does not work", f"watch of {type_.plural} works again"
@@ -149,6 +149,10 @@ class Reflector:
         self.health: Final = WatchHealth()
 
     # ------------------------------------------------------------ knowledge
+
+    def follow(self, on_change: OnChange) -> None:
+        """Call another one with changes from now on."""
+        self._listeners.append(on_change)
 
     def objects(self) -> Mapping[Key, Manifest]:
         """All objects by namespace and name: a view that changes with them. The manifests are not to be changed."""
@@ -365,8 +369,9 @@ class Reflector:
         except ManifestError as error:
             raise _GarbageError(str(error)) from None
         self.health.contact_s = self._clock()
-        if changes and self._on_change is not None:
-            self._on_change(changes)
+        if changes:
+            for listener in self._listeners:
+                listener(changes)
 
     def _works(self) -> None:
         self.health.fault = ""

@@ -17,7 +17,8 @@ from hosting.kubernetes import names, objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.recorder import EventRecorder
-from hosting.kubernetes.resources import PODS, Manifest
+from hosting.kubernetes.reflector import Reflector
+from hosting.kubernetes.resources import PODS, Manifest, ResourceType
 from hosting.supervisor import Child, Supervisor
 from protocol.values import ZERO
 from protocol.wire import PodName
@@ -247,7 +248,7 @@ class PluginControllers:
 class LiveScheduling:
     """The profiles over a live core, for the extender and, in the mode `full`, for pods that name one of them. `use` comes first."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a term that it works with
         self,
         api: KubernetesApi,
         cluster: KubernetesCluster,
@@ -257,8 +258,9 @@ class LiveScheduling:
         guard: LeadershipGuard,
         rng: random.Random,
         is_full: bool,
+        running: Mapping[ResourceType, Reflector] | None = None,
     ) -> None:
-        """With `is_full`, pods are bound that name a profile as their scheduler."""
+        """With `is_full`, pods are bound that name a profile as their scheduler. `running` are watches that plugins share with others."""
         self._api, self._cluster, self._core, self._rng = api, cluster, serving.core, rng
         self._supervisor = serving.supervisor
         view = self._view = PlacingView(cluster, serving.core, serving.placements)
@@ -266,7 +268,7 @@ class LiveScheduling:
         self._refresh = serving.service.refresh
         self._log = logs.logger("scheduling")
         self._informers = KubernetesInformers(
-            api, serving.supervisor.start, clock=time.monotonic, rng=rng, log=self._log
+            api, serving.supervisor.start, clock=time.monotonic, rng=rng, log=self._log, running=running
         )
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(

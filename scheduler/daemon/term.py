@@ -11,6 +11,7 @@ from hosting import logs, metrics, server
 from hosting.addresses import Advertised
 from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
+from hosting.kubernetes.koordinator import PUBLISHED_RESERVATIONS
 from hosting.kubernetes.lease import Leadership, LeaseElector
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.reflector import Reflector
@@ -237,6 +238,7 @@ class LeadershipTerm:
                 guard=guard,
                 rng=rng,
                 is_full=options["mode"] == "full",
+                running={PUBLISHED_RESERVATIONS: self._reservations.watch_of(PUBLISHED_RESERVATIONS)},
             )
         self.extender = self._extender(options["listener"], guard)
 

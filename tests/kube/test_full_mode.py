@@ -1,15 +1,18 @@
 """Parley's scheduler places pods that name it, on a real API server, while kube-scheduler is away."""
 
+import json
 import signal
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from click.testing import CliRunner
 
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
+from parley.program import main
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.growing import RoomWatch
 from tests.support.kube.objects import pod
@@ -35,6 +38,15 @@ def _named(name: str, milli: int, **spec: Any) -> Manifest:
     return manifest
 
 
+def _explained(scene: PlacingScene, name: str) -> Any:
+    """What `parley explain` says, as scripts read it."""
+    pod_name = f"{scene.objects.namespace}/{name}"
+    where = ("--scheduler", f"http://127.0.0.1:{scene.port}", "--agent", "http://127.0.0.1:1")
+    done = CliRunner().invoke(main, ["explain", pod_name, *where, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
 def test_pods_that_name_the_scheduler_are_placed_by_it(scene: PlacingScene) -> None:
     nodes = scene.add_nodes(2, 2000)
     scene.start_parley("--mode", "full")
@@ -49,6 +61,10 @@ def test_pods_that_name_the_scheduler_are_placed_by_it(scene: PlacingScene) -> N
     scene.create(_named("late", 500))
     assert "0/2 nodes are available" in scene.refused("late", "Insufficient cpu")
     assert "Insufficient cpu" in scene.refused_by_event("late")
+    why = _explained(scene, "late")
+    assert (why["cause"]["code"], why["cause"]["class"]) == ("unschedulable", "capacity")
+    assert sum(each["nodes"] for each in why["diagnosis"]["failures"]) == 2
+    assert {each["code"] for each in why["diagnosis"]["failures"]} == {"Unschedulable"}
     scene.objects.delete("pods", early[0])
     assert scene.placed("late") == placed[early[0]], "it is tried again when room becomes free"
 

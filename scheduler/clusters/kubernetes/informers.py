@@ -22,12 +22,20 @@ OnEvents: TypeAlias = Callable[[Sequence[SchedulingEvent]], object]
 
 
 class KubernetesInformers:
-    """The watches, each of all objects of its type. `start` runs them."""
+    """The watches, each of all objects of its type. `start` runs them; those in `running` are run by others."""
 
     def __init__(
-        self, api: KubernetesApi, start: Start, *, clock: Callable[[], float], rng: random.Random, log: Logger
+        self,
+        api: KubernetesApi,
+        start: Start,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        log: Logger,
+        running: Mapping[ResourceType, Reflector] | None = None,
     ) -> None:
         self._api, self._start, self._clock, self._rng, self._log = api, start, clock, rng, log
+        self._running = running or {}
         self._informers: dict[ResourceType, KubernetesInformer] = {}
         self._listeners: list[OnEvents] = []
         self._events: list[SchedulingEvent] = []
@@ -44,12 +52,22 @@ class KubernetesInformers:
                 raise ValueError(
                     f"plugins watch {MAX_INFORMERS} types already; {type_.plural} would be one more"
                 )
-            found = KubernetesInformer(
-                self._api, type_, self._told, clock=self._clock, rng=self._rng, log=self._log
-            )
-            self._informers[type_] = found
-            self._start(f"watch of {type_.plural}.{type_.group} for plugins", found.run)
+            watch = self._running.get(type_) or self._started(type_)
+            found = self._informers[type_] = KubernetesInformer(watch, type_, self._told, self._log)
         return found
+
+    def _started(self, type_: ResourceType) -> Reflector:
+        watch = Reflector(
+            self._api,
+            type_,
+            clock=self._clock,
+            rng=self._rng,
+            log=self._log,
+            is_optional=True,
+            may_be_forbidden=True,
+        )
+        self._start(f"watch of {type_.plural}.{type_.group} for plugins", watch.run)
+        return watch
 
     def _told(self, event: SchedulingEvent) -> None:
         if not self._events:
@@ -66,28 +84,11 @@ class KubernetesInformer:
     """The informer of one type. The API server may not know the type, or not let us read it: then there are no objects, until that comes."""
 
     def __init__(
-        self,
-        api: KubernetesApi,
-        type_: ResourceType,
-        tell: Callable[[SchedulingEvent], object],
-        *,
-        clock: Callable[[], float],
-        rng: random.Random,
-        log: Logger,
+        self, watch: Reflector, type_: ResourceType, tell: Callable[[SchedulingEvent], object], log: Logger
     ) -> None:
-        self._type, self._tell, self._log = type_, tell, log
+        self._watch, self._type, self._tell, self._log = watch, type_, tell, log
         self._handlers: list[InformerHandler] = []
-        self._watch = Reflector(
-            api,
-            type_,
-            clock=clock,
-            rng=rng,
-            log=log,
-            on_change=self._changed,
-            is_optional=True,
-            may_be_forbidden=True,
-        )
-        self.run: Final[Child] = self._watch.run
+        watch.follow(self._changed)
 
     @property
     def has_synced(self) -> bool:

@@ -192,6 +192,10 @@ class KubernetesReservations:
     def children(self) -> Mapping[str, Child]:
         return {f"watch of {each.type.plural}.{each.type.group}": each.watch.run for each in self._types}
 
+    def watch_of(self, type_: ResourceType) -> Reflector:
+        (found,) = (each.watch for each in self._types if each.type is type_)
+        return found
+
     async def load(self) -> None:
         """See every object. Raises `ClusterUnreachableError`; of a type that the API server does not know there are none."""
         for each in self._types:

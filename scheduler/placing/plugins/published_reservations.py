@@ -322,11 +322,16 @@ class PublishedTerms:
 def lacking(
     wanted: Mapping[str, int], free: Mapping[str, int], kept: Iterable[Mapping[str, int]]
 ) -> list[str]:
-    """The resources of which reservations (`kept`) leave less than is wanted of what is free. One that no reservation keeps is not judged."""
+    """The resources of which reservations (`kept`) leave less than is wanted of what is free. One that no reservation keeps, or
+    that the node does not have, is not judged."""
     sums = Counter[str]()
     for each in kept:
         sums.update(each)
-    return [name for name, amount in wanted.items() if sums[name] and amount > free.get(name, 0) - sums[name]]
+    return [
+        name
+        for name, amount in wanted.items()
+        if sums[name] and name in free and amount > free[name] - sums[name]
+    ]
 
 
 _UNSCHEDULABLE: Final = {"key": "node.kubernetes.io/unschedulable", "value": "", "effect": "NoSchedule"}

@@ -10,6 +10,7 @@ import pytest
 
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.koordinator import DEVICES, ELASTIC_QUOTAS
+from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.supervisor import Child
 from scheduler.clusters.kubernetes.informers import MAX_INFORMERS, KubernetesInformers
@@ -142,3 +143,19 @@ async def test_there_is_a_bound() -> None:
             world.informers.informer(ResourceType("example.org", "v1", f"things{number}", "Thing"))
         with pytest.raises(ValueError, match=f"{MAX_INFORMERS} types already; elasticquotas"):
             world.informers.informer(ELASTIC_QUOTAS)
+
+
+@virtually
+async def test_a_watch_that_others_run_is_not_run_a_second_time() -> None:
+    world, log = World(), recorded()[0]
+    api = world.server.api()
+    watch = Reflector(api, ELASTIC_QUOTAS, clock=now_s, rng=random.Random(1), log=log)
+    others = KubernetesInformers(
+        api, world._start, clock=now_s, rng=random.Random(1), log=log, running={ELASTIC_QUOTAS: watch}
+    )
+    heard = Heard()
+    others.informer(ELASTIC_QUOTAS).add_event_handler(heard.hear)
+    assert world.tasks == {}
+    world.put("a")
+    await watch.caught_up(now_s())
+    assert heard == [(None, "a")]

@@ -109,6 +109,20 @@ def test_what_did_not_fit_is_tried_again_with_each_read_of_the_cluster() -> None
     assert (kept(world), use(world).reason) == (cu(4), None)
 
 
+def test_one_that_is_pre_allocated_keeps_what_is_free_and_never_more() -> None:
+    """It gives nothing back before it has all, and is no less protected than any other one."""
+    world = World()
+    fillers = [world.other_pod(name, cu(4)) for name in ("a", "b")]
+    world.reserve(cu(8), is_pre_allocated=True)
+    assert (kept(world), use(world).reason is not None) == (cu(2), True)
+    for number, (filler, expected) in enumerate(zip(fillers, (cu(6), cu(8)), strict=True)):
+        world.apply(events.PodGone(filler))
+        world.apply(events.ClusterRead(float(number)))
+        assert kept(world) == expected
+        assert world.over() == set()
+    assert use(world).reason is None
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -18,6 +18,7 @@ from scheduler.placing.core.values import (
     EventResource,
     EventWithHint,
     PostFilterResult,
+    RejectionClass,
     SchedulingEvent,
     new_status,
 )
@@ -159,6 +160,8 @@ async def test_what_is_undone_after_a_failure_and_in_which_order(
     async with running(world):
         assert (world.called(), world.place(), world.told) == (calls, place, [said])
         assert world.scheduler.on_its_way("a") is None
+        (why,) = [each.rejection for each in world.shared.diagnoses.newest(2)] or (None,)
+        assert why == (RejectionClass.CAPACITY if place is QueuePool.UNSCHEDULABLE else None)
 
 
 @pytest.mark.parametrize(

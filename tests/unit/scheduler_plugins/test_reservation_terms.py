@@ -82,12 +82,13 @@ def test_what_its_users_have_taken_is_not_kept_any_more() -> None:
         ({DISK: 2}, [{DISK: 2}, {DISK: 1}], [DISK]),
         ({DISK: 9}, [{DISK: 0}], []),
         ({"example.org/other": 9}, [{DISK: 2}], []),
+        ({"example.org/other": 9}, [{"example.org/other": 2}], []),
     ],
 )
 def test_a_pod_finds_what_reservations_leave_of_a_node(
     wanted: dict[str, int], kept: list[dict[str, int]], short: list[str]
 ) -> None:
-    """Of four disks. Without reservations of a resource `NodeResources` says what is there."""
+    """Of four disks. Of a resource that the node lacks, and without reservations, `NodeResources` says what is there."""
     assert lacking(wanted, {DISK: 4}, kept) == short
 
 
