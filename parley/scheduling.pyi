@@ -44,6 +44,7 @@ from scheduler.placing.core.plugin import FilterPlugin as FilterPlugin
 from scheduler.placing.core.plugin import FilterTransformer as FilterTransformer
 from scheduler.placing.core.plugin import FindOneNodePlugin as FindOneNodePlugin
 from scheduler.placing.core.plugin import NextPodPlugin as NextPodPlugin
+from scheduler.placing.core.plugin import NumaHintPlugin as NumaHintPlugin
 from scheduler.placing.core.plugin import PermitPlugin as PermitPlugin
 from scheduler.placing.core.plugin import Plugin as Plugin
 from scheduler.placing.core.plugin import PostBindPlugin as PostBindPlugin

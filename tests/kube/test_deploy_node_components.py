@@ -14,7 +14,7 @@ from hosting.settings import load
 from labs.clusters.programs import Programs
 from tests.support.kube.deployed import DEPLOY, Deployed, started_deployment
 
-COMPONENTS: Final = ("node-metric", "node-plugins", "node-topology", "qos", "eviction")
+COMPONENTS: Final = ("device-plugin", "node-metric", "node-plugins", "node-topology", "qos", "eviction")
 SETTINGS: Final = """
 plugins: {directory: /var/lib/parley/plugins_registry}
 qos: {featureGates: {CPUSetAllocator: true, CPUSuppress: true, MemoryEvict: true}, nodeMetric: true, nodeTopology: true, cgroupRoot: /host/cgroup}
@@ -52,7 +52,9 @@ def test_an_overlay_may_have_plugins_and_strategies(
     assert "daemonset.apps/parley-agent serverside-applied (server dry run)" in taken
 
     objects: list[dict[str, Any]] = list(yaml.safe_load_all(built))
-    (daemon_set,) = (each for each in objects if each["kind"] == "DaemonSet")
+    (daemon_set,) = (
+        each for each in objects if each["kind"] == "DaemonSet" and each["metadata"]["name"] == "parley-agent"
+    )
     container, informant = daemon_set["spec"]["template"]["spec"]["containers"]
     monkeypatch.setenv("NODE_NAME", "any")
     settings = load(tmp_path / "agent.yaml", AgentSettings)

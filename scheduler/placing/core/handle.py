@@ -116,6 +116,11 @@ class ExtendedHandle(FrameworkHandle, Protocol):
         A plugin asks while it is made. Raises `ValueError` if plugins watch too many types. Source: seed 002, the shared informer factories.
         """
 
+    def numa_hint_providers(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo, numa_nodes: Sequence[int], policy: str
+    ) -> Sequence[Any]:
+        """The providers of all plugins that have a say in which NUMA nodes a pod gets (`NumaHintPlugin`)."""
+
     def get_reservation_nominator(self) -> ReservationNominator | None:
         """The last plugin that is one."""
 

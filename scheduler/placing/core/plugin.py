@@ -284,6 +284,16 @@ class ReservationNominateFilterPlugin(Plugin, Protocol):
         """Asked of those that passed `filter_reservation` already."""
 
 
+class NumaHintPlugin(Plugin, Protocol):
+    """Allocates something of NUMA nodes, beside `NodeNUMAResource`, which asks it. Source: reference/koordinator.md 1.11."""
+
+    def numa_hint_provider(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo, numa_nodes: Sequence[int], policy: str
+    ) -> Any:
+        """The pod's `scheduler.placing.plugins.topology_manager.HintProvider` for a node with these NUMA nodes and that policy; None where
+        the plugin has no say. Is no coroutine."""
+
+
 @runtime_checkable
 class ReservationNominator(Plugin, Protocol):
     """Picks the reservation that a pod uses on the node that was chosen, and remembers it until the pod was reserved for."""

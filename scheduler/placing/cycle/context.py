@@ -282,3 +282,11 @@ class CycleState(PluginContext):
         copy.skip_score_plugins = self.skip_score_plugins
         copy.skip_pre_bind_plugins = self.skip_pre_bind_plugins
         return copy
+
+
+def current_task() -> "asyncio.Task[Any] | None":
+    """The task that runs; None outside of an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -61,7 +61,7 @@ from scheduler.placing.cycle.calls import (
     scored_reservations,
     weighted_scores,
 )
-from scheduler.placing.cycle.context import CycleState, NotFoundError
+from scheduler.placing.cycle.context import CycleState, NotFoundError, current_task
 from scheduler.placing.cycle.hooks import PortsHandle, SharedHooks
 
 R = TypeVar("R")
@@ -121,13 +121,13 @@ class SchedulingFramework(PortsHandle):
 
     def node_info_snapshot(self) -> NodeSnapshot:
         """The nodes as they were when the cycle of this task began; in a task without a cycle, those of the newest cycle."""
-        task = _current_task()
+        task = current_task()
         return self._snapshot if task is None else self._snapshots.get(task, self._snapshot)
 
     def set_snapshot(self, snapshot: NodeSnapshot) -> None:
         """A cycle begins in this task: its plugins are shown these nodes from now on, whatever cycles begin in other tasks."""
         self._snapshot = snapshot
-        task = _current_task()
+        task = current_task()
         if task is not None:
             self._snapshots[task] = snapshot
 
@@ -152,6 +152,13 @@ class SchedulingFramework(PortsHandle):
 
     def shared_informer(self, type_: ResourceType) -> Informer:
         return self.shared.informers.informer(type_)
+
+    def numa_hint_providers(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo, numa_nodes: Sequence[int], policy: str
+    ) -> list[Any]:
+        plugins = self.calls.methods(None, "numa_hint_provider")
+        said = (ask(context, pod, node, numa_nodes, policy) for _, ask in plugins)
+        return [each for each in said if each is not None]
 
     def get_reservation_nominator(self) -> ReservationNominator | None:
         return self._nominator
@@ -474,11 +481,3 @@ class SchedulingFramework(PortsHandle):
         self, context: CycleContext, pod: PodInfo, reservations: Sequence[Reservation], node_name: str
     ) -> tuple[PluginToReservationScores, Status | None]:
         return await scored_reservations(self.calls, context, pod, reservations, node_name)
-
-
-def _current_task() -> "asyncio.Task[Any] | None":
-    """The task that runs; None outside of an event loop."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None

@@ -111,10 +111,18 @@ def admit(
     if uses is not None:
         found = [(name, [_exclusive(hint, uses) for hint in given]) for name, given in found]
     admission = _judge(policy, everything, found)
-    if admission.is_admitted:
-        refused = tuple(reason for each in providers for reason in each.allocate(admission.hint))
-        admission = replace(admission, reasons=refused)
-    return admission
+    if not admission.is_admitted:
+        return admission
+    refused = _refused(providers, admission.hint)
+    if refused and policy is NumaTopologyPolicy.BEST_EFFORT and admission.hint.mask is not None:
+        # No NUMA nodes serve all of them, so each takes its own.
+        admission = NumaAdmission(NumaHint(None, is_preferred=False))
+        refused = _refused(providers, admission.hint)
+    return replace(admission, reasons=refused)
+
+
+def _refused(providers: Sequence[HintProvider], hint: NumaHint) -> tuple[str, ...]:
+    return tuple(reason for each in providers for reason in each.allocate(hint))
 
 
 def merge(everything: int, components: Sequence[Sequence[NumaHint]]) -> NumaHint:

@@ -7,7 +7,7 @@ partitions, whole GPUs are taken by that.
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from scheduler.placing.plugins.device_share.core import (
     PodDevices,
     TopologyScope,
 )
+from scheduler.placing.plugins.topology_manager import Hints, NumaHint, NumaTopologyPolicy, masks
 
 PARTITIONS: Final = f"{SCHEDULING}gpu-partitions"
 """Annotation of a Device object: the sets of GPUs that are well connected, by how many they are."""
@@ -162,6 +163,16 @@ class DeviceRoom:
             for name, amount in grant.resources.items():
                 used[name] = used.get(name, 0) + amount
             self._vfs |= {(grant.key, bus) for bus in grant.vfs}
+
+    def within(self, numa_nodes: int) -> "DeviceRoom":
+        """The part of it in a set of NUMA nodes, which has a bit for each."""
+        devices = {
+            type_: tuple(each for each in found if each.numa >= 0 and numa_nodes >> each.numa & 1)
+            for type_, found in self.node.devices.items()
+        }
+        part = DeviceRoom(replace(self.node, devices=devices), ())
+        part._used, part._vfs = self._used, self._vfs
+        return part
 
     def is_used(self, device: NodeDevice) -> bool:
         return any(self._used.get(device.key, {}).values())
@@ -373,6 +384,35 @@ def _place(device: NodeDevice, scope: TopologyScope) -> object:
             return device.numa
         case TopologyScope.NODE:
             return None
+
+
+def can_be_aligned(node: NodeDevices, wanted: PodDevices) -> bool:
+    """Whether the NUMA node of each device is known, and the pod does not ask for all devices that match."""
+    return all(
+        request.count and all(each.numa >= 0 for each in node.devices.get(request.type, ()))
+        for request in wanted.requests
+    )
+
+
+def numa_hints(
+    room: DeviceRoom, wanted: PodDevices, score: DeviceScore, numa_nodes: Sequence[int], policy: str
+) -> Hints | tuple[str, ...]:
+    """The sets of NUMA nodes whose devices would do, the narrowest preferred, under `Restricted` all; or why none would."""
+    feasible = []
+    reason = ""
+    for mask in masks(numa_nodes):
+        try:
+            allocate(room.within(mask), wanted, score)
+        except NoDevicesError as error:
+            reason = str(error)
+        else:
+            feasible.append(mask)
+    if not feasible:
+        return (reason,)
+    fewest = feasible[0].bit_count()
+    is_restricted = policy == NumaTopologyPolicy.RESTRICTED
+    found = [NumaHint(mask, is_restricted or mask.bit_count() == fewest) for mask in feasible]
+    return {request.type: found for request in wanted.requests}
 
 
 def node_score(room: DeviceRoom, wanted: PodDevices, score: DeviceScore) -> int:

@@ -51,7 +51,7 @@ class DeviceShareArgs(PublishedArgs):
 
     scoring_strategy: DeviceScoringStrategy = Field(default_factory=DeviceScoringStrategy)
     disable_device_numa_topology_alignment: bool = Field(False, alias="disableDeviceNUMATopologyAlignment")
-    """Accepted, without effect: devices are close to each other, and are not aligned with the CPUs of the pod."""
+    """Whether devices have no say in which NUMA nodes a pod gets where a NUMA policy holds."""
     gpu_share_unsupported_models: list[UnsupportedModel] = Field(default_factory=list)
     """GPUs of which no pod may have a share, by vendor and model."""
     gpu_shared_resource_templates_config: dict[str, Any] | None = None

@@ -45,19 +45,24 @@ from scheduler.placing.plugins.device_share.allocation import (
     NodeDevices,
     NoDevicesError,
     allocate,
+    can_be_aligned,
     node_score,
+    numa_hints,
     read_devices,
     scorer,
 )
 from scheduler.placing.plugins.device_share.args import DeviceShareArgs
 from scheduler.placing.plugins.device_share.core import DeviceError, PodDevices, pod_devices
 from scheduler.placing.plugins.node_resources import requests
+from scheduler.placing.plugins.topology_manager import HintProvider, NumaHint, mask_of
 
 NO_DEVICE: Final = "node(s) missing Device"
 _WANTED: Final = ContextKey("DeviceShare/wanted")
 _KEY: Final = ContextKey("DeviceShare/key")
 """What is wanted as a text, by which answers are remembered."""
 _NOTHING: Final[Mapping[str, Grants]] = {}
+_AFFINITY: Final = ContextKey("DeviceShare/affinity")
+"""By node the set of NUMA nodes that the topology manager has chosen; None for any."""
 _TAKEN: Final = ContextKey("DeviceShare/taken")
 
 
@@ -99,6 +104,7 @@ class DeviceShare(ShippedPlugin):
         weights = {each.name: each.weight for each in strategy.resources}
         self._score = scorer(weights, prefers_used=strategy.type == "MostAllocated")
         self._not_shared = frozenset((each.vendor, each.model) for each in read.gpu_share_unsupported_models)
+        self._is_aligned = not read.disable_device_numa_topology_alignment
         self._ledger = shared_state(handle.placements, DeviceLedger)
         self._ledger.nodes.clear()
         self._annotated: NodeCache[tuple[PodInfo, ...], Mapping[str, Grants]] = NodeCache(_annotated)
@@ -196,7 +202,9 @@ class DeviceShare(ShippedPlugin):
             self._rooms[node.name] = seen
         return seen[3]
 
-    def _allocated(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[Grants, Status | None]:
+    def _allocated(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo, numa_nodes: int | None = None
+    ) -> tuple[Grants, Status | None]:
         wanted, room = self._wanted(context, pod), self._room(pod.uid, node)
         if wanted is None:
             return (), None
@@ -204,19 +212,49 @@ class DeviceShare(ShippedPlugin):
             fault = self._ledger.nodes.get(node.name)
             text = str(fault) if isinstance(fault, DeviceError) else NO_DEVICE
             return (), new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
-        key: str = context.read(_KEY)
-        return remembered(room.answers, key, lambda: self._chosen(room, wanted))
+        key = f"{context.read(_KEY)} on {numa_nodes}"
+        return remembered(room.answers, key, lambda: self._chosen(room, wanted, numa_nodes))
 
-    def _chosen(self, room: DeviceRoom, wanted: PodDevices) -> tuple[Grants, Status | None]:
+    def _chosen(
+        self, room: DeviceRoom, wanted: PodDevices, numa_nodes: int | None
+    ) -> tuple[Grants, Status | None]:
         is_shared = any(each.is_shared for each in wanted.requests)
         if is_shared and (room.node.vendor, room.node.model) in self._not_shared:
             text = f"node(s) had GPUs that cannot be shared ({room.node.vendor} {room.node.model})"
             return (), new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, text)
+        if numa_nodes is not None:
+            room = room.within(numa_nodes)
         try:
             return allocate(room, wanted, self._score), None
         except NoDevicesError as error:
             code = Code.UNSCHEDULABLE if error.is_resolvable else Code.UNSCHEDULABLE_AND_UNRESOLVABLE
             return (), new_status(code, str(error))
+
+    # ------------------------------------------------------------ together with others of the same NUMA nodes
+
+    def numa_hint_provider(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo, numa_nodes: Sequence[int], policy: str
+    ) -> HintProvider | None:
+        """By the NUMA nodes of the devices. The winner is kept for Reserve; devices that were taken in this cycle already are taken anew."""
+        wanted, room = self._wanted(context, pod), self._room(pod.uid, node)
+        has_devices = pod.uid in self._ledger.on(node.name)
+        if wanted is None or room is None or (has_devices and find(context, MAY_BE_BOUND)):
+            return None
+        if not self._is_aligned or not can_be_aligned(room.node, wanted):
+            return None
+
+        def take(hint: NumaHint) -> tuple[str, ...]:
+            mask = None if hint.mask == mask_of(numa_nodes) else hint.mask
+            try:
+                grants = allocate(room.within(mask) if mask is not None else room, wanted, self._score)
+            except NoDevicesError as error:
+                return (str(error),)
+            context.write(_AFFINITY, {**(find(context, _AFFINITY) or {}), node.name: mask})
+            if has_devices and find(context, _TAKEN):
+                self._ledger.take(pod.uid, node.name, grants)
+            return ()
+
+        return HintProvider(lambda: numa_hints(room, wanted, self._score, numa_nodes, policy), take)
 
     # ------------------------------------------------------------ from Reserve on
 
@@ -229,7 +267,8 @@ class DeviceShare(ShippedPlugin):
         node = self._handle.node_info_snapshot().get(node_name)
         if node is None:
             return new_status(Code.UNSCHEDULABLE, f"node {node_name} is gone")
-        grants, status = self._allocated(context, pod, node)
+        numa_nodes = (find(context, _AFFINITY) or {}).get(node_name)
+        grants, status = self._allocated(context, pod, node, numa_nodes)
         if status is None:
             context.write(_TAKEN, True)
             self._ledger.take(pod.uid, node_name, grants)

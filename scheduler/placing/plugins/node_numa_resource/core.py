@@ -127,17 +127,23 @@ def hints_of(view: NumaView, wanted: NumaRequest, score: "HintScore") -> Hints |
     return {name: found if name in asked else None for name in wanted.amounts}
 
 
-def decide(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
-    """What the pod would get under its NUMA policy; or why nothing. Nothing at all for a pod without wishes.
+def decide(
+    view: NumaView, wanted: NumaRequest, score: "HintScore", others: Sequence[HintProvider] = ()
+) -> PodAllocation | tuple[str, ...]:
+    """What the pod would get under its NUMA policy, which `others` have a say in; or why nothing. Nothing at all for a pod without wishes.
 
-    A view is asked with one `score` only: it remembers the answers.
+    A view is asked with one `score` only: it remembers the answers that are about nothing else than itself.
     """
     if not wanted.policy and wanted.cpus is None:
         return PodAllocation()
+    if others:
+        return _decided(view, wanted, score, others)
     return remembered(view.decided, wanted.key, lambda: _decided(view, wanted, score))
 
 
-def _decided(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllocation | tuple[str, ...]:
+def _decided(
+    view: NumaView, wanted: NumaRequest, score: "HintScore", others: Sequence[HintProvider] = ()
+) -> PodAllocation | tuple[str, ...]:
     if not wanted.policy:
         return allocate(view, wanted)
     found = PodAllocation()
@@ -153,7 +159,7 @@ def _decided(view: NumaView, wanted: NumaRequest, score: "HintScore") -> PodAllo
 
     provider = HintProvider(lambda: hints_of(view, wanted, score), take)
     uses = view.uses if wanted.is_numa_exclusive else None
-    return admit(wanted.policy, view.numa_nodes, [provider], uses).reasons or found
+    return admit(wanted.policy, view.numa_nodes, [provider, *others], uses).reasons or found
 
 
 class HintScore:

@@ -1,8 +1,8 @@
 """`NodeNUMAResource`: CPUs of their own for pods that must not share them, and resources of the same NUMA nodes.
 
 What pods have is read from their annotations `resource-status`, so nothing is lost with the process; what was given since stands beside
-that until the pods are seen with it. The objects NodeResourceTopology, which the agents of nodes write, tell of the CPUs. The topology
-manager asks this plugin alone: other plugins cannot give hints yet. Source: reference/koordinator.md 2.7.
+that until the pods are seen with it. The objects NodeResourceTopology, which the agents of nodes write, tell of the CPUs. Under a NUMA
+policy other plugins have a say as well (`NumaHintPlugin`). Source: reference/koordinator.md 2.7.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ from scheduler.placing.plugins.node_numa_resource.view import (
     amplified,
     as_permitted,
 )
-from scheduler.placing.plugins.topology_manager import MAX_NUMA_NODES, mask_of, merge_policies
+from scheduler.placing.plugins.topology_manager import MAX_NUMA_NODES, HintProvider, mask_of, merge_policies
 
 SEEN_WITHIN_S: Final = 60.0
 """A pod that was bound is seen on its node within that time, or is gone."""
@@ -191,7 +191,7 @@ class NodeNUMAResource(ShippedPlugin):
             requested, allocatable = self._of_node(pod, node, view, wanted)
             if requested.get(CPU, 0) > allocatable.get(CPU, 0):
                 return rejected(RejectionClass.CAPACITY, Code.UNSCHEDULABLE, AMPLIFIED_CPU)
-        return _verdict(decide(view, wanted, self._numa_score))
+        return _verdict(self._decided(context, pod, node, view, wanted))
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """Of the NUMA nodes that the pod would get, where it gets some; else of the node. 0 where it would get nothing."""
@@ -206,7 +206,7 @@ class NodeNUMAResource(ShippedPlugin):
         wanted = self._request(asking, view)
         if isinstance(wanted, Status):
             return 0, None
-        found = decide(view, wanted, self._numa_score)
+        found = self._decided(context, pod, node, view, wanted)
         if isinstance(found, tuple):
             return 0, None
         if found.numa:
@@ -244,6 +244,14 @@ class NodeNUMAResource(ShippedPlugin):
             return _forbidden(SMT_ALIGNMENT)
         strategy = options.strategy or self._strategy
         return replace(request, cpus=CpuRequest(count, bind, is_required, wish.exclusive, strategy))
+
+    def _decided(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo, view: NumaView, wanted: NumaRequest
+    ) -> PodAllocation | tuple[str, ...]:
+        others: Sequence[HintProvider] = ()
+        if wanted.policy:
+            others = self._handle.numa_hint_providers(context, pod, node, view.numa_nodes, wanted.policy)
+        return decide(view, wanted, self._numa_score, others)
 
     def _of_node(
         self, pod: PodInfo, node: NodeInfo, view: NumaView, wanted: NumaRequest
@@ -302,7 +310,7 @@ class NodeNUMAResource(ShippedPlugin):
         wanted = self._request(context.read(_WANTED), view)
         if isinstance(wanted, Status):
             return wanted
-        found = decide(view, wanted, self._numa_score)
+        found = self._decided(context, pod, node, view, wanted)
         if isinstance(found, tuple):
             return _verdict(found)
         if found.cpus or found.numa:
