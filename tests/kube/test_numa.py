@@ -17,10 +17,12 @@ from hosting import logs
 from hosting.kubernetes import objects as fields
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.koordinator import CPU_TOPOLOGY, POD_CPU_ALLOCS, RESOURCE_STATUS
+from hosting.kubernetes.names import ENABLED
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from protocol.cpu_lists import cpus_of
+from tests.support.kube.growing import GrowingPod, RoomWatch
 from tests.support.kube.objects import pod
 from tests.support.kube.placing import PlacingScene, ours, started_kubeless_plane
 from tests.support.waiting import shown_blocking
@@ -117,6 +119,60 @@ def test_pods_get_cores_of_their_own_also_over_a_restart(scene: PlacingScene, tm
     assert scene.placed("over") == name
     shown_blocking("the freed core is used again", lambda: given(scene).get("over") == freed)
     scene.await_right_ledger()
+
+
+def test_a_pinned_pod_grows_by_free_cores_of_its_numa_node_or_is_told_why_not(
+    scene: PlacingScene, tmp_path: Path
+) -> None:
+    """Also over a restart in the middle; and what it does not need any more goes to others."""
+    describe(tmp_path / "sys", EIGHT)
+    (name,) = scene.add_nodes(1, 16_000)
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(CONFIG)
+    scene.start_parley("--mode", "full", "--config", str(config))
+    asyncio.run(tell(scene.plane, name, tmp_path / "sys"))
+    room, pods = RoomWatch(scene.plane, scene.objects.namespace, 16_000), dict[str, GrowingPod]()
+    for each in "ab":
+        manifest = pinned(each)
+        manifest["metadata"]["labels"][ENABLED] = "true"
+        scene.create(manifest)
+        scene.placed(each)
+        pods[each] = GrowingPod(scene.objects, scene.objects.get("pods", each), room, [scene.port])
+    before = given(scene)
+
+    def asks(each: str, milli: int) -> str:
+        """The first reason for which the pod gets no more."""
+        pods[each].become(milli)
+        answer = pods[each].agent.ask(milli) or {}
+        assert pods[each].milli <= 1000 * len(given(scene)[each])
+        return next((f"{why['code']}: {why['message']}" for why in answer.get("reasons", ())), "")
+
+    halves = frozenset(range(4)), frozenset(range(4, 8))
+    assert sorted(next(n for n in range(2) if cpus <= halves[n]) for cpus in before.values()) == [0, 1]
+    shown_blocking("it grows", lambda: asks("a", 4000) == "" and pods["a"].milli == 4000)
+    assert before["a"] < given(scene)["a"] in halves
+    missing = "own-cpus: the VM has 4 CPUs of its own: NUMA node {} of the pod has 0 CPUs of free cores, and 2 more are needed"
+    why = missing.format(halves.index(given(scene)["a"]))
+    shown_blocking("its NUMA node is full", lambda: asks("a", 6000) == why)
+
+    scene.parley.running.pop("a").end(signal.SIGKILL)
+    scene.parley.again("a")
+    scene.await_parley()
+    scene.create(pinned("p"))
+    scene.placed("p")
+    scene.create(pinned("over"))
+    scene.refused("over", "not enough cpus available to satisfy request")
+
+    def are_apart() -> bool:
+        told = list(given(scene).values())
+        return sum(map(len, told)) == len(frozenset().union(*told)) == 8
+
+    assert are_apart()
+    shown_blocking("it shrinks", lambda: asks("a", 2000) == "" and pods["a"].milli == 2000)
+    assert scene.placed("over") == name, "cores that are not needed are given back after a while"
+    assert are_apart()
+    assert room.faults == []
+    assert scene.audit() == []
 
 
 def test_beside_kube_scheduler_the_bind_call_gives_out_cpus(scene: PlacingScene, tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ from agent.node.qos.strategies.cpuset_allocator import CPUSetAllocator
 from hosting.kubernetes.koordinator import QOS, RESOURCE_STATUS
 from tests.unit.agent_qos.described_hosts import EIGHT
 from tests.unit.agent_qos.group_trees import GroupTree, RefusingExecutor
-from tests.unit.agent_qos.strategy_worlds import DirectClient, SetMetrics, SetStates, node, pod, ready
+from tests.unit.agent_qos.strategy_worlds import (
+    DirectClient,
+    SetMetrics,
+    SetStates,
+    container,
+    node,
+    pod,
+    ready,
+)
 
 HOST = HostTopology(tuple(CpuPlace(*each) for each in EIGHT))
 OWN, OTHER, BEST_EFFORT = (f"{digit}" * 8 + "-0000-0000-0000-000000000000" for digit in "123")
@@ -26,7 +34,9 @@ PLACES = {
 
 def own(cpuset: str, qos: str = "LSR") -> PodState:
     annotations = {RESOURCE_STATUS: f'{{"cpuset": "{cpuset}"}}'}
-    return pod(OWN, "Guaranteed", labels={QOS: qos}, annotations=annotations)
+    return pod(
+        OWN, "Guaranteed", (container(requests_milli=2000),), labels={QOS: qos}, annotations=annotations
+    )
 
 
 SHARING = (pod(OTHER, "Burstable"), pod(BEST_EFFORT))

@@ -36,11 +36,12 @@ from scheduler.placing.plugins.node_numa_resource.topology import read_topology
 from tests.support.kube_api import FakeApiServer
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.agent_qos.described_hosts import EIGHT, describe
-from tests.unit.agent_qos.strategy_worlds import SetStates, node, pod
+from tests.unit.agent_qos.strategy_worlds import SetStates, container, node, pod
 
+CPUS = (container(requests_milli=2000),)
 HOST = HostTopology(tuple(CpuPlace(*each) for each in EIGHT), {0: 4 << 30, 1: 4 << 30})
-LSR = pod("lsr", "Burstable", labels={QOS: "LSR"}, annotations={RESOURCE_STATUS: '{"cpuset": "0-1"}'})
-LSE = pod("lse", "Burstable", labels={QOS: "LSE"}, annotations={RESOURCE_STATUS: '{"cpuset": "4-5"}'})
+LSR = pod("lsr", "Burstable", CPUS, labels={QOS: "LSR"}, annotations={RESOURCE_STATUS: '{"cpuset": "0-1"}'})
+LSE = pod("lse", "Burstable", CPUS, labels={QOS: "LSE"}, annotations={RESOURCE_STATUS: '{"cpuset": "4-5"}'})
 NEAR = pod("near", "Burstable", annotations={RESOURCE_STATUS: '{"numaNodeResources": [{"node": 1}]}'})
 BE, LS = pod("be"), pod("ls", "Burstable")
 
@@ -50,6 +51,12 @@ def test_a_host_is_read_as_the_kernel_tells_it(tmp_path: Path) -> None:
     (tmp_path / "devices/system/cpu/cpu9").mkdir()  # offline
     assert read_host(tmp_path) == HOST
     assert read_host(tmp_path / "none") == HostTopology()
+
+
+def test_a_pod_that_requests_no_cpu_has_none_of_its_own() -> None:
+    forged = pod("forged", "Burstable", annotations={RESOURCE_STATUS: '{"cpuset": "0-7"}'})
+    wanted = cpus_wanted(HOST, [LSR, forged])
+    assert wanted == {"lsr": cpus_of("0-1"), "forged": cpus_of("2-7")}
 
 
 def test_what_a_pod_was_told() -> None:

@@ -13,7 +13,15 @@ from protocol.cpu_lists import cpus_of
 from scheduler.placing.core.handle import PluginFactory
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext
-from scheduler.placing.core.values import Code, EventResource, RejectionClass, Status
+from scheduler.placing.core.values import (
+    ActionType,
+    Code,
+    EventResource,
+    QueueingHint,
+    RejectionClass,
+    SchedulingEvent,
+    Status,
+)
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
 from scheduler.placing.cycle.passes import find_nodes
@@ -427,3 +435,25 @@ def test_every_fault_of_args_is_told_at_once() -> None:
         "scoringStrategy.resources[0].weight",
         "numaScoringStrategy.resources",
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "hint"),
+    [
+        ("0-3", "0-1", QueueingHint.QUEUE),
+        ("0-1", "0-3", QueueingHint.SKIP),
+        ("0-1", "0-1", QueueingHint.SKIP),
+        ("0-1", "", QueueingHint.QUEUE),
+        ("0-1", "2-3", QueueingHint.QUEUE),
+    ],
+)
+def test_a_pod_that_gives_cpus_back_wakes_others_up(before: str, after: str, hint: QueueingHint) -> None:
+    _, framework, _ = world(big())
+    plugin: Any = framework.plugins["NodeNUMAResource"]
+    event = SchedulingEvent(EventResource.POD, ActionType.UPDATE, told("a", before), told("a", after))
+    (waits,) = (
+        each
+        for each in plugin.events_to_register()
+        if (each.resource, each.action) == (EventResource.POD, ActionType.UPDATE)
+    )
+    assert waits.hint(lsr("b", "2"), event) is hint

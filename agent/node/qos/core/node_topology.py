@@ -50,11 +50,17 @@ class CpusetReason(enum.StrEnum):
     RECOVERED = "recovered"
 
 
+def own_cpus(pod: PodState) -> PodCpus:
+    """What the pod was told. One that requests no CPU has none of its own, whatever somebody has written to it."""
+    told = cpus_told(pod.annotations)
+    return told if pod.requests.vcpu_milli else PodCpus(numa_nodes=told.numa_nodes)
+
+
 def cpus_wanted(host: HostTopology, pods: Iterable[PodState]) -> dict[str, frozenset[int]]:
     """The CPUs that the containers of each pod are to run on, by UID: its own, else those that are nobody's own; those of its NUMA nodes,
     where it has any. A pod for which none is left has no entry."""
     there = [pod for pod in pods if not pod.is_finished]
-    told = {pod.uid: cpus_told(pod.annotations) for pod in there}
+    told = {pod.uid: own_cpus(pod) for pod in there}
     shared, best_effort = _shared(host, there, told)
     wanted = {}
     for pod in there:
@@ -70,7 +76,7 @@ def cpus_wanted(host: HostTopology, pods: Iterable[PodState]) -> dict[str, froze
 def topology_object(node: str, host: HostTopology, pods: Iterable[PodState]) -> dict[str, Any]:
     """The object, without an owner. What is allocatable of a zone is all of it: what the node keeps from pods is no NUMA node's."""
     there = sorted((pod for pod in pods if not pod.is_finished), key=lambda pod: pod.full_name)
-    told = {pod.uid: cpus_told(pod.annotations) for pod in there}
+    told = {pod.uid: own_cpus(pod) for pod in there}
     shared, best_effort = _shared(host, there, told)
     allocs = [
         {

@@ -18,11 +18,10 @@ from agent.node.qos.core.actions import (
     WriteResult,
 )
 from agent.node.qos.core.gates import FeatureSpec
-from agent.node.qos.core.node_topology import CpusetReason, HostTopology, cpus_wanted
+from agent.node.qos.core.node_topology import CpusetReason, HostTopology, cpus_wanted, own_cpus
 from agent.node.qos.core.states import PodState
 from agent.node.qos.node_topology import read_host
 from agent.node.qos.ports import MetricCache, NodeClient, StatesInformer, StopSignal, StrategyArgs
-from hosting.kubernetes.koordinator import cpus_told
 from protocol.cpu_lists import cpu_list, cpus_of
 
 CPUS = CgroupResource.CPUSET_CPUS
@@ -71,7 +70,7 @@ class CPUSetAllocator:
             self._client.decided(StrategyDecision(CpusetReason.NOT_SYNCED, "node and pods were not read yet"))
             return
         pods = self._states.get_all_pods()
-        pinned = {pod.uid for pod in pods if cpus_told(pod.annotations).cpus and not pod.is_finished}
+        pinned = {pod.uid for pod in pods if own_cpus(pod).cpus and not pod.is_finished}
         if not pinned and not self._narrowed:
             self._tell(CpusetReason.UNCHANGED, "no pod has CPUs of its own", ())
             return

@@ -23,7 +23,9 @@ from scheduler.placing.core.values import (
     EventResource,
     EventWithHint,
     PreFilterResult,
+    QueueingHint,
     RejectionClass,
+    SchedulingEvent,
     Status,
     error_status,
     rejected,
@@ -151,11 +153,12 @@ class NodeNUMAResource(ShippedPlugin):
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change, topologies, and pods that go. Of one that went soon after it was bound only the ledger may tell."""
+        """Nodes that come or change, topologies, pods that go, and those that give CPUs back. Of one that went soon after it was bound only the ledger may tell."""
         return (
             *NODES_CHANGE,
             EventWithHint(NODE_RESOURCE_TOPOLOGIES, ActionType.ALL),
             EventWithHint(EventResource.POD, ActionType.DELETE),
+            EventWithHint(EventResource.POD, ActionType.UPDATE, _may_help),
             EventWithHint(EventResource.LEDGER, ActionType.ALL),
         )
 
@@ -364,6 +367,14 @@ class NodeNUMAResource(ShippedPlugin):
                 for uid, each in view.allocations.items()
             },
         }
+
+
+def _may_help(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    """A pod that is changed wakes others up if it gives CPUs back."""
+    del pod
+    before, after = (read_allocation(each.manifest) if each else None for each in (event.before, event.after))
+    gives_back = before is not None and not before.cpus <= (after.cpus if after is not None else frozenset())
+    return QueueingHint.QUEUE if gives_back else QueueingHint.SKIP
 
 
 def _told(pods: tuple[PodInfo, ...]) -> Mapping[str, PodAllocation]:
