@@ -127,7 +127,23 @@ def test_an_overlay_may_let_schedulers_note_what_they_give_to_pods(deployed: Dep
         status, said = caller.call("PATCH", path, change)
         assert (status, why in said) == (422, True), said
     status, said = caller.call("PATCH", _pod(OWN_POD), given)
-    assert (status, "may change pods of schedulers only" in said) == (422, True), "it has a node"
+    assert (status, "may change pods of schedulers only" in said) == (422, True), (
+        "it has a node, and no CPUs of its own"
+    )
+    note = ("annotate", "pod", f"--namespace={deployed.team.namespace}", OWN_POD)
+    deployed.plane.kubectl(*note, "scheduling.koordinator.sh/resource-status={}")
+    others = {"metadata": {"annotations": {"scheduling.koordinator.sh/resource-status": '{"cpuset": "2"}'}}}
+    assert caller.call("PATCH", _pod(OWN_POD), others)[0] == 200, "it grows"
+    for notes in (
+        {"scheduling.koordinator.sh/resource-status": None},
+        {
+            "scheduling.koordinator.sh/resource-status": "{}",
+            "scheduling.koordinator.sh/device-allocated": "{}",
+        },
+    ):
+        status, said = caller.call("PATCH", _pod(OWN_POD), {"metadata": {"annotations": notes}})
+        assert (status, "may change pods of schedulers only" in said) == (422, True), said
+    deployed.plane.kubectl(*note, "scheduling.koordinator.sh/resource-status-")
     deployed.plane.kubectl("delete", f"--filename={folder}")
     deployed.team.delete("pods", "waits-for-a-node")
 
