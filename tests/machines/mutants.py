@@ -454,7 +454,7 @@ MUTANTS: Final = (
     Mutant(25, own_limits_not_looked_at_again, 120),
     Mutant(26, floor_needs_no_verdict, 1),
     Mutant(27, growth_in_a_pool_that_is_above),
-    Mutant(28, verdict_of_the_pool_it_left, 681),
+    Mutant(28, verdict_of_the_pool_it_left, 1150),
     Mutant(29, handover_dies_with_the_scheduler, 11),
     Mutant(30, blind_write, 22),
     Mutant(31, mutants_of_kinds.limit_of_the_other_resource),
