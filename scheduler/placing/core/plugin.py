@@ -440,6 +440,7 @@ PLAIN_METHODS: Final = (
     "next_pod",
     "nominated_reservation",
     "delete_nominated_reservation",
+    "numa_hint_provider",
 )
 """Nobody waits for the answers of these methods, so none of them may be a coroutine. What is asked only once, when a plugin
 is made, must not be one either."""

@@ -267,6 +267,9 @@ class Dreaming(Sorting):
     async def next_pod(self) -> PodInfo | None:
         return None
 
+    async def numa_hint_provider(self) -> None:
+        return None
+
 
 def test_a_coroutine_that_nobody_would_wait_for_is_a_fault() -> None:
     registry = Registry()
@@ -278,7 +281,7 @@ def test_a_coroutine_that_nobody_would_wait_for_is_a_fault() -> None:
             f"{method} of plugin sort is a coroutine, and nobody waits for its answer",
             "make the method a plain one",
         )
-        for method in ("less", "next_pod")
+        for method in ("less", "next_pod", "numa_hint_provider")
     ]
 
 
