@@ -250,6 +250,7 @@ class FakeCluster:
             lambda name: tuple(self.reservations.get(name, ())),
             binder=self,
             informers=self.informers,
+            nodes=self.snapshot,
         )
         return SchedulingFramework(
             of_profile(profile, registry), SharedHooks(ports, logs.logger("parley.testing"))

@@ -186,16 +186,20 @@ class PluginManager:
 
     def excesses(self) -> Iterator[Excess]:
         """The pools that hold more than their share, as the plugins say that know (`excesses`, which is optional)."""
-        for found in self._heard("excesses", self._shares):
+        for found in self._heard("excesses", self._shares, read=_excesses):
             yield from found
 
     def _heard(
-        self, hook: str, calls_: Sequence[tuple[str, Callable[..., Any]]], *args: object
+        self,
+        hook: str,
+        calls_: Sequence[tuple[str, Callable[..., Any]]],
+        *args: object,
+        read: Callable[[Any], Any] = lambda answer: answer,
     ) -> Iterator[Any]:
-        """The answers of a hook that not every plugin has; one that fails gives none."""
+        """The answers of a hook that not every plugin has; one that fails, or whose answer cannot be `read`, gives none."""
         for name, call in calls_:
             try:
-                answer = at_once(call, *args)
+                answer = read(at_once(call, *args))
             except Exception as error:  # noqa: BLE001 - anybody may write a plugin
                 if self._log is not None:
                     self._log.warning("pool plugin failed", plugin=name, hook=hook, error=repr(error))
@@ -369,3 +373,11 @@ async def probe_accepted_replicas(
         return ProbeResult(ProbeResultKind.OK, max(current, candidate))
     asking = ctx if ctx is not None else Context(Purpose.PROBE)
     return await calls.run(probe_steps(manager, asking, pool, pods, (current, candidate)))
+
+
+def _excesses(answer: Any) -> tuple[Excess, ...]:
+    """Raises `TypeError`."""
+    found = tuple(answer)
+    if not all(isinstance(each, Excess) for each in found):
+        raise TypeError(f"excesses must be a list of Excess, not {answer!r}")
+    return found

@@ -79,22 +79,30 @@ class Broken(BasePlugin):
         raise RuntimeError("no")
 
 
+class Silent(BasePlugin):
+    def excesses(self) -> None:
+        """Nothing is no list."""
+
+
 @virtually
 async def test_the_vms_of_pools_that_hold_too_much_are_asked_for_it() -> None:
     core = Core(SchedulerConfig(instance=INSTANCE, is_first_start=True))
     log, lines = recorded()
     known = PluginRegistry()
     known.register("broken", lambda *_: Broken())
+    known.register("silent", lambda *_: Silent())
     known.register("lender", lambda *_: Lender())
     inputs: list[events.Input] = []
     pools = PoolService(core, inputs.append, now_s, log, registry=lambda: known)
-    await pools.configure(ChainConfig((Named("broken"), Named("lender"))), Path("config.yaml"))
+    await pools.configure(
+        ChainConfig((Named("broken"), Named("silent"), Named("lender"))), Path("config.yaml")
+    )
     core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
     for name in "ab":
         core.apply(replace(seen(name, pool="bank"), reading=Observation(cu(1), cu(1), 0.0)))
     pools.ask_back()
     assert inputs == [events.QuotaExceeded("org", cu(1), ("uid-a", "uid-b"), now_s())]
-    assert [line["plugin"] for line in lines if line["event"] == "pool plugin failed"] == ["base"]
+    assert [line["plugin"] for line in lines if line["event"] == "pool plugin failed"] == ["base", "base"]
     await pools.close()
 
 

@@ -19,7 +19,6 @@ from protocol.values import ZERO, Resources
 from scheduler.placing.core.handle import ExtendedHandle
 from scheduler.placing.core.informers import Informer
 from scheduler.placing.core.objects import NodeSnapshot
-from scheduler.placing.plugins.base import shared_state
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.placing.plugins.elastic_quota.core import annotations_of, status_of
 from scheduler.placing.plugins.elastic_quota.reading import WRITTEN
@@ -32,8 +31,6 @@ STATUS_S: Final = 1.0
 """Between two looks at the status of all quotas."""
 INTERVAL_S: Final = 5.0
 """Between two writes to one object, and between two looks for the same excess of one quota."""
-FRESH_S: Final = 30.0
-"""Nobody is evicted or asked to shrink for use that was seen longer ago: what grows may have shrunk since the newest cycle."""
 MAX_ASKED: Final = 1000
 """Pods of one quota that are asked to shrink in one look, the least important ones."""
 MAX_WRITES: Final = 20
@@ -41,12 +38,11 @@ MAX_WRITES: Final = 20
 
 
 class NewestNodes:
-    """The nodes as the newest cycle of any profile saw them, and when (s) that was. The controllers are those of one profile, and
-    quotas are used by the pods of all."""
+    """The newest nodes that a cycle of any profile, or a controller, has looked at. One cycle may be later than another, and show
+    earlier nodes."""
 
     def __init__(self) -> None:
         self.snapshot = NodeSnapshot(generation=-1)
-        self.seen_s = -math.inf
 
 
 class QuotaWriter:
@@ -69,7 +65,6 @@ class QuotaWriter:
         self._over_since: dict[str, float] = {}
         self._asked: dict[str, tuple[float, Resources]] = {}
         """When (s) each quota that uses too much was asked for how much."""
-        self._newest = shared_state(handle.placements, NewestNodes)
         self._writes = FaultLog(self._log, "elastic quota not written", "elastic quota written")
         self._evictions = FaultLog(self._log, "pod of an elastic quota not evicted", "pod evicted")
 
@@ -92,11 +87,8 @@ class QuotaWriter:
             self.ask_back()
 
     def ask_back(self) -> None:
-        """One look, by nodes that were seen just now. A quota before those above it, which count what was asked for already."""
-        now_s = self._handle.now_s()
-        if now_s - self._newest.seen_s > FRESH_S:
-            return
-        account, asked = self._account(), dict[str, tuple[float, Resources]]()
+        """One look. A quota before those above it, which count what was asked for already."""
+        now_s, account, asked = self._handle.now_s(), self._account(), dict[str, tuple[float, Resources]]()
         for name in reversed([each for each in account.tree.from_above if each not in BUILT_IN]):
             over = account.excess(name)
             excess = Resources(over.get("cpu", 0), over.get("memory", 0))
@@ -150,11 +142,8 @@ class QuotaWriter:
             self._writes.worked(about, object=about)
 
     async def revoke(self) -> None:
-        """One look for quotas that use too much, by nodes that were seen just now."""
-        now_s = self._handle.now_s()
-        if now_s - self._newest.seen_s > FRESH_S:
-            return
-        account = self._account()
+        """One look for quotas that use too much."""
+        now_s, account = self._handle.now_s(), self._account()
         names = [name for name in account.tree.from_above if name not in BUILT_IN]
         self._over_since = overused_since(self._over_since, overused(account, names), now_s)
         for name, since_s in sorted(self._over_since.items()):

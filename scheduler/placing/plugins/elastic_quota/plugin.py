@@ -15,7 +15,7 @@ from hosting.settings import check
 from protocol.quantities import QuantityError
 from protocol.wire import PodName
 from scheduler.placing.core.handle import ExtendedHandle, RawArgs
-from scheduler.placing.core.objects import NodeInfo, PodInfo
+from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.plugin import Controller, CycleContext
 from scheduler.placing.core.values import (
     ActionType,
@@ -147,8 +147,8 @@ class ElasticQuota(ShippedPlugin):
     # ------------------------------------------------------------ what is known
 
     def account(self) -> QuotaAccount:
-        """Shares and use by the nodes of the newest cycle."""
-        self._bring_up_to_date()
+        """Shares and use now: between cycles what grows may have grown or shrunk."""
+        self._bring_up_to_date(self._handle.nodes_now())
         return self._books.account()
 
     def faults(self, account: QuotaAccount) -> dict[QuotaKey, tuple[QuotaFault, ...]]:
@@ -160,8 +160,7 @@ class ElasticQuota(ShippedPlugin):
     def _judged(self, context: CycleContext, counts: CountedPod) -> Status | None:
         """Whether the pod's quota has room for it. One that counts as used already has it; one that is not known to wait yet counts as
         a request for this question."""
-        self._bring_up_to_date()
-        self._newest.seen_s = self._handle.now_s()
+        self._bring_up_to_date(self._handle.node_info_snapshot())
         books, uid = self._books, counts.pod.uid
         if books.is_placed(uid):
             return None
@@ -177,7 +176,7 @@ class ElasticQuota(ShippedPlugin):
         context.write(_REFUSED, (name, account.missing(name, counts.request)))
         return rejected(RejectionClass.POLICY, Code.UNSCHEDULABLE, text)
 
-    def _bring_up_to_date(self) -> None:
+    def _bring_up_to_date(self, snapshot: NodeSnapshot) -> None:
         if self._is_stale:
             self._read_quotas()
             self._is_stale = False
@@ -185,10 +184,8 @@ class ElasticQuota(ShippedPlugin):
         for uid in [uid for uid, until_s in self._in_doubt.items() if until_s <= now_s]:
             del self._in_doubt[uid]
             self._books.reserve(uid, None)
-        snapshot, newest = self._handle.node_info_snapshot(), self._newest
-        if (
-            snapshot.generation > newest.snapshot.generation
-        ):  # else another cycle has shown later ones already
+        newest = self._newest
+        if snapshot.generation > newest.snapshot.generation:  # else later ones were looked at already
             newest.snapshot = snapshot
         self._books.see(newest.snapshot)
 
