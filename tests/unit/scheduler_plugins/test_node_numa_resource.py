@@ -32,6 +32,7 @@ from scheduler.placing.plugins.node_numa_resource.plugin import SEEN_WITHIN_S
 from scheduler.placing.plugins.node_numa_resource.pod_notes import (
     NUMA_TOPOLOGY_SPEC,
     RESOURCE_SPEC,
+    PodAllocation,
 )
 from scheduler.placing.plugins.node_numa_resource.topology import (
     AMPLIFICATION,
@@ -349,6 +350,10 @@ async def test_what_was_reserved_is_given_back_unless_the_pod_may_be_bound() -> 
     context.write(MAY_BE_BOUND, True)
     plugin.unreserve(context, wanted, "n1")
     assert "uid-a" in shared_state(cluster, GivenCpus).on("n1")
+    shared_state(cluster, GivenCpus).keep("uid-a", "n1", PodAllocation(cpus_of("8-9")))
+    assert_success(plugin.reserve(context, wanted, "n1"))
+    assert shared_state(cluster, GivenCpus).on("n1")["uid-a"].cpus == cpus_of("8-9"), "it may be bound there"
+    plugin.unreserve(context, wanted, "n1")
     cluster.clock.advance(SEEN_WITHIN_S + 1)
     plugin.pre_filter(context, lsr("b", "2"), ())
     assert not shared_state(cluster, GivenCpus).on("n1")

@@ -503,6 +503,15 @@ def test_a_pod_gets_what_there_is_and_is_told_what_is_missing() -> None:
     assert (found.cpus, why) == (cpus_of("0-5"), missing.format(0, 2))
 
 
+def test_cores_that_are_promised_to_pods_that_share_them_are_not_given() -> None:
+    held = {"a": PodAllocation(cpus_of("0-1")), "shares": PodAllocation(numa={0: {"cpu": 3500}})}
+    found, why = resized(view(held), "a", 8000)
+    assert (found.cpus, why) == (
+        cpus_of("0-3"),
+        "NUMA node 0 of the pod has 2 CPUs of free cores (4 are promised to pods that share them), and 6 more are needed",
+    )
+
+
 def test_parts_of_numa_nodes_tell_the_cpus_and_the_rest_stays() -> None:
     held = PodAllocation(cpus_of("0-1"), numa={0: {"cpu": 2000, "memory": 64}})
     found, _ = resized(view({"a": held}), "a", 4000)

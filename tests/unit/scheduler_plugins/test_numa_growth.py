@@ -50,6 +50,8 @@ class World:
 
     def __init__(self, **cpusets: str) -> None:
         self.now_s = 100.0
+        self.reserved_milli = 0
+        """For pods that share their CPUs."""
         self.truth: dict[str, Manifest] = {}
         self.permits: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
@@ -102,7 +104,8 @@ class World:
             made = replace(made, manifest=manifest, amount=reserved)
             pods.append(made)
             rows[made.holder] = RowInfo(made.holder, made.name, reserved, bounds=bounds)
-        found: NodeInfo = replace(node("n1", "16", "32Gi"), pods=tuple(pods), rows=rows)
+        reserved = Resources(self.reserved_milli + sum(self.permits.values()), 0)
+        found: NodeInfo = replace(node("n1", "16", "32Gi"), pods=tuple(pods), rows=rows, reserved=reserved)
         return NodeSnapshot({"n1": found}, 1)
 
     def view(self, of: NodeInfo) -> NumaView:
@@ -110,6 +113,13 @@ class World:
         kept = shared_state(self.ledger, GivenCpus).on(of.name)
         allocations = {uid: each for uid, each in told.items() if each is not None}
         return NumaView(NodeTopology(machine()), NodeOptions(), {**allocations, **kept})
+
+    def given_after_a_cycle(self) -> Mapping[str, PodAllocation]:
+        """What is kept in mind once a cycle has seen the nodes."""
+        given, pods = shared_state(self.ledger, GivenCpus), self.nodes()["n1"].pods
+        told = {each.uid: found for each in pods if (found := read_allocation(each.manifest)) is not None}
+        given.forget_settled({"n1": told}, self.now_s)
+        return given.on("n1")
 
     def wanted_milli(self, uid: str) -> int | None:
         return self.wanted.get(uid)
@@ -189,7 +199,22 @@ async def test_a_pod_gets_cores_before_it_is_permitted_more() -> None:
     assert world.permits["uid-a"] == 4000
     await world.look()
     assert not shared_state(world.ledger, CpusChanges).open
-    assert not shared_state(world.ledger, GivenCpus).on("n1")
+    given = shared_state(world.ledger, GivenCpus).on("n1")
+    assert given["uid-a"].cpus == cpus_of("0-3"), "a cycle that began before has not seen it"
+    world.wanted["uid-a"] = 6000
+    await world.look()
+    assert world.cpus["a"] == "0-3,6-7", "no cycle is needed for further growth"
+    world.show()
+    await world.look()
+    assert not world.given_after_a_cycle()
+
+
+@virtually
+async def test_cores_that_no_permit_could_use_stay_with_those_who_share_them() -> None:
+    world = World(a="0-1")
+    world.wanted["uid-a"], world.reserved_milli = 8000, 13_000
+    await world.look()
+    assert world.cpus == {"a": "0-3"}, "the ledger has room for one CPU more"
 
 
 @virtually
@@ -259,7 +284,7 @@ async def test_a_lost_answer_is_looked_up_before_anything_else(outcomes: list[st
     for _ in range(8):
         await world.settle()
     assert world.cpus["a"] == "0-3", "it is tried again"
-    assert not shared_state(world.ledger, GivenCpus).on("n1")
+    assert not world.given_after_a_cycle()
 
 
 @virtually
@@ -283,7 +308,7 @@ async def test_a_pod_that_goes_leaves_nothing() -> None:
     del world.truth["uid-a"]
     world.show()
     await world.look()
-    assert not shared_state(world.ledger, GivenCpus).on("n1")
+    assert not world.given_after_a_cycle()
     assert shared_state(world.ledger, CpusChanges) == CpusChanges()
 
 

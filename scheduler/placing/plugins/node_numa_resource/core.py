@@ -222,6 +222,13 @@ def resized(view: NumaView, uid: str, milli: int) -> tuple[PodAllocation, str]:
     near = view.free_cpus & frozenset(cpu for each in at for cpu in topology.numa_nodes[each])
     free = required_cpus(topology, near, CPUBindPolicy.FULL_PCPUS)
     needed = -(-lacks // per_core) * per_core
+    left = view.available(NumaRequest({}, CpuRequest(needed, CPUBindPolicy.FULL_PCPUS, is_required=True)))
+    promised = frozenset[int]()
+    for each in at:
+        there = sorted(free & topology.numa_nodes[each], key=lambda cpu: (topology.cpus[cpu].core, cpu))
+        most = max(left.get(each, {}).get(CPU, MILLI * len(there)), 0) // MILLI // per_core * per_core
+        promised |= frozenset(there[most:])
+    free -= promised
     count = min(needed, len(free))
     wanted = CpuRequest(count, CPUBindPolicy.FULL_PCPUS, is_required=True, exclusive=held.exclusive)
     more = take_cpus(topology, free, wanted, view.exclusives) if count else None
@@ -229,7 +236,11 @@ def resized(view: NumaView, uid: str, milli: int) -> tuple[PodAllocation, str]:
     if len(found.cpus) == len(own) + needed:
         return found, ""
     named = f"NUMA node{'s' if len(at) > 1 else ''} {', '.join(map(str, at))}"
-    return found, f"{named} of the pod has {len(free)} CPUs of free cores, and {needed} more are needed"
+    others = f" ({len(promised)} are promised to pods that share them)" if promised else ""
+    return (
+        found,
+        f"{named} of the pod has {len(free)} CPUs of free cores{others}, and {needed} more are needed",
+    )
 
 
 def _with_cpus(held: PodAllocation, cpus: frozenset[int], topology: CpuTopology) -> PodAllocation:

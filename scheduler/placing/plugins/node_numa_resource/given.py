@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from scheduler.placing.core.objects import NodeInfo
 from scheduler.placing.plugins.node_numa_resource.pod_notes import PodAllocation
 
 NOTHING: Final[Mapping[str, PodAllocation]] = MappingProxyType({})
@@ -41,17 +40,14 @@ class GivenCpus:
         else:
             del self._on[node_name]
 
-    def forget_settled(
-        self, nodes: Mapping[str, NodeInfo], told: Mapping[str, Mapping[str, PodAllocation]], now_s: float
-    ) -> None:
-        """Pods that were `told` what they have (by node and UID), and those that were bound and are gone, need not be kept in mind. A pod
-        that shows something else was told it by an earlier try whose bind failed."""
+    def forget_settled(self, told: Mapping[str, Mapping[str, PodAllocation]], now_s: float) -> None:
+        """Pods that were `told` what they have (by node and UID), and those whose time is over, need not be kept in mind: these are gone, or
+        what they show is the truth. Before that a pod that shows something else was told it by an earlier try whose bind failed."""
         for node_name, kept in tuple(self._on.items()):
-            there = {pod.uid for pod in nodes[node_name].pods} if node_name in nodes else frozenset()
             for uid, allocation in kept.items():
-                is_gone = self._settled_s.get(uid, now_s) < now_s and uid not in there
+                is_over = self._settled_s.get(uid, now_s) < now_s
                 shown = told.get(node_name, NOTHING).get(uid)
-                if is_gone or (shown is not None and shown.has_same_parts(allocation)):
+                if is_over or (shown is not None and shown.has_same_parts(allocation)):
                     self.drop(uid, node_name)
 
     @property

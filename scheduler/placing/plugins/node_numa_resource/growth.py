@@ -112,11 +112,18 @@ class OwnCpusController:
         """Up to the write nothing is awaited, so the ledger and the CPUs are those of one moment."""
         row = next((each for each in node.rows.values() if each.holder.uid == pod.uid), None)
         view = self._view(node)
-        held = view.allocations.get(pod.uid)
-        if row is None or held is None or not held.cpus or pod.uid in self._given.on(node.name):
+        held, told = view.allocations.get(pod.uid), read_allocation(pod.manifest)
+        given = self._given.on(node.name).get(pod.uid)
+        if row is None or held is None or not held.cpus or told is None:
+            return
+        if given is not None and not told.has_same_parts(given):  # it is not shown yet
             return
         now_s = self._handle.now_s()
-        needed_milli = max(row.reserved.vcpu_milli, own_cpus.wanted_milli(pod.uid) or 0)
+        has_milli = row.reserved.vcpu_milli
+        room_milli = has_milli + max(
+            node.free.vcpu_milli, 0
+        )  # cores that no permit can use would be taken from those who share
+        needed_milli = max(has_milli, min(own_cpus.wanted_milli(pod.uid) or 0, room_milli))
         found, why = resized(view, pod.uid, needed_milli)
         if len(found.cpus) >= len(held.cpus):
             self._changes.spare_since_s.pop(pod.uid, None)
@@ -131,6 +138,7 @@ class OwnCpusController:
             since_s = self._changes.spare_since_s.setdefault(pod.uid, now_s)
             if now_s < since_s + GIVEN_BACK_AFTER_S or not found.cpus:
                 return
+            self._given.drop(pod.uid, node.name)
             own_cpus.hold(pod.uid, MILLI * len(found.cpus), TAKEN_BACK)
         change = CpusChange(pod, node.name, found, is_growth, now_s + WRITE_S + 1.0)
         self._changes.open[pod.uid] = change
@@ -142,11 +150,12 @@ class OwnCpusController:
         elif answer is WriteAnswer.REFUSED:
             self._end(uid, change, own_cpus)
 
-    def _end(self, uid: str, change: CpusChange, own_cpus: OwnCpus) -> None:
-        """What the cluster shows counts again."""
+    def _end(self, uid: str, change: CpusChange, own_cpus: OwnCpus, *, is_shown: bool = False) -> None:
+        """What the cluster shows counts again. Cores that were given stay in mind until a cycle has seen them: one that began before looks
+        at nodes that do not show them."""
         del self._changes.open[uid]
         self._changes.spare_since_s.pop(uid, None)
-        if change.is_growth:
+        if change.is_growth and not is_shown:
             self._given.drop(uid, change.node)
         own_cpus.hold(uid)
 
@@ -167,7 +176,7 @@ class OwnCpusController:
         is_shown = told is not None and told.cpus == change.to.cpus
         is_bound = row is not None and row.bounds is not None and row.bounds.max.vcpu_milli <= most_milli
         if (is_shown and (change.is_growth or is_bound)) or self._handle.now_s() > change.until_s:
-            self._end(uid, change, own_cpus)
+            self._end(uid, change, own_cpus, is_shown=is_shown)
 
     # ------------------------------------------------------------ the API server
 

@@ -300,12 +300,16 @@ class NodeNUMAResource(ShippedPlugin):
     def _forget_settled(self) -> None:
         nodes = self._handle.node_info_snapshot()
         told = {node.name: self._told.of(node.name, node.pods) for node in nodes.named(self._given.nodes)}
-        self._given.forget_settled(nodes, told, self._handle.now_s())
+        self._given.forget_settled(told, self._handle.now_s())
 
     # ------------------------------------------------------------ binding
 
     def reserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
-        """Decided anew: others may have got their CPUs since the node was looked at."""
+        """Decided anew: others may have got their CPUs since the node was looked at. A pod that may be bound keeps what it was given for that."""
+        kept = self._given.on(node_name).get(pod.uid)
+        if kept is not None and find(context, MAY_BE_BOUND):
+            context.write(_GIVEN, kept)
+            return None
         node = self._handle.node_info_snapshot().get(node_name)
         if node is None:
             return error_status(f"node {node_name} is not known")
