@@ -123,5 +123,8 @@ from scheduler.placing.cycle.hooks import SharedExtension as SharedExtension
 from scheduler.placing.plugins.registry import PLUGIN_GROUP as PLUGIN_GROUP
 from scheduler.placing.plugins.registry import Registry as Registry
 from scheduler.placing.plugins.registry import new_registry as new_registry
+from scheduler.placing.plugins.topology_manager import HintProvider as HintProvider
+from scheduler.placing.plugins.topology_manager import NumaHint as NumaHint
+from scheduler.placing.plugins.topology_manager import mask_of as mask_of
 from scheduler.ports import PlacementAdmission as PlacementAdmission
 from scheduler.ports import Placements as Placements

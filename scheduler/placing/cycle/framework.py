@@ -156,9 +156,14 @@ class SchedulingFramework(PortsHandle):
     def numa_hint_providers(
         self, context: CycleContext, pod: PodInfo, node: NodeInfo, numa_nodes: Sequence[int], policy: str
     ) -> list[Any]:
-        plugins = self.calls.methods(None, "numa_hint_provider")
-        said = (ask(context, pod, node, numa_nodes, policy) for _, ask in plugins)
-        return [each for each in said if each is not None]
+        found = []
+        for name, ask in self.calls.methods(None, "numa_hint_provider"):
+            try:
+                found.append(ask(context, pod, node, numa_nodes, policy))
+            except Exception as error:
+                blame(error, name, "numaHintProvider")
+                raise
+        return [each for each in found if each is not None]
 
     def get_reservation_nominator(self) -> ReservationNominator | None:
         return self._nominator

@@ -72,7 +72,8 @@ def test_devices_of_unknown_places_and_all_devices_that_match_are_not_aligned() 
     ):
         asked = pod_devices(wanted, annotations)
         assert asked is not None
-        assert can_be_aligned(unknown, asked) is is_aligned
+        assert can_be_aligned(unknown, asked, (0, 1)) is is_aligned
+        assert not can_be_aligned(unknown, asked, ()), "the topology does not tell of their NUMA node"
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ class DeviceRoom:
         self.answers: Final[dict[str, tuple[Grants, Status | None]]] = {}
         """The devices that pods would get, or why none, by what they ask for; and the scores."""
         self.scores: Final[dict[str, int]] = {}
+        self.hints: Final[dict[str, Hints | tuple[str, ...]]] = {}
+        """By what pods ask for and the NUMA nodes that are looked at: each set of these is tried."""
         for grant in grants:
             used = self._used.setdefault(grant.key, {})
             for name, amount in grant.resources.items():
@@ -386,10 +388,10 @@ def _place(device: NodeDevice, scope: TopologyScope) -> object:
             return None
 
 
-def can_be_aligned(node: NodeDevices, wanted: PodDevices) -> bool:
-    """Whether the NUMA node of each device is known, and the pod does not ask for all devices that match."""
+def can_be_aligned(node: NodeDevices, wanted: PodDevices, numa_nodes: Sequence[int]) -> bool:
+    """Whether each device is on a NUMA node that the topology tells of, and the pod does not ask for all devices that match."""
     return all(
-        request.count and all(each.numa >= 0 for each in node.devices.get(request.type, ()))
+        request.count and all(each.numa in numa_nodes for each in node.devices.get(request.type, ()))
         for request in wanted.requests
     )
 

@@ -240,7 +240,7 @@ class DeviceShare(ShippedPlugin):
         has_devices = pod.uid in self._ledger.on(node.name)
         if wanted is None or room is None or (has_devices and find(context, MAY_BE_BOUND)):
             return None
-        if not self._is_aligned or not can_be_aligned(room.node, wanted):
+        if not self._is_aligned or not can_be_aligned(room.node, wanted, numa_nodes):
             return None
 
         def take(hint: NumaHint) -> tuple[str, ...]:
@@ -254,7 +254,13 @@ class DeviceShare(ShippedPlugin):
                 self._ledger.take(pod.uid, node.name, grants)
             return ()
 
-        return HintProvider(lambda: numa_hints(room, wanted, self._score, numa_nodes, policy), take)
+        key = f"{context.read(_KEY)} on {numa_nodes} {policy}"
+        return HintProvider(
+            lambda: remembered(
+                room.hints, key, lambda: numa_hints(room, wanted, self._score, numa_nodes, policy)
+            ),
+            take,
+        )
 
     # ------------------------------------------------------------ from Reserve on
 
