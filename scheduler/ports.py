@@ -218,6 +218,9 @@ class Placements(Protocol):
 class OwnCpus(Protocol):
     """Growth of VMs that have CPUs of their own: they are permitted no more than these. Live; nothing is awaited."""
 
+    def may_decide(self) -> bool:
+        """Whether this process leads, by all that it knows."""
+
     def wanted_milli(self, uid: str) -> int | None:
         """The CPU that the VM's agent asked for last, at most its declared maximum; None for a VM whose agent is not heard."""
 

@@ -196,7 +196,7 @@ class Serving:
         self.placements: Placements = CorePlacements(
             self.core, self.service.take, time.monotonic, self.pools.placement_admission.still_admits
         )
-        self.own_cpus = CoreOwnCpus(self.core, self.service.take, time.monotonic)
+        self.own_cpus = CoreOwnCpus(self.core, self.service.take, time.monotonic, sources.guard)
         self.placement_admission: PlacementAdmission = self.pools.placement_admission
         self._batches = BatchService(self.service, self.core.vms)
         self._config_faults = FaultLog(
@@ -345,8 +345,8 @@ class Serving:
             await asyncio.sleep(REFRESH_S)
             await self._refresh_config()
             await self.pools.follow(self._sources.pools())
-            self.pools.ask_back()
             await self.pools.flush()
+            self.pools.ask_back()
 
     async def _refresh_config(self) -> None:
         """Take a changed configuration up; one with faults is reported once, and the old one stays in force."""

@@ -1,6 +1,8 @@
 """Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured. One file outlives the process."""
 
 import asyncio
+import contextlib
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,7 @@ from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family, HistogramFamily
 from hosting.settings import FaultsError, Settings, SettingsError, listed, parse_json
 from hosting.threads import in_own_thread
+from protocol.values import ZERO, Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Ledger, PoolAccount
@@ -30,6 +33,7 @@ from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.core.admission_state import Parking, PoolAdmissionState, PoolRecord
 from scheduler.pools.core.values import NOTHING, UNITS, Pool
 from scheduler.pools.entry import WrittenPool, shown
+from scheduler.ports import NotLeadingError
 
 FORMAT: Final = 1
 _FILE: Final = "pools.json"
@@ -124,6 +128,8 @@ def _written(record: PoolRecord) -> dict[str, Any]:
     return written
 
 
+ASK_AGAIN_S: Final = 5.0
+"""Between two looks for the same excess of one quota: VMs may have rested since."""
 RETRY_S: Final = 10.0
 """How long after pools of the file could not be taken up they are tried again."""
 
@@ -170,6 +176,8 @@ class PoolService:
         self._faults: Mapping[str, str] = {}
         self._tried_s = 0.0
         self._beyond: dict[str, int] = {}
+        self._asked: dict[str, tuple[float, Resources]] = {}
+        """When (s) the pools of each quota were asked for how much."""
 
     def routes(self) -> tuple[server.Route, ...]:
         return self._api.routes()
@@ -251,10 +259,17 @@ class PoolService:
 
     def ask_back(self) -> None:
         """Have the VMs of pools asked to shrink that hold more than their share."""
+        now_s, asked = self._clock(), dict[str, tuple[float, Resources]]()
         for excess in self._manager.excesses():
+            asked[excess.quota] = at_s, before = self._asked.get(excess.quota, (-math.inf, ZERO))
+            if excess.amount == before and now_s < at_s + ASK_AGAIN_S:
+                continue
+            asked[excess.quota] = now_s, excess.amount
             accounts = [account for name in excess.pools if (account := self._ledger.pool(name)) is not None]
             uids = tuple(holder.uid for account in accounts for holder in account.rows)
-            self._tell(events.QuotaExceeded(excess.quota, excess.amount, uids, self._clock()))
+            with contextlib.suppress(NotLeadingError):  # another one asks then
+                self._tell(events.QuotaExceeded(excess.quota, excess.amount, uids, now_s))
+        self._asked = asked
 
     async def flush(self) -> None:
         """Store what is parked, where that has changed, and say which VMs came beyond a limit since the last time."""

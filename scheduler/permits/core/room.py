@@ -345,11 +345,11 @@ def _can_spare(record: VmRecord, resource: str) -> bool:
 
 def _may_be_asked(record: VmRecord, beneficiary: Beneficiary, now_s: float) -> bool:
     """Whether a VM has rested. One that has just given all that it was asked for may be asked for more for the same one, of whom may be
-    seen only by and by how much it needs: that is one negotiation, after which it rests."""
+    seen only by and by how much it needs: that is one negotiation, after which it rests. A quota knows that from the beginning."""
     asked, current = record.asked, record.row.state.current
     if now_s >= record.rests_until_s or asked is None:
         return True
-    is_same = (asked.beneficiary.pod, asked.beneficiary.quota) == (beneficiary.pod, beneficiary.quota)
+    is_same = beneficiary.pod is not None and asked.beneficiary.pod == beneficiary.pod
     goes_on = is_same and now_s < asked.asked_s + GOES_ON_S and not asked.is_missed
     return goes_on and current.fits_in(_target(asked, current))
 

@@ -52,9 +52,9 @@ class CoreLoop:
     def decide(self, event: events.Input) -> Outputs:
         """Take an input that is no request to the core and record it; its outputs are for `run`.
 
-        Raises `NotLeadingError` for a verdict or a placement, which would be a decision, if none may be made.
+        Raises `NotLeadingError` for a verdict, a placement or a quota, which would be a decision, if none may be made.
         """
-        if isinstance(event, events.AdmissionCallEnded | events.PlacementAssumed):
+        if isinstance(event, events.AdmissionCallEnded | events.PlacementAssumed | events.QuotaExceeded):
             self.guard.check(0)
         outputs = self._core.apply(event)
         self._journal.input(event, outputs)

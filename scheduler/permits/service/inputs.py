@@ -18,7 +18,7 @@ from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Holder
 from scheduler.permits.service.answers import PermitStats
-from scheduler.ports import Cluster, ClusterUnreachableError
+from scheduler.ports import Cluster, ClusterUnreachableError, LeadershipGuard, NotLeadingError
 
 SLICE: Final = 256
 """Changes of the cluster that are applied before requests get their turn."""
@@ -156,8 +156,16 @@ class CoreOwnCpus:
         core: Core,
         take: Callable[[events.Input], tuple[events.Output, ...]],
         clock: Callable[[], float],
+        guard: LeadershipGuard,
     ) -> None:
-        self._core, self._take, self._clock = core, take, clock
+        self._core, self._take, self._clock, self._guard = core, take, clock, guard
+
+    def may_decide(self) -> bool:
+        try:
+            self._guard.check(0)
+        except NotLeadingError:
+            return False
+        return True
 
     def wanted_milli(self, uid: str) -> int | None:
         record = self._core.vms.by_uid(uid)

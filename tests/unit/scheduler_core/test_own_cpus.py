@@ -7,6 +7,7 @@ from protocol.values import Bounds, Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.journal import restore, snapshot_of
 from scheduler.permits.service.inputs import CoreOwnCpus
+from scheduler.ports import SoleScheduler
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, codes
 
@@ -71,7 +72,7 @@ def test_who_is_gone_holds_nothing() -> None:
 
 def test_the_wish_is_that_of_an_agent_that_is_heard_and_within_what_is_declared() -> None:
     world, now_s = pinned(), 0.0
-    port = CoreOwnCpus(world.core, world.apply, lambda: now_s)
+    port = CoreOwnCpus(world.core, world.apply, lambda: now_s, SoleScheduler())
     assert port.wanted_milli("uid-other") is None
     world.decide(world.request("vm", cu(4)))
     assert port.wanted_milli("uid-vm") == 4000
@@ -88,7 +89,7 @@ def test_the_core_is_told_only_of_what_is_new() -> None:
         told.append(event)
         return world.apply(event)
 
-    port = CoreOwnCpus(world.core, take, lambda: 0.0)
+    port = CoreOwnCpus(world.core, take, lambda: 0.0, SoleScheduler())
     for most, why in ((None, ""), (1000, "a"), (1000, "a"), (None, ""), (None, "")):
         port.hold("uid-vm", most, why)
     port.hold("uid-other", 1000)

@@ -22,6 +22,7 @@ from scheduler.placing.plugins.node_numa_resource.core import resized
 from scheduler.placing.plugins.node_numa_resource.given import GivenCpus
 from scheduler.placing.plugins.node_numa_resource.growth import (
     GIVEN_BACK_AFTER_S,
+    NO_ROOM,
     CpusChanges,
     OwnCpusController,
 )
@@ -50,6 +51,7 @@ class World:
 
     def __init__(self, **cpusets: str) -> None:
         self.now_s = 100.0
+        self.leads = True
         self.reserved_milli = 0
         """For pods that share their CPUs."""
         self.truth: dict[str, Manifest] = {}
@@ -123,6 +125,9 @@ class World:
 
     def wanted_milli(self, uid: str) -> int | None:
         return self.wanted.get(uid)
+
+    def may_decide(self) -> bool:
+        return self.leads
 
     def hold(self, uid: str, most_milli: int | None = None, why: str = "") -> None:
         self.ledger.held[uid] = (most_milli, why)
@@ -212,9 +217,13 @@ async def test_a_pod_gets_cores_before_it_is_permitted_more() -> None:
 @virtually
 async def test_cores_that_no_permit_could_use_stay_with_those_who_share_them() -> None:
     world = World(a="0-1")
-    world.wanted["uid-a"], world.reserved_milli = 8000, 13_000
+    world.wanted["uid-a"], world.reserved_milli, world.leads = 8000, 13_000, False
+    await world.look()
+    assert world.cpus == {"a": "0-1"}, "it is not ours to decide"
+    world.leads = True
     await world.look()
     assert world.cpus == {"a": "0-3"}, "the ledger has room for one CPU more"
+    assert world.ledger.held["uid-a"] == (None, NO_ROOM)
 
 
 @virtually

@@ -251,10 +251,9 @@ class ElasticQuota(ShippedPlugin):
     def new_controllers(self) -> Sequence[Controller]:
         """`status` keeps the objects' status and annotations; `ask-back` has pods asked to shrink whose quota uses too much; `revoke` evicts
         where `monitorAllQuotas` says so."""
-        controllers = [
-            Controller("status", self.writer.keep_status),
-            Controller("ask-back", self.writer.keep_asking_back),
-        ]
+        controllers = [Controller("status", self.writer.keep_status)]
+        if self._args.enable_runtime_quota:  # else nobody has lent anything
+            controllers.append(Controller("ask-back", self.writer.keep_asking_back))
         if self._args.monitor_all_quotas:
             controllers.append(Controller("revoke", self.writer.keep_revoking))
         return controllers

@@ -42,6 +42,7 @@ GIVEN_BACK_AFTER_S: Final = 10.0
 """Cores that a pod has not needed for so long are given back."""
 SHOWN_WITHIN_S: Final = 60.0
 """What was written is shown by then, or somebody else has written since."""
+NO_ROOM: Final = "the other holders leave no more of the node"
 TAKEN_BACK: Final = "those that it does not need are being given back"
 
 
@@ -123,12 +124,15 @@ class OwnCpusController:
         room_milli = has_milli + max(
             node.free.vcpu_milli, 0
         )  # cores that no permit can use would be taken from those who share
-        needed_milli = max(has_milli, min(own_cpus.wanted_milli(pod.uid) or 0, room_milli))
-        found, why = resized(view, pod.uid, needed_milli)
+        wanted_milli = own_cpus.wanted_milli(pod.uid) or 0
+        found, why = resized(view, pod.uid, max(has_milli, min(wanted_milli, room_milli)))
+        why = why or (NO_ROOM if wanted_milli > room_milli else "")
         if len(found.cpus) >= len(held.cpus):
             self._changes.spare_since_s.pop(pod.uid, None)
             own_cpus.hold(pod.uid, why=why)
         if len(found.cpus) == len(held.cpus):
+            return
+        if not own_cpus.may_decide():
             return
         is_growth = len(found.cpus) > len(held.cpus)
         if is_growth:
