@@ -174,10 +174,17 @@ async def test_containers_get_the_devices_that_their_pods_were_told_of(directory
         with pytest.raises(grpc.aio.AioRpcError, match="the kubelet knows no pod"):
             await calls.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["99"]))
 
+        pods.tickets["first"] = ()  # it has ended, but is still listed
+        told("third", 1)
+        assert (await started("third", "3", "7"))["deviceNodes"] == [{"path": "/dev/zero"}]
+        assert (await started("third", "12"))["deviceNodes"] == [{"path": "/dev/zero"}], (
+            "under its name again"
+        )
+        assert (await started("first", "3", "7"))["deviceNodes"] == [{"path": "/dev/null"}]
+
         for name in ("first", "both", "untold"):
             del pods.tickets[name]
-        told("third", 0)
-        await started("third", "3", "7")
+        await started("third", "12")
         assert len(list((directory / "cdi").iterdir())) == 2, "those of pods that are gone are removed"
 
         (directory / "devices.yaml").write_text(INVENTORY.replace("minor: 1,", "minor: 1, health: false,"))

@@ -116,7 +116,7 @@ class DeviceInjector:
                 inventory = await asyncio.to_thread(load, self._places.inventory, DeviceInventory)
                 grants = read_grants(objects.annotations(pod).get(ALLOCATED, ""))
                 spec = inventory.cdi_spec(name, TYPE_OF[resource], grants)
-                await asyncio.to_thread(self._write, f"{_file_prefix(found)}{name}.json", spec, pods)
+                await asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
             except (KubernetesError, SettingsError, ValueError, OSError) as error:
                 raise NotInjectedError(f"{about}: {error}") from error
 
@@ -134,13 +134,16 @@ class DeviceInjector:
             raise NotInjectedError(f"the kubelet's pods: {status_text(error)}") from error
         return found.pod_resources
 
-    def _write(self, name: str, spec: object, pods: Iterable[PodResources]) -> None:
+    def _write(self, owner: str, name: str, spec: object, pods: Iterable[PodResources]) -> None:
+        """Also a pod that is listed may have had these tickets before; of two files with one device the container runtime takes neither."""
         known = tuple(map(_file_prefix, pods))
+        kept = f"{owner}{name}.json"
         for file in self._places.cdi.glob(f"{PREFIX}*.json"):
-            if not file.name.startswith(known):
+            is_replaced = file.name.endswith(f"-{name}.json") and file.name != kept
+            if is_replaced or not file.name.startswith(known):
                 file.unlink(missing_ok=True)
         self._places.cdi.mkdir(parents=True, exist_ok=True)
-        files.replace(self._places.cdi / name, json.dumps(spec).encode())
+        files.replace(self._places.cdi / kept, json.dumps(spec).encode())
 
 
 class InventoryDevices(DevicePluginServicer):
