@@ -28,7 +28,7 @@ from agent.node.plugins.proto.podresources_v1_pb2_grpc import (
     add_PodResourcesListerServicer_to_server,
 )
 from hosting.kubernetes.devices import ALLOCATED, CORE, DeviceGrant, DeviceType, written_grants
-from hosting.kubernetes.resources import PODS
+from hosting.kubernetes.resources import PODS, Manifest
 from tests.support.kube_api import FakeApiServer, serving
 from tests.support.processes import Program, running
 from tests.support.short_paths import short_directory
@@ -117,6 +117,17 @@ async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, 
             await connection.close()
 
 
+def told_pod(name: str, minors: Sequence[int], asked: int) -> Manifest:
+    """A pod that asks for so much of GPUs, and has these whole ones."""
+    grants = tuple(DeviceGrant(DeviceType.GPU, minor, {CORE: 100}) for minor in minors)
+    notes = {ALLOCATED: written_grants(grants)} if grants else {}
+    container = {"name": "c", "resources": {"requests": {CORE: str(asked)}}}
+    return {
+        "metadata": {"namespace": "default", "name": name, "annotations": notes},
+        "spec": {"containers": [container]},
+    }
+
+
 async def tickets(stream: Any) -> int:
     return len((await asyncio.wait_for(stream.read(), 20)).devices)
 
@@ -124,10 +135,8 @@ async def tickets(stream: Any) -> int:
 async def test_containers_get_the_devices_that_their_pods_were_told_of(directory: Path) -> None:
     api = FakeApiServer()
 
-    def told(name: str, *minors: int) -> None:
-        grants = tuple(DeviceGrant(DeviceType.GPU, minor, {CORE: 100}) for minor in minors)
-        notes = {ALLOCATED: written_grants(grants)} if grants else {}
-        api.put(PODS, {"metadata": {"namespace": "default", "name": name, "annotations": notes}})
+    def told(name: str, *minors: int, asked: int | None = None) -> None:
+        api.put(PODS, told_pod(name, minors, len(minors) * 100 if asked is None else asked))
 
     async with (
         serving(api) as address,
@@ -171,6 +180,12 @@ async def test_containers_get_the_devices_that_their_pods_were_told_of(directory
         told("untold")
         with pytest.raises(grpc.aio.AioRpcError, match="default/untold: the pod was given no gpu"):
             await started("untold", "11")
+        told("greedy", 0, 1, asked=1)
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=f"asks for 1 of {CORE}, and its annotation gives it 200"
+        ):
+            await started("greedy", "12")
+        del pods.tickets["greedy"]
         with pytest.raises(grpc.aio.AioRpcError, match="the kubelet knows no pod"):
             await calls.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["99"]))
 

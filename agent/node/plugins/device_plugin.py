@@ -32,11 +32,22 @@ from agent.node.plugins.sdk.serving import RegistrationOffer, RegistrationServer
 from hosting import files
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.devices import ALLOCATED, TYPE_OF, read_grants
+from hosting.kubernetes.devices import (
+    ALLOCATED,
+    CORE,
+    GPU,
+    SHARED,
+    TYPE_OF,
+    VENDOR_GPUS,
+    DeviceType,
+    Grants,
+    read_grants,
+)
 from hosting.kubernetes.errors import KubernetesError
-from hosting.kubernetes.resources import PODS
+from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 from hosting.settings import SettingsError, load
+from protocol import quantities
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -86,6 +97,39 @@ def _tickets(pod: PodResources, resource: str) -> Iterable[str]:
     )
 
 
+def asked_for(resource: str, pod: Manifest) -> int:
+    """The amount that the pod's spec asks for: of all containers and sidecars, or of an init container with the sidecars before it. Not the
+    number of tickets: the kubelet does not tell of those of init containers. Raises `ValueError`."""
+    spec = pod.get("spec") or {}
+    starting, sidecars = 0, 0
+    for each in spec.get("initContainers") or ():
+        amount = _amount(resource, each)
+        starting = max(starting, sidecars + amount)
+        if each.get("restartPolicy") == "Always":
+            sidecars += amount
+    return max(starting, sidecars + sum(_amount(resource, each) for each in spec.get("containers") or ()))
+
+
+def _amount(resource: str, container: Manifest) -> int:
+    asked = ((container.get("resources") or {}).get("requests") or {}).get(resource, 0)
+    return quantities.parse(str(asked)).value()
+
+
+def check_grants(resource: str, asked: int, grants: Grants) -> None:
+    """Raises `ValueError` for more GPUs, or of them, than the pod asks for: whoever may change the pod's annotations may write any there. A
+    device of which nothing is given counts as one unit. Amounts of other kinds may be above what is asked for, as with `ApplyForAll`."""
+    if TYPE_OF[resource] is not DeviceType.GPU:
+        return
+    gpus = [each for each in grants if each.type is DeviceType.GPU]
+    if resource in {*VENDOR_GPUS, SHARED}:
+        given = len(gpus)
+    else:
+        name = CORE if resource == GPU else resource
+        given = sum(max(each.resources.get(name, 0), 1) for each in gpus)
+    if given > asked:
+        raise ValueError(f"the pod asks for {asked} of {resource}, and its annotation gives it {given}")
+
+
 def _file_prefix(pod: PodResources) -> str:
     return f"{PREFIX}{_short(f'{pod.namespace}/{pod.name}')}-"
 
@@ -116,6 +160,7 @@ class DeviceInjector:
                 inventory = await asyncio.to_thread(load, self._places.inventory, DeviceInventory)
                 grants = read_grants(objects.annotations(pod).get(ALLOCATED, ""))
                 spec = inventory.cdi_spec(name, TYPE_OF[resource], grants)
+                check_grants(resource, asked_for(resource, pod), grants)
                 await asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
             except (KubernetesError, SettingsError, ValueError, OSError) as error:
                 raise NotInjectedError(f"{about}: {error}") from error
