@@ -83,9 +83,8 @@ def directory() -> Iterator[Path]:
         yield found
 
 
-@asynccontextmanager
-async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, Any]]:
-    """The plugin, and the kubelet's calls to it once it has registered."""
+def options(directory: Path, address: str, registry: str = "r") -> list[str]:
+    """Of the command, with the files that it reads."""
     (directory / "devices.yaml").write_text(INVENTORY)
     cluster = {
         "clusters": [{"name": "c", "cluster": {"server": address}}],
@@ -93,14 +92,20 @@ async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, 
     }
     context = {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
     (directory / "kubeconfig").write_text(json.dumps(cluster | context))
-    options = {
+    places = {
         "inventory": "devices.yaml",
-        "registry": "r",
+        "registry": registry,
         "pod-resources": "pods.sock",
         "cdi": "cdi",
         "kubeconfig": "kubeconfig",
     }
-    given = [f"--{name}={directory / place}" for name, place in options.items()]
+    return [f"--{name}={directory / place}" for name, place in places.items()]
+
+
+@asynccontextmanager
+async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, Any]]:
+    """The plugin, and the kubelet's calls to it once it has registered."""
+    given = options(directory, address)
     output, socket = directory / "log", directory / "r" / "DevicePlugin-koordinator.sh_gpu-core.sock"
     with running("agent", "device-plugin", f"--resource={CORE}", *given, output=output) as program:
         await until(socket.exists)
@@ -207,3 +212,31 @@ async def test_containers_get_the_devices_that_their_pods_were_told_of(directory
         stream.cancel()
         assert program.end() == 0
         assert not list((directory / "r").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "registry", "text"),
+    [([f"--resource={CORE}"], "r", "is given twice"), ([], "x" * 100, "at most")],
+)
+def test_a_wrong_command_line_is_told_in_a_line(
+    directory: Path, more: list[str], registry: str, text: str
+) -> None:
+    given = options(directory, "http://127.0.0.1:1", registry)
+    with running(
+        "agent", "device-plugin", f"--resource={CORE}", *more, *given, output=directory / "log"
+    ) as program:
+        assert program.process.wait(20) == 2
+        (told,) = program.text().splitlines()
+    assert text in told
+
+
+async def test_it_ends_when_another_takes_its_socket(directory: Path) -> None:
+    (directory / "r").mkdir()
+    async with plugin(directory, "http://127.0.0.1:1") as (program, _):
+        socket = directory / "r" / "DevicePlugin-koordinator.sh_gpu-core.sock"
+        (directory / "other").touch()
+        (directory / "other").rename(socket)
+        assert await asyncio.to_thread(program.process.wait, 20) == 1
+        told = program.text()
+    assert f"another server has taken {socket}" in told
+    assert "Traceback" not in told
