@@ -148,8 +148,6 @@ async def test_containers_get_the_devices_that_their_pods_were_told_of(directory
         kubelet(directory) as pods,
         plugin(directory, address) as (program, calls),
     ):
-        stream = calls.ListAndWatch(wire.Empty())
-        assert await tickets(stream) == 200
         assert (await calls.GetDevicePluginOptions(wire.Empty())).pre_start_required
 
         async def started(name: str, *held: str) -> dict[str, Any]:
@@ -207,11 +205,24 @@ async def test_containers_get_the_devices_that_their_pods_were_told_of(directory
         await started("third", "12")
         assert len(list((directory / "cdi").iterdir())) == 2, "those of pods that are gone are removed"
 
-        (directory / "devices.yaml").write_text(INVENTORY.replace("minor: 1,", "minor: 1, health: false,"))
-        assert await tickets(stream) == 100
-        stream.cancel()
         assert program.end() == 0
         assert not list((directory / "r").iterdir())
+
+
+async def test_the_kubelet_is_told_of_the_devices_of_the_last_inventory_that_can_be_used(
+    directory: Path,
+) -> None:
+    (directory / "r").mkdir()
+    async with plugin(directory, "http://127.0.0.1:1") as (_, calls):
+        stream = calls.ListAndWatch(wire.Empty())
+        assert await tickets(stream) == 200
+        (directory / "devices.yaml").write_text(INVENTORY.replace("minor: 1,", "minor: 1, health: false,"))
+        assert await tickets(stream) == 100
+        (directory / "devices.yaml").write_text("devices: broken")
+        again = calls.ListAndWatch(wire.Empty())
+        assert await tickets(again) == 100, "as a kubelet that was started again asks"
+        again.cancel()
+        stream.cancel()
 
 
 @pytest.mark.parametrize(

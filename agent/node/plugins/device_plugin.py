@@ -198,6 +198,8 @@ class InventoryDevices(DevicePluginServicer):
         self._resource = resource
         self._inventory = inventory
         self._injector = injector
+        self._last: int | None = None
+        """Offered by the last inventory that could be used: for a kubelet that asks anew, as after its restart, while there is none."""
         self._log = log.bind(resource=resource)
         self._faults = FaultLog(
             self._log, "inventory not usable, the devices stay as they were", "inventory usable again"
@@ -219,10 +221,11 @@ class InventoryDevices(DevicePluginServicer):
                 self._faults.failed(error)
             else:
                 self._faults.worked()
-                if offered != told:
-                    told = offered
-                    tickets = [wire.Device(ID=str(number), health="Healthy") for number in range(offered)]
-                    yield wire.ListAndWatchResponse(devices=tickets)
+                self._last = offered
+            if self._last is not None and self._last != told:
+                told = self._last
+                tickets = [wire.Device(ID=str(number), health="Healthy") for number in range(told)]
+                yield wire.ListAndWatchResponse(devices=tickets)
             await asyncio.sleep(LOOK_S)
 
     async def Allocate(self, request: wire.AllocateRequest, context: object) -> wire.AllocateResponse:
