@@ -8,6 +8,7 @@ import click
 
 from agent.node.device_inventory import DeviceInventory
 from agent.node.plugins.device_plugin import DevicePlaces, serve_devices
+from agent.node.plugins.sdk.serving import SocketTakenError
 from hosting import lifecycle
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.errors import KubernetesError
@@ -20,16 +21,29 @@ def run(resources: Sequence[str], places: DevicePlaces, kubeconfig: Path | None)
     try:
         inventory = load(places.inventory, DeviceInventory)
         for resource in resources:
+            if resources.count(resource) > 1:
+                raise ValueError(f"--resource {resource}: is given twice")
             inventory.offered(resource)
     except (SettingsError, ValueError) as error:
         click.echo(str(error), err=True)
         return 2
     try:
         return lifecycle.run(lambda stop: _main(stop, resources, places, kubeconfig))
-    except* (KubernetesError, OSError, RuntimeError) as errors:
-        for each in errors.exceptions:
+    except* (KubernetesError, SocketTakenError, OSError, RuntimeError) as errors:
+        _tell(errors)
+        code = 1
+    except* ValueError as errors:  # the path of a socket
+        _tell(errors)
+        code = 2
+    return code
+
+
+def _tell(errors: BaseExceptionGroup[Exception]) -> None:
+    for each in errors.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            _tell(each)
+        else:
             click.echo(str(each), err=True)
-    return 1
 
 
 async def _main(

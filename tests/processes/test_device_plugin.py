@@ -28,7 +28,7 @@ from agent.node.plugins.proto.podresources_v1_pb2_grpc import (
     add_PodResourcesListerServicer_to_server,
 )
 from hosting.kubernetes.devices import ALLOCATED, CORE, DeviceGrant, DeviceType, written_grants
-from hosting.kubernetes.resources import PODS
+from hosting.kubernetes.resources import PODS, Manifest
 from tests.support.kube_api import FakeApiServer, serving
 from tests.support.processes import Program, running
 from tests.support.short_paths import short_directory
@@ -83,9 +83,8 @@ def directory() -> Iterator[Path]:
         yield found
 
 
-@asynccontextmanager
-async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, Any]]:
-    """The plugin, and the kubelet's calls to it once it has registered."""
+def options(directory: Path, address: str, registry: str = "r") -> list[str]:
+    """Of the command, with the files that it reads."""
     (directory / "devices.yaml").write_text(INVENTORY)
     cluster = {
         "clusters": [{"name": "c", "cluster": {"server": address}}],
@@ -93,14 +92,20 @@ async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, 
     }
     context = {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
     (directory / "kubeconfig").write_text(json.dumps(cluster | context))
-    options = {
+    places = {
         "inventory": "devices.yaml",
-        "registry": "r",
+        "registry": registry,
         "pod-resources": "pods.sock",
         "cdi": "cdi",
         "kubeconfig": "kubeconfig",
     }
-    given = [f"--{name}={directory / place}" for name, place in options.items()]
+    return [f"--{name}={directory / place}" for name, place in places.items()]
+
+
+@asynccontextmanager
+async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, Any]]:
+    """The plugin, and the kubelet's calls to it once it has registered."""
+    given = options(directory, address)
     output, socket = directory / "log", directory / "r" / "DevicePlugin-koordinator.sh_gpu-core.sock"
     with running("agent", "device-plugin", f"--resource={CORE}", *given, output=output) as program:
         await until(socket.exists)
@@ -117,6 +122,17 @@ async def plugin(directory: Path, address: str) -> AsyncIterator[tuple[Program, 
             await connection.close()
 
 
+def told_pod(name: str, minors: Sequence[int], asked: int) -> Manifest:
+    """A pod that asks for so much of GPUs, and has these whole ones."""
+    grants = tuple(DeviceGrant(DeviceType.GPU, minor, {CORE: 100}) for minor in minors)
+    notes = {ALLOCATED: written_grants(grants)} if grants else {}
+    container = {"name": "c", "resources": {"requests": {CORE: str(asked)}}}
+    return {
+        "metadata": {"namespace": "default", "name": name, "annotations": notes},
+        "spec": {"containers": [container]},
+    }
+
+
 async def tickets(stream: Any) -> int:
     return len((await asyncio.wait_for(stream.read(), 20)).devices)
 
@@ -124,18 +140,14 @@ async def tickets(stream: Any) -> int:
 async def test_containers_get_the_devices_that_their_pods_were_told_of(directory: Path) -> None:
     api = FakeApiServer()
 
-    def told(name: str, *minors: int) -> None:
-        grants = tuple(DeviceGrant(DeviceType.GPU, minor, {CORE: 100}) for minor in minors)
-        notes = {ALLOCATED: written_grants(grants)} if grants else {}
-        api.put(PODS, {"metadata": {"namespace": "default", "name": name, "annotations": notes}})
+    def told(name: str, *minors: int, asked: int | None = None) -> None:
+        api.put(PODS, told_pod(name, minors, len(minors) * 100 if asked is None else asked))
 
     async with (
         serving(api) as address,
         kubelet(directory) as pods,
         plugin(directory, address) as (program, calls),
     ):
-        stream = calls.ListAndWatch(wire.Empty())
-        assert await tickets(stream) == 200
         assert (await calls.GetDevicePluginOptions(wire.Empty())).pre_start_required
 
         async def started(name: str, *held: str) -> dict[str, Any]:
@@ -171,17 +183,71 @@ async def test_containers_get_the_devices_that_their_pods_were_told_of(directory
         told("untold")
         with pytest.raises(grpc.aio.AioRpcError, match="default/untold: the pod was given no gpu"):
             await started("untold", "11")
+        told("greedy", 0, 1, asked=1)
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=f"asks for 1 of {CORE}, and its annotation gives it 200"
+        ):
+            await started("greedy", "12")
+        del pods.tickets["greedy"]
         with pytest.raises(grpc.aio.AioRpcError, match="the kubelet knows no pod"):
             await calls.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["99"]))
 
+        pods.tickets["first"] = ()  # it has ended, but is still listed
+        told("third", 1)
+        assert (await started("third", "3", "7"))["deviceNodes"] == [{"path": "/dev/zero"}]
+        assert (await started("third", "12"))["deviceNodes"] == [{"path": "/dev/zero"}], (
+            "under its name again"
+        )
+        assert (await started("first", "3", "7"))["deviceNodes"] == [{"path": "/dev/null"}]
+
         for name in ("first", "both", "untold"):
             del pods.tickets[name]
-        told("third", 0)
-        await started("third", "3", "7")
+        await started("third", "12")
         assert len(list((directory / "cdi").iterdir())) == 2, "those of pods that are gone are removed"
 
-        (directory / "devices.yaml").write_text(INVENTORY.replace("minor: 1,", "minor: 1, health: false,"))
-        assert await tickets(stream) == 100
-        stream.cancel()
         assert program.end() == 0
         assert not list((directory / "r").iterdir())
+
+
+async def test_the_kubelet_is_told_of_the_devices_of_the_last_inventory_that_can_be_used(
+    directory: Path,
+) -> None:
+    (directory / "r").mkdir()
+    async with plugin(directory, "http://127.0.0.1:1") as (_, calls):
+        stream = calls.ListAndWatch(wire.Empty())
+        assert await tickets(stream) == 200
+        (directory / "devices.yaml").write_text(INVENTORY.replace("minor: 1,", "minor: 1, health: false,"))
+        assert await tickets(stream) == 100
+        (directory / "devices.yaml").write_text("devices: broken")
+        again = calls.ListAndWatch(wire.Empty())
+        assert await tickets(again) == 100, "as a kubelet that was started again asks"
+        again.cancel()
+        stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("more", "registry", "text"),
+    [([f"--resource={CORE}"], "r", "is given twice"), ([], "x" * 100, "at most")],
+)
+def test_a_wrong_command_line_is_told_in_a_line(
+    directory: Path, more: list[str], registry: str, text: str
+) -> None:
+    given = options(directory, "http://127.0.0.1:1", registry)
+    with running(
+        "agent", "device-plugin", f"--resource={CORE}", *more, *given, output=directory / "log"
+    ) as program:
+        assert program.process.wait(20) == 2
+        (told,) = program.text().splitlines()
+    assert text in told
+
+
+async def test_it_ends_when_another_takes_its_socket(directory: Path) -> None:
+    (directory / "r").mkdir()
+    async with plugin(directory, "http://127.0.0.1:1") as (program, _):
+        socket = directory / "r" / "DevicePlugin-koordinator.sh_gpu-core.sock"
+        (directory / "other").touch()
+        (directory / "other").rename(socket)
+        assert await asyncio.to_thread(program.process.wait, 20) == 1
+        told = program.text()
+    assert f"another server has taken {socket}" in told
+    assert "Traceback" not in told

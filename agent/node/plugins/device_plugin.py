@@ -32,11 +32,22 @@ from agent.node.plugins.sdk.serving import RegistrationOffer, RegistrationServer
 from hosting import files
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.devices import ALLOCATED, TYPE_OF, read_grants
+from hosting.kubernetes.devices import (
+    ALLOCATED,
+    CORE,
+    GPU,
+    SHARED,
+    TYPE_OF,
+    VENDOR_GPUS,
+    DeviceType,
+    Grants,
+    read_grants,
+)
 from hosting.kubernetes.errors import KubernetesError
-from hosting.kubernetes.resources import PODS
+from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 from hosting.settings import SettingsError, load
+from protocol import quantities
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -86,6 +97,39 @@ def _tickets(pod: PodResources, resource: str) -> Iterable[str]:
     )
 
 
+def asked_for(resource: str, pod: Manifest) -> int:
+    """The amount that the pod's spec asks for: of all containers and sidecars, or of an init container with the sidecars before it. Not the
+    number of tickets: the kubelet does not tell of those of init containers. Raises `ValueError`."""
+    spec = pod.get("spec") or {}
+    starting, sidecars = 0, 0
+    for each in spec.get("initContainers") or ():
+        amount = _amount(resource, each)
+        starting = max(starting, sidecars + amount)
+        if each.get("restartPolicy") == "Always":
+            sidecars += amount
+    return max(starting, sidecars + sum(_amount(resource, each) for each in spec.get("containers") or ()))
+
+
+def _amount(resource: str, container: Manifest) -> int:
+    asked = ((container.get("resources") or {}).get("requests") or {}).get(resource, 0)
+    return quantities.parse(str(asked)).value()
+
+
+def check_grants(resource: str, asked: int, grants: Grants) -> None:
+    """Raises `ValueError` for more GPUs, or of them, than the pod asks for: whoever may change the pod's annotations may write any there. A
+    device of which nothing is given counts as one unit. Amounts of other kinds may be above what is asked for, as with `ApplyForAll`."""
+    if TYPE_OF[resource] is not DeviceType.GPU:
+        return
+    gpus = [each for each in grants if each.type is DeviceType.GPU]
+    if resource in {*VENDOR_GPUS, SHARED}:
+        given = len(gpus)
+    else:
+        name = CORE if resource == GPU else resource
+        given = sum(max(each.resources.get(name, 0), 1) for each in gpus)
+    if given > asked:
+        raise ValueError(f"the pod asks for {asked} of {resource}, and its annotation gives it {given}")
+
+
 def _file_prefix(pod: PodResources) -> str:
     return f"{PREFIX}{_short(f'{pod.namespace}/{pod.name}')}-"
 
@@ -116,7 +160,8 @@ class DeviceInjector:
                 inventory = await asyncio.to_thread(load, self._places.inventory, DeviceInventory)
                 grants = read_grants(objects.annotations(pod).get(ALLOCATED, ""))
                 spec = inventory.cdi_spec(name, TYPE_OF[resource], grants)
-                await asyncio.to_thread(self._write, f"{_file_prefix(found)}{name}.json", spec, pods)
+                check_grants(resource, asked_for(resource, pod), grants)
+                await asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
             except (KubernetesError, SettingsError, ValueError, OSError) as error:
                 raise NotInjectedError(f"{about}: {error}") from error
 
@@ -134,13 +179,16 @@ class DeviceInjector:
             raise NotInjectedError(f"the kubelet's pods: {status_text(error)}") from error
         return found.pod_resources
 
-    def _write(self, name: str, spec: object, pods: Iterable[PodResources]) -> None:
+    def _write(self, owner: str, name: str, spec: object, pods: Iterable[PodResources]) -> None:
+        """Also a pod that is listed may have had these tickets before; of two files with one device the container runtime takes neither."""
         known = tuple(map(_file_prefix, pods))
+        kept = f"{owner}{name}.json"
         for file in self._places.cdi.glob(f"{PREFIX}*.json"):
-            if not file.name.startswith(known):
+            is_replaced = file.name.endswith(f"-{name}.json") and file.name != kept
+            if is_replaced or not file.name.startswith(known):
                 file.unlink(missing_ok=True)
         self._places.cdi.mkdir(parents=True, exist_ok=True)
-        files.replace(self._places.cdi / name, json.dumps(spec).encode())
+        files.replace(self._places.cdi / kept, json.dumps(spec).encode())
 
 
 class InventoryDevices(DevicePluginServicer):
@@ -150,6 +198,8 @@ class InventoryDevices(DevicePluginServicer):
         self._resource = resource
         self._inventory = inventory
         self._injector = injector
+        self._last: int | None = None
+        """Offered by the last inventory that could be used: for a kubelet that asks anew, as after its restart, while there is none."""
         self._log = log.bind(resource=resource)
         self._faults = FaultLog(
             self._log, "inventory not usable, the devices stay as they were", "inventory usable again"
@@ -171,10 +221,11 @@ class InventoryDevices(DevicePluginServicer):
                 self._faults.failed(error)
             else:
                 self._faults.worked()
-                if offered != told:
-                    told = offered
-                    tickets = [wire.Device(ID=str(number), health="Healthy") for number in range(offered)]
-                    yield wire.ListAndWatchResponse(devices=tickets)
+                self._last = offered
+            if self._last is not None and self._last != told:
+                told = self._last
+                tickets = [wire.Device(ID=str(number), health="Healthy") for number in range(told)]
+                yield wire.ListAndWatchResponse(devices=tickets)
             await asyncio.sleep(LOOK_S)
 
     async def Allocate(self, request: wire.AllocateRequest, context: object) -> wire.AllocateResponse:

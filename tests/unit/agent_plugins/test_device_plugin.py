@@ -3,8 +3,9 @@
 import pytest
 
 from agent.node.device_inventory import DeviceInventory
-from agent.node.plugins.device_plugin import holder_of, ticket_name
+from agent.node.plugins.device_plugin import asked_for, check_grants, holder_of, ticket_name
 from agent.node.plugins.proto.podresources_v1_pb2 import ContainerDevices, ContainerResources, PodResources
+from hosting.kubernetes import devices
 from hosting.kubernetes.devices import CORE, MEMORY, RATIO, RDMA, SHARED, DeviceGrant, DeviceType
 from hosting.settings import FaultsError, check
 
@@ -153,3 +154,38 @@ def test_tickets_have_one_name_in_any_order_and_one_holder() -> None:
     assert (holder(CORE, "4"), holder(RATIO, "1"), holder(RATIO, "2")) == ("b", "b", None)
     assert ticket_name(CORE, ["1", "2"]) == ticket_name(CORE, ["2", "1"])
     assert len({ticket_name(CORE, ["1"]), ticket_name(RATIO, ["1"]), ticket_name(CORE, ["1", "2"])}) == 3
+
+
+@pytest.mark.parametrize(
+    ("resource", "asked", "given"),
+    [
+        (CORE, 100, (50, 50)),
+        (devices.GPU, 200, (100, 100)),
+        ("nvidia.com/gpu", 2, (100, 100)),
+        (SHARED, 2, (25, 25)),
+    ],
+)
+def test_gpus_above_what_the_pod_asks_for_are_refused(
+    resource: str, asked: int, given: tuple[int, ...]
+) -> None:
+    grants = tuple(DeviceGrant(GPU, minor, {CORE: cores}) for minor, cores in enumerate(given))
+    check_grants(resource, asked, (*grants, DeviceGrant(NIC, 0, {RDMA: 1})))
+    with pytest.raises(ValueError, match=f"asks for {asked - 1} of {resource}"):
+        check_grants(resource, asked - 1, grants)
+    with pytest.raises(ValueError, match=resource):
+        check_grants(resource, asked, (*grants, DeviceGrant(GPU, 7, {})))
+
+
+def test_a_strategy_may_give_more_network_devices_than_are_asked_for() -> None:
+    check_grants(RDMA, 1, tuple(DeviceGrant(NIC, minor, {RDMA: 1}) for minor in range(3)))
+
+
+def test_a_pod_asks_for_what_it_needs_at_once() -> None:
+    def container(cores: int, **more: object) -> dict[str, object]:
+        return {"resources": {"requests": {CORE: str(cores)}}, **more}
+
+    sidecar = container(10, restartPolicy="Always")
+    main = [container(20), {"name": "without"}]
+    assert asked_for(CORE, {"spec": {"containers": main}}) == 20
+    assert asked_for(CORE, {"spec": {"containers": main, "initContainers": [sidecar, container(15)]}}) == 30
+    assert asked_for(CORE, {"spec": {"containers": main, "initContainers": [sidecar, container(40)]}}) == 50
