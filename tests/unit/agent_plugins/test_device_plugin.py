@@ -54,18 +54,18 @@ INVENTORY = check(
 
 
 @pytest.mark.parametrize(
-    ("resource", "offered"),
+    ("resource", "healthy", "described"),
     [
-        (CORE, 200),
-        (RATIO, 200),
-        (SHARED, 200),
-        ("nvidia.com/gpu", 2),
-        (RDMA, 100),
-        ("koordinator.sh/fpga", 0),
+        (CORE, 200, 300),
+        (RATIO, 200, 300),
+        (SHARED, 200, 300),
+        ("nvidia.com/gpu", 2, 3),
+        (RDMA, 100, 100),
+        ("koordinator.sh/fpga", 0, 0),
     ],
 )
-def test_as_much_is_offered_as_the_healthy_devices_have(resource: str, offered: int) -> None:
-    assert INVENTORY.offered(resource) == offered
+def test_as_much_is_offered_as_the_healthy_devices_have(resource: str, healthy: int, described: int) -> None:
+    assert INVENTORY.offered(resource) == (healthy, described)
 
 
 @pytest.mark.parametrize("resource", [MEMORY, "cpu"])
