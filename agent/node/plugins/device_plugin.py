@@ -152,7 +152,9 @@ class DeviceInjector:
             pods = await self._pods()
             found = holder_of(resource, tickets, pods)
             if found is None:
-                raise NotInjectedError("the kubelet knows no pod with these devices")
+                raise NotInjectedError(
+                    "the kubelet knows no pod with these devices; it tells of none that only an init container has"
+                )
             about = f"{found.namespace}/{found.name}"
             name = ticket_name(resource, tickets)
             try:
