@@ -163,7 +163,14 @@ class DeviceInjector:
                 grants = read_grants(objects.annotations(pod).get(ALLOCATED, ""))
                 spec = inventory.cdi_spec(name, TYPE_OF[resource], grants)
                 check_grants(resource, asked_for(resource, pod), grants)
-                await asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
+                writing = asyncio.ensure_future(
+                    asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
+                )
+                try:
+                    await asyncio.shield(writing)
+                except asyncio.CancelledError:  # the thread goes on: the next turn begins when it has ended
+                    await asyncio.wait([writing])
+                    raise
             except (KubernetesError, SettingsError, ValueError, OSError) as error:
                 raise NotInjectedError(f"{about}: {error}") from error
 
