@@ -86,6 +86,13 @@ class DescribedDevice(Settings):
     def key(self) -> DeviceKey:
         return DeviceKey(DeviceType(self.type), self.minor)
 
+    def amount_of(self, resource: str) -> int:
+        if resource in VENDOR_GPUS:
+            return 1
+        if resource in {GPU, SHARED}:
+            return WHOLE
+        return quantities.parse(str(self.resources.get(resource, 0))).value()
+
 
 class DeviceInventory(Settings):
     """The file."""
@@ -119,25 +126,22 @@ class DeviceInventory(Settings):
             },
         }
 
-    def offered(self, resource: str) -> int:
-        """The amount of a resource of devices, over the healthy ones; whole GPUs by the names of vendors.
+    def offered(self, resource: str) -> tuple[int, int]:
+        """The amount of a resource of devices, over the healthy ones and over all; whole GPUs by the names of vendors.
 
         Raises `ValueError` for another resource, and for one that is too much to be told to the kubelet, as memory in bytes is.
         """
         type_ = TYPE_OF.get(resource)
         if type_ is None:
             raise ValueError(f"{resource} is no resource of devices")
-        healthy = [each for each in self.devices if each.health and each.type == type_]
-        if resource in VENDOR_GPUS:
-            return len(healthy)
-        if resource in {GPU, SHARED}:
-            return len(healthy) * WHOLE
-        amount = sum(quantities.parse(str(each.resources.get(resource, 0))).value() for each in healthy)
+        described = [each for each in self.devices if each.type == type_]
+        healthy = sum(each.amount_of(resource) for each in described if each.health)
+        amount = sum(each.amount_of(resource) for each in described)
         if amount > MAX_TICKETS:
             raise ValueError(
                 f"{amount} of {resource} are more than the {MAX_TICKETS} that a device plugin offers"
             )
-        return amount
+        return healthy, amount
 
     def cdi_spec(self, name: str, type_: DeviceType, grants: Grants) -> Manifest:
         """A file of the published Container Device Interface: one device `name` with all that a container has of these devices of one kind.

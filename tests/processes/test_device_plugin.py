@@ -133,8 +133,10 @@ def told_pod(name: str, minors: Sequence[int], asked: int) -> Manifest:
     }
 
 
-async def tickets(stream: Any) -> int:
-    return len((await asyncio.wait_for(stream.read(), 20)).devices)
+async def tickets(stream: Any) -> tuple[int, int]:
+    """The healthy ones, and all."""
+    told = (await asyncio.wait_for(stream.read(), 20)).devices
+    return sum(each.health == "Healthy" for each in told), len(told)
 
 
 async def test_containers_get_the_devices_that_their_pods_were_told_of(directory: Path) -> None:
@@ -215,12 +217,12 @@ async def test_the_kubelet_is_told_of_the_devices_of_the_last_inventory_that_can
     (directory / "r").mkdir()
     async with plugin(directory, "http://127.0.0.1:1") as (_, calls):
         stream = calls.ListAndWatch(wire.Empty())
-        assert await tickets(stream) == 200
+        assert await tickets(stream) == (200, 200)
         (directory / "devices.yaml").write_text(INVENTORY.replace("minor: 1,", "minor: 1, health: false,"))
-        assert await tickets(stream) == 100
+        assert await tickets(stream) == (100, 200)
         (directory / "devices.yaml").write_text("devices: broken")
         again = calls.ListAndWatch(wire.Empty())
-        assert await tickets(again) == 100, "as a kubelet that was started again asks"
+        assert await tickets(again) == (100, 200), "as a kubelet that was started again asks"
         again.cancel()
         stream.cancel()
 

@@ -152,7 +152,9 @@ class DeviceInjector:
             pods = await self._pods()
             found = holder_of(resource, tickets, pods)
             if found is None:
-                raise NotInjectedError("the kubelet knows no pod with these devices")
+                raise NotInjectedError(
+                    "the kubelet knows no pod with these devices; it tells of none that only an init container has"
+                )
             about = f"{found.namespace}/{found.name}"
             name = ticket_name(resource, tickets)
             try:
@@ -161,7 +163,14 @@ class DeviceInjector:
                 grants = read_grants(objects.annotations(pod).get(ALLOCATED, ""))
                 spec = inventory.cdi_spec(name, TYPE_OF[resource], grants)
                 check_grants(resource, asked_for(resource, pod), grants)
-                await asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
+                writing = asyncio.ensure_future(
+                    asyncio.to_thread(self._write, _file_prefix(found), name, spec, pods)
+                )
+                try:
+                    await asyncio.shield(writing)
+                except asyncio.CancelledError:  # the thread goes on: the next turn begins when it has ended
+                    await asyncio.wait([writing])
+                    raise
             except (KubernetesError, SettingsError, ValueError, OSError) as error:
                 raise NotInjectedError(f"{about}: {error}") from error
 
@@ -198,7 +207,7 @@ class InventoryDevices(DevicePluginServicer):
         self._resource = resource
         self._inventory = inventory
         self._injector = injector
-        self._last: int | None = None
+        self._last: tuple[int, int] | None = None
         """Offered by the last inventory that could be used: for a kubelet that asks anew, as after its restart, while there is none."""
         self._log = log.bind(resource=resource)
         self._faults = FaultLog(
@@ -211,8 +220,9 @@ class InventoryDevices(DevicePluginServicer):
     async def ListAndWatch(
         self, request: wire.Empty, context: object
     ) -> AsyncIterator[wire.ListAndWatchResponse]:
-        """As many tickets as the healthy devices have of the resource, again with each change."""
-        told: int | None = None
+        """As many tickets as the devices have of the resource, again with each change; the last ones are not healthy, for the devices that are
+        not. A ticket is of no device in particular, so pods with these may have others."""
+        told: tuple[int, int] | None = None
         while True:
             try:
                 inventory = await asyncio.to_thread(load, self._inventory, DeviceInventory)
@@ -224,7 +234,11 @@ class InventoryDevices(DevicePluginServicer):
                 self._last = offered
             if self._last is not None and self._last != told:
                 told = self._last
-                tickets = [wire.Device(ID=str(number), health="Healthy") for number in range(told)]
+                healthy, described = told
+                tickets = [
+                    wire.Device(ID=str(number), health="Healthy" if number < healthy else "Unhealthy")
+                    for number in range(described)
+                ]
                 yield wire.ListAndWatchResponse(devices=tickets)
             await asyncio.sleep(LOOK_S)
 

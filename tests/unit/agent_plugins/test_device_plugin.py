@@ -1,13 +1,27 @@
 """Which devices a container gets: tickets and their holder, what is offered, and the file for the container runtime."""
 
+import asyncio
+import threading
+from pathlib import Path
+
 import pytest
 
 from agent.node.device_inventory import DeviceInventory
-from agent.node.plugins.device_plugin import asked_for, check_grants, holder_of, ticket_name
+from agent.node.plugins.device_plugin import (
+    DeviceInjector,
+    DevicePlaces,
+    asked_for,
+    check_grants,
+    holder_of,
+    ticket_name,
+)
 from agent.node.plugins.proto.podresources_v1_pb2 import ContainerDevices, ContainerResources, PodResources
+from hosting import files
 from hosting.kubernetes import devices
 from hosting.kubernetes.devices import CORE, MEMORY, RATIO, RDMA, SHARED, DeviceGrant, DeviceType
+from hosting.kubernetes.resources import PODS
 from hosting.settings import FaultsError, check
+from tests.support.kube_api import FakeApiServer
 
 GPU, NIC = DeviceType.GPU, DeviceType.RDMA
 WHOLE_GPU = {CORE: 100, RATIO: 100, MEMORY: "16Gi"}
@@ -54,18 +68,18 @@ INVENTORY = check(
 
 
 @pytest.mark.parametrize(
-    ("resource", "offered"),
+    ("resource", "healthy", "described"),
     [
-        (CORE, 200),
-        (RATIO, 200),
-        (SHARED, 200),
-        ("nvidia.com/gpu", 2),
-        (RDMA, 100),
-        ("koordinator.sh/fpga", 0),
+        (CORE, 200, 300),
+        (RATIO, 200, 300),
+        (SHARED, 200, 300),
+        ("nvidia.com/gpu", 2, 3),
+        (RDMA, 100, 100),
+        ("koordinator.sh/fpga", 0, 0),
     ],
 )
-def test_as_much_is_offered_as_the_healthy_devices_have(resource: str, offered: int) -> None:
-    assert INVENTORY.offered(resource) == offered
+def test_as_much_is_offered_as_the_healthy_devices_have(resource: str, healthy: int, described: int) -> None:
+    assert INVENTORY.offered(resource) == (healthy, described)
 
 
 @pytest.mark.parametrize("resource", [MEMORY, "cpu"])
@@ -189,3 +203,35 @@ def test_a_pod_asks_for_what_it_needs_at_once() -> None:
     assert asked_for(CORE, {"spec": {"containers": main}}) == 20
     assert asked_for(CORE, {"spec": {"containers": main, "initContainers": [sidecar, container(15)]}}) == 30
     assert asked_for(CORE, {"spec": {"containers": main, "initContainers": [sidecar, container(40)]}}) == 50
+
+
+async def test_a_cancelled_call_keeps_its_turn_until_its_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, begun, may_end = FakeApiServer(), threading.Event(), threading.Event()
+    container = {"name": "c", "resources": {"requests": {CORE: "100"}}}
+    notes = {devices.ALLOCATED: devices.written_grants((DeviceGrant(GPU, 0, {CORE: 100}),))}
+    metadata = {"namespace": "default", "name": "a", "annotations": notes}
+    api.put(PODS, {"metadata": metadata, "spec": {"containers": [container]}})
+    (tmp_path / "devices.yaml").write_text(f"devices: [{{type: gpu, minor: 0, resources: {{{CORE}: 100}}}}]")
+    places = DevicePlaces(tmp_path / "devices.yaml", tmp_path, tmp_path, tmp_path / "cdi")
+    injector = DeviceInjector(api.api(), places)
+
+    async def listed(_: DeviceInjector) -> list[PodResources]:
+        return [pod("a", {CORE: ["1"]})]
+
+    def slowly(place: Path, content: bytes) -> None:
+        begun.set()
+        may_end.wait(20)
+        place.write_bytes(content)
+
+    monkeypatch.setattr(DeviceInjector, "_pods", listed)
+    monkeypatch.setattr(files, "replace", slowly)
+    call = asyncio.create_task(injector.inject(CORE, ["1"]))
+    assert await asyncio.to_thread(begun.wait, 20)
+    call.cancel()
+    assert not (await asyncio.wait([call], timeout=0.1))[0]
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert len(list((tmp_path / "cdi").iterdir())) == 1
