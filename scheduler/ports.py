@@ -212,7 +212,8 @@ class Placements(Protocol):
 
     def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
         """The pods of a quota, of these UIDs, hold `excess` too much: those that grow are asked to give it back, as far as they can spare it
-        (docs/decisions/0048). A hint to their agents. Asked again, nobody is asked for more than that. Raises `NotLeadingError`."""
+        (docs/decisions/0048). A hint to their agents, which a process that does not lead leaves out. May be repeated as often as one likes:
+        nobody is asked for more than that."""
 
 
 class OwnCpus(Protocol):

@@ -346,7 +346,8 @@ class Serving:
             await self._refresh_config()
             await self.pools.follow(self._sources.pools())
             await self.pools.flush()
-            self.pools.ask_back()
+            for quota, excess, uids in self.pools.excesses():
+                self.placements.ask_back(quota, excess, uids)
 
     async def _refresh_config(self) -> None:
         """Take a changed configuration up; one with faults is reported once, and the old one stays in force."""

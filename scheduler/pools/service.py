@@ -1,8 +1,6 @@
 """Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured. One file outlives the process."""
 
 import asyncio
-import contextlib
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +16,7 @@ from hosting.logs import Logger
 from hosting.metrics import AnyFamily, Family, HistogramFamily
 from hosting.settings import FaultsError, Settings, SettingsError, listed, parse_json
 from hosting.threads import in_own_thread
-from protocol.values import ZERO, Resources
+from protocol.values import Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Ledger, PoolAccount
@@ -33,7 +31,6 @@ from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.core.admission_state import Parking, PoolAdmissionState, PoolRecord
 from scheduler.pools.core.values import NOTHING, UNITS, Pool
 from scheduler.pools.entry import WrittenPool, shown
-from scheduler.ports import NotLeadingError
 
 FORMAT: Final = 1
 _FILE: Final = "pools.json"
@@ -128,8 +125,6 @@ def _written(record: PoolRecord) -> dict[str, Any]:
     return written
 
 
-ASK_AGAIN_S: Final = 5.0
-"""Between two looks for the same excess of one quota: VMs may have rested since."""
 RETRY_S: Final = 10.0
 """How long after pools of the file could not be taken up they are tried again."""
 
@@ -154,7 +149,6 @@ class PoolService:
         registry: Callable[[], PluginRegistry] = standard,
     ) -> None:
         self._ledger = core.ledger
-        self._tell = tell
         self._clock = clock
         self._log = log
         self._registry = registry
@@ -176,8 +170,6 @@ class PoolService:
         self._faults: Mapping[str, str] = {}
         self._tried_s = 0.0
         self._beyond: dict[str, int] = {}
-        self._asked: dict[str, tuple[float, Resources]] = {}
-        """When (s) the pools of each quota were asked for how much."""
 
     def routes(self) -> tuple[server.Route, ...]:
         return self._api.routes()
@@ -257,19 +249,12 @@ class PoolService:
                 self._log.warning("pool not taken up as it is described", error=fault)
         self._faults = faults
 
-    def ask_back(self) -> None:
-        """Have the VMs of pools asked to shrink that hold more than their share."""
-        now_s, asked = self._clock(), dict[str, tuple[float, Resources]]()
+    def excesses(self) -> Iterator[tuple[str, Resources, tuple[str, ...]]]:
+        """Quotas whose pools hold more than their share: their names, by how much, and the UIDs of the VMs."""
         for excess in self._manager.excesses():
-            asked[excess.quota] = at_s, before = self._asked.get(excess.quota, (-math.inf, ZERO))
-            if excess.amount == before and now_s < at_s + ASK_AGAIN_S:
-                continue
-            asked[excess.quota] = now_s, excess.amount
             accounts = [account for name in excess.pools if (account := self._ledger.pool(name)) is not None]
             uids = tuple(holder.uid for account in accounts for holder in account.rows)
-            with contextlib.suppress(NotLeadingError):  # another one asks then
-                self._tell(events.QuotaExceeded(excess.quota, excess.amount, uids, now_s))
-        self._asked = asked
+            yield excess.quota, excess.amount, uids
 
     async def flush(self) -> None:
         """Store what is parked, where that has changed, and say which VMs came beyond a limit since the last time."""

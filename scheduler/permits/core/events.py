@@ -261,8 +261,7 @@ class MigrationEnded:
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
-    """The pods of `quota` hold `excess` more than it may use now, because others want back what it borrowed. `holders` are the UIDs of
-    those that may grow."""
+    """The pods of `quota` hold `excess` more than it may use now, because others want back what it borrowed. `holders` are their UIDs."""
 
     quota: str
     excess: Resources

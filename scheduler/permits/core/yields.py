@@ -2,7 +2,8 @@
 
 A neighbour gives comfort first (`spare`). Only if that is not enough, one that allows it is asked for what it needs itself: down to its
 minimum by a VM of higher priority or by those from whom its quota has borrowed, down to an equal share by one of its own priority
-(`spare_to_higher`). Of the sets that cover the amount, one with the fewest neighbours is taken; among those the one of lower priority goes first, then the one with more to spare.
+(`spare_to_higher`). Of the sets that cover the amount, one with the fewest neighbours is taken; among those the one of lower priority goes first,
+then the one with more to spare.
 """
 
 import heapq

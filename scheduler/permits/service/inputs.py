@@ -4,6 +4,7 @@ A read that fails is said once. The ports `Placements` and `OwnCpus` are here: p
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
@@ -99,6 +100,10 @@ class ClusterReader:
                 await asyncio.sleep(0)
 
 
+ASK_AGAIN_S: Final = 5.0
+"""So long the core is not told the same of a quota again. Then VMs may have rested."""
+
+
 class CorePlacements:
     """One for each core. `take` brings an input to it and records it: `PermitService.take`, which refuses a process that
     does not lead. Must not be used from within that. `still_admits` is the verdict of a pool's plugins, as far as they only compute,
@@ -116,6 +121,8 @@ class CorePlacements:
         self._clock = clock
         self._still_admits = still_admits
         self._tickets = itertools.count(1)
+        self._told_s: dict[tuple[str, Resources, tuple[str, ...]], float] = {}
+        """When (s) the core was told lately of a quota, how much of what it holds is too much, and its pods."""
 
     def assume(
         self,
@@ -145,7 +152,12 @@ class CorePlacements:
         return self._core.ledger.headroom(node, holder)
 
     def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
-        self._take(events.QuotaExceeded(quota, excess, tuple(uids), self._clock()))
+        now_s, told = self._clock(), (quota, excess, tuple(uids))
+        self._told_s = {each: at_s for each, at_s in self._told_s.items() if now_s < at_s + ASK_AGAIN_S}
+        if told not in self._told_s:
+            self._told_s[told] = now_s
+            with contextlib.suppress(NotLeadingError):  # another one asks then
+                self._take(events.QuotaExceeded(*told, now_s))
 
 
 class CoreOwnCpus:

@@ -13,6 +13,7 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.model import Holder, Kind
 from scheduler.permits.service.inputs import CorePlacements
+from scheduler.ports import NotLeadingError
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, World, pod
 
@@ -274,3 +275,23 @@ def test_a_quota_has_no_claim_to_more_than_its_vms_can_give() -> None:
     says(world, "a", cu(4))
     says(world, "b", cu(4), spare=cu(1), spare_to_higher=cu(3), priority=9)
     assert asked(world.apply(exceeded(cu(8), "a", "b", "gone"))) == {"b": cu(3)}
+
+
+def test_the_core_is_told_of_a_quota_again_when_something_has_changed_or_vms_may_have_rested() -> None:
+    times = [0.0]
+    inputs: list[events.Input] = []
+
+    def take(event: events.Input) -> tuple[events.Output, ...]:
+        inputs.append(event)
+        if len(inputs) == 3:
+            raise NotLeadingError(None)
+        return ()
+
+    port = CorePlacements(World(cu(4)).core, take, lambda: times[0], lambda *_: None)
+    for times[0], excess in ((0.0, cu(2)), (4.9, cu(2)), (4.9, cu(1)), (5.0, cu(2))):
+        port.ask_back("team-a", excess, ["uid-a"])
+    assert [(each.excess, each.now_s) for each in inputs if isinstance(each, events.QuotaExceeded)] == [
+        (cu(2), 0.0),
+        (cu(1), 4.9),
+        (cu(2), 5.0),
+    ]

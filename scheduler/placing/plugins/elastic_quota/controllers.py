@@ -1,7 +1,9 @@
-"""What follows from the account of quotas: status and annotations of their objects, pods that are asked to shrink, and evictions. Source: reference/koordinator.md 2.4, controllers."""
+"""What follows from the account of quotas: status and annotations of their objects, pods that are asked to shrink, and evictions.
+
+Source: reference/koordinator.md 2.4, controllers.
+"""
 
 import asyncio
-import contextlib
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,6 @@ from scheduler.placing.core.objects import NodeSnapshot
 from scheduler.placing.plugins.elastic_quota.args import ElasticQuotaArgs
 from scheduler.placing.plugins.elastic_quota.core import annotations_of, status_of
 from scheduler.placing.plugins.elastic_quota.reading import WRITTEN
-from scheduler.ports import NotLeadingError
 from scheduler.quotas.admission import QuotaAccount, overused, overused_since, to_revoke
 from scheduler.quotas.faults import QuotaKey
 from scheduler.quotas.values import BUILT_IN, NONE, QuotaFault, QuotaPod
@@ -30,7 +31,7 @@ from scheduler.quotas.values import BUILT_IN, NONE, QuotaFault, QuotaPod
 STATUS_S: Final = 1.0
 """Between two looks at the status of all quotas."""
 INTERVAL_S: Final = 5.0
-"""Between two writes to one object, and between two looks for the same excess of one quota."""
+"""Between two writes to one object."""
 MAX_ASKED: Final = 1000
 """Pods of one quota that are asked to shrink in one look, the least important ones."""
 MAX_WRITES: Final = 20
@@ -63,8 +64,6 @@ class QuotaWriter:
         self._rng, self._log = random.Random(), logs.logger("elastic-quota")
         self._written_s: dict[QuotaKey, float] = {}
         self._over_since: dict[str, float] = {}
-        self._asked: dict[str, tuple[float, Resources]] = {}
-        """When (s) each quota that uses too much was asked for how much."""
         self._writes = FaultLog(self._log, "elastic quota not written", "elastic quota written")
         self._evictions = FaultLog(self._log, "pod of an elastic quota not evicted", "pod evicted")
 
@@ -88,19 +87,13 @@ class QuotaWriter:
 
     def ask_back(self) -> None:
         """One look. A quota before those above it, which count what was asked for already."""
-        now_s, account, asked = self._handle.now_s(), self._account(), dict[str, tuple[float, Resources]]()
+        account = self._account()
         for name in reversed([each for each in account.tree.from_above if each not in BUILT_IN]):
             over = account.excess(name)
             excess = Resources(over.get("cpu", 0), over.get("memory", 0))
-            if excess == ZERO:
-                continue
-            asked[name] = at_s, before = self._asked.get(name, (-math.inf, ZERO))
-            if excess != before or now_s >= at_s + INTERVAL_S:
-                asked[name] = now_s, excess
+            if excess != ZERO:
                 pods = sorted(self._pods_below(account, name), key=lambda pod: pod.importance)
-                with contextlib.suppress(NotLeadingError):  # another one asks then
-                    self._handle.placements.ask_back(name, excess, [pod.uid for pod in pods[:MAX_ASKED]])
-        self._asked = asked
+                self._handle.placements.ask_back(name, excess, [pod.uid for pod in pods[:MAX_ASKED]])
 
     def _pods_below(self, account: QuotaAccount, name: str) -> Iterator[QuotaPod]:
         yield from self._pods_of(name)

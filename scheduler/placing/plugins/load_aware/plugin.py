@@ -129,8 +129,9 @@ class LoadAwareScheduling(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Estimate the pod. Skip for pods of DaemonSets, which belong to their node whatever its load. Until the NodeMetrics were read, all nodes would look as if they had none. That is a failure, after which the
-        pod is tried again soon: where there is no NodeMetric at all, no event would wake it up."""
+        """Estimate the pod. Skip for pods of DaemonSets, which belong to their node whatever its load. Until the NodeMetrics were read, all
+        nodes would look as if they had none. That is a failure, after which the pod is tried again soon: where there is no NodeMetric at all,
+        no event would wake it up."""
         if not self._metrics.has_synced and self._args.stale_metrics in {None, "Reject"}:
             return None, error_status("the NodeMetrics of the cluster are not read yet")
         load = pod_load(pod, self._args)

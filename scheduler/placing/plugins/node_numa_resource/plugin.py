@@ -153,7 +153,8 @@ class NodeNUMAResource(ShippedPlugin):
         handle.register_forget_pod_handler(lambda pod, node_name: self._given.drop(pod.uid, node_name))
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Nodes that come or change, topologies, pods that go, and those that give CPUs back. Of one that went soon after it was bound only the ledger may tell."""
+        """Nodes that come or change, topologies, pods that go, and those that give CPUs back. Of one that went soon after it was bound only
+        the ledger may tell."""
         return (
             *NODES_CHANGE,
             EventWithHint(NODE_RESOURCE_TOPOLOGIES, ActionType.ALL),
