@@ -1,4 +1,4 @@
-"""docs/guides/security.md tells of every route that a program serves, below the port of that program, and of no other."""
+"""docs/security.md tells of every route that a program serves, below the port of that program, and of no other."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ def served(package: str) -> set[str]:
 
 @pytest.mark.parametrize(("package", "port"), PORTS.items())
 def test_every_route_is_told_of_with_what_a_caller_can_do(package: str, port: int) -> None:
-    page = (ROOT / "docs/guides/security.md").read_text()
+    page = (ROOT / "docs/security.md").read_text()
     (section,) = re.findall(rf"^## The {package}'s port, {port}\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     told = set()
     for first, rest in re.findall(r"^\| (`[A-Z]+ [^|]*) \| ([^|]+) \|$", section, re.MULTILINE):
