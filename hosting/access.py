@@ -14,7 +14,6 @@ from typing import Final, Protocol, TypeAlias
 
 from hosting.addresses import is_loopback
 from hosting.logs import Logger
-from hosting.metrics import Family
 from protocol.reasons import ErrorCode
 
 
@@ -91,16 +90,6 @@ class AccessRefused:
 Admission: TypeAlias = Caller | AccessRefused
 
 
-class Gate(Protocol):
-    """Decides who may call. One for each server."""
-
-    def admit(self, head: RequestHead, scope: Scope) -> Admission | Awaitable[Admission]:
-        """The caller if it may use routes of this scope. It is awaited only if the credential must be checked elsewhere."""
-
-    def refused(self, head: RequestHead, scope: Scope, refusal: AccessRefused) -> None:
-        """Count and log a refusal that was answered."""
-
-
 def missing_right(caller: Caller, scope: Scope) -> AccessRefused:
     has = ", ".join(sorted(caller.scopes)) or "none"
     return AccessRefused(403, "scope", f"{caller.name} has no right {scope} here; its rights: {has}")
@@ -152,10 +141,16 @@ class Refusals:
             **more,
         )
 
-    def family(self, program: str) -> Family:
-        samples = tuple((key, float(count)) for key, count in sorted(self.counts.items()))
-        text = "Requests that were refused to a caller, by right and reason"
-        return Family("counter", f"parley_{program}_refused_callers", text, ("right", "reason"), samples)
+
+class Gate(Protocol):
+    """Decides who may call. One for each server."""
+
+    def admit(self, head: RequestHead, scope: Scope) -> Admission | Awaitable[Admission]:
+        """The caller if it may use routes of this scope. It is awaited only if the credential must be checked elsewhere."""
+
+    @property
+    def refusals(self) -> Refusals:
+        """Takes the refusals that were answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +170,3 @@ class LocalGate:
         if not caller.may(scope):
             return AccessRefused(403, "address", _LOOPBACK.format(scope, self.hint))
         return caller
-
-    def refused(self, head: RequestHead, scope: Scope, refusal: AccessRefused) -> None:
-        self.refusals.add(head.peer, scope, refusal)

@@ -226,6 +226,10 @@ class Server:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
 
+    @property
+    def gate(self) -> Gate | None:
+        return self._gate
+
     def open_connections(self) -> int:
         return len(self._open)
 
@@ -302,7 +306,7 @@ class Server:
             if not isinstance(admission, Caller | AccessRefused):
                 admission = await admission
             if isinstance(admission, AccessRefused):
-                gate.refused(head, route.right, admission)
+                gate.refusals.add(head.peer or "this machine", route.right, admission)
                 connection.end_with_answer()
                 return _response(refused(admission), close=True)
             caller = admission
