@@ -174,16 +174,7 @@ UNUSABLE: Final = (SettingsError, TlsError, TokenFileError)
 """The errors of access files and of what they name."""
 
 
-def _check_ports(access: Access, host: str, extender_host: str | None = None) -> None:
-    """Raises `click.UsageError` if a port cannot be opened with this access."""
-    fault = access.fault(host)
-    if fault is None and extender_host is not None:
-        fault = access.fault_of_extender(extender_host)
-    if fault is not None:
-        raise click.UsageError(fault)
-
-
-async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> int:
+async def _on_kubernetes(options: "KubernetesOptions", access: Access, stop: lifecycle.Stop) -> int:
     # The client library is an extra, and takes a while to load.
     from hosting.kubernetes.api import ApiCredentials, CredentialsError, KubernetesApi  # noqa: PLC0415 - see above
     from scheduler.access.token_reviewer import ApiTokenReviewer  # noqa: PLC0415 - see above
@@ -192,10 +183,9 @@ async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> 
     credentials = ApiCredentials(options["kubeconfig"], options["context"])
     try:
         async with KubernetesApi(credentials, user_agent="parley-scheduler") as api:
-            access = Access.opened(options, logs.logger("access"), partial(ApiTokenReviewer, api))
-            options["published_agents"] += access.published_nodes()
+            access.review_by(partial(ApiTokenReviewer, api))
             return await KubernetesProgram(options, api, access).run(stop)
-    except (CredentialsError, *UNUSABLE) as error:
+    except CredentialsError as error:
         click.echo(str(error), err=True)
         return 2
     except OSError as error:
@@ -317,6 +307,9 @@ def main(log_level: str, log_format: logs.Style, **options: Unpack[AllOptions]) 
     logs.configure(log_level, log_format)
     try:
         run = _program(options)
+    except UNUSABLE as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
     except OSError as error:
         click.echo(_unusable(options, error), err=True)
         sys.exit(1)
@@ -337,17 +330,23 @@ def _page_routes() -> tuple[server.Route, ...]:
         raise click.UsageError(str(error)) from None
 
 
+def _access(options: AllOptions) -> Access:
+    """Raises `click.UsageError` if a port cannot be opened with it, and one of `UNUSABLE`."""
+    access = Access.opened(options, logs.logger("access"), on_kubernetes=options["kubernetes"])
+    fault = access.fault(options["host"])
+    if fault is None and options["extender_port"] is not None:
+        fault = access.fault_of_extender(options["extender_host"])
+    if fault is not None:
+        raise click.UsageError(fault)
+    options["published_agents"] += access.published_nodes()
+    return access
+
+
 def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
-    """Raises `OSError` if the directory of the journal or the state cannot be used."""
+    """Raises `OSError` if the directory of the journal or the state cannot be used, one of `UNUSABLE`, and `click.UsageError`."""
     pages = {"page_routes": _page_routes() if options["page"] else ()}
     if not options["kubernetes"]:
-        try:
-            access = Access.opened(options, logs.logger("access"))
-        except UNUSABLE as error:
-            click.echo(str(error), err=True)
-            sys.exit(2)
-        options["published_agents"] += access.published_nodes()
-        return Program(cast("Options", {**options, **pages}), access).run
+        return Program(cast("Options", {**options, **pages}), _access(options)).run
     namespace, name = os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME")
     pod = (namespace, name) if namespace and name else None
     try:
@@ -355,4 +354,5 @@ def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
     except AddressError as error:
         raise click.UsageError(str(error)) from None
     more = {"pod": pod, "advertised": address, "listener": listener_settings(options), **pages}
-    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}))
+    access = _access(options)
+    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}), access)

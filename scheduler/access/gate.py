@@ -152,18 +152,18 @@ _NOBODY: Final = "show a client certificate or a bearer token"
 
 
 class AccessGate:
-    """Lets in the callers of the access file. `known` may be replaced at any time. `cache` is None if the API server cannot be asked."""
+    """Lets in the callers of the access file. `known` may be replaced at any time. `cache` is None if no API server is there to ask."""
 
     def __init__(
         self,
         known: Known,
         refusals: Refusals,
-        cache: TokenCache | None,
+        cache: TokenCache | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.known = known
         self._refusals = refusals
-        self._cache = cache
+        self.cache = cache
         self._wall = wall
 
     @property
@@ -211,15 +211,15 @@ class AccessGate:
         token = token.strip() or head.headers.get(_PROXIED, "")
         if not token or (bearer and kind.lower() != "bearer"):
             return AccessRefused(401, "token", "Authorization must be `Bearer TOKEN`", ErrorCode.UNAUTHORISED)
-        if self._cache is None:
+        if self.cache is None:
             return _unknown_token("no such token is known here")
         why = cannot_be_valid(token, self.known.audience, self._wall())
         if why:
             return _unknown_token(why)
-        verdict = self._cache.known(token)
+        verdict = self.cache.known(token)
         if verdict is not None:
             return self._judged(verdict[0], scope, other)
-        return self._reviewed(self._cache, token, scope, other)
+        return self._reviewed(self.cache, token, scope, other)
 
     async def _reviewed(self, cache: TokenCache, token: str, scope: Scope, other: Caller | None) -> Admission:
         try:

@@ -100,7 +100,6 @@ class Access:
         self,
         options: AccessOptions,
         settings: AccessSettings | None,
-        reviewer: TokenReviewer | None,
         log: Logger,
     ) -> None:
         self._options = options
@@ -109,7 +108,7 @@ class Access:
         self.refusals = Refusals(log)
         self._supervisor = Supervisor(log, random.Random())
         self._tokens: list[FileToken] = []
-        self._cache = TokenCache(reviewer) if reviewer is not None else None
+        self._cache: TokenCache | None = None
         self.tls: Tls | None = None
         self._gate: AccessGate | None = None
         self._file: WatchedFile[AccessSettings, AccessSettings] | None = None
@@ -121,36 +120,39 @@ class Access:
             return
         if settings.tls is not None:
             self.tls = Tls(settings.tls.files(), self._tell_handshake)
-        self.gate = self._gate = AccessGate(self._known(settings), self.refusals, self._cache)
+        self.gate = self._gate = AccessGate(self._known(settings), self.refusals)
         assert options["access"] is not None
         self._file = WatchedFile(options["access"], AccessSettings, lambda read: read)
 
     @classmethod
-    def opened(cls, options: AccessOptions, log: Logger, reviewer: "ReviewerFor | None" = None) -> "Access":
-        """Read everything. `reviewer` makes what checks tokens for an audience; None if there is no API server. Raises `SettingsError`,
-        `TlsError` and `TokenFileError`."""
+    def opened(cls, options: AccessOptions, log: Logger, *, on_kubernetes: bool = False) -> "Access":
+        """Read everything. Raises `SettingsError`, `TlsError` and `TokenFileError`."""
         path = options["access"]
         if path is None:
-            return cls(options, None, None, log)
+            return cls(options, None, log)
         if options["pool_writes_from_anywhere"]:
             raise SettingsError(
                 path, ["--pool-writes-from-anywhere: give the right `write` to callers instead"]
             )
         settings = load(path, AccessSettings)
-        if settings.needs_reviews and reviewer is None:
+        if settings.needs_reviews and not on_kubernetes:
             faults = [
                 f"callers[{index}].serviceAccount: only with --kubernetes, where the API server checks its tokens"
                 for index, each in enumerate(settings.callers)
                 if each.service_account is not None
             ]
             raise SettingsError(path, faults)
-        made = reviewer(settings.tokens.audience) if reviewer is not None else None
-        access = cls(options, settings, made, log)
+        access = cls(options, settings, log)
         if access.tls is not None:
             access.tls.load()
         for token in access._tokens:
             token.load()
         return access
+
+    def review_by(self, reviewer_for: Callable[[str], TokenReviewer]) -> None:
+        """Have tokens of service accounts checked: by what is made for their audience."""
+        if self._gate is not None:
+            self._cache = self._gate.cache = TokenCache(reviewer_for(self._gate.known.audience))
 
     def _known(self, settings: AccessSettings) -> Known:
         files = []
@@ -171,15 +173,11 @@ class Access:
     def scheme(self) -> str:
         return "https" if self.tls is not None else "http"
 
-    @property
-    def has_file(self) -> bool:
-        return self._settings is not None
-
-    def fault(self, host: str, option: str = "--host") -> str | None:
-        """Why a port on `host` cannot be opened; None if it can."""
+    def fault(self, host: str) -> str | None:
+        """Why the port of agents cannot be opened on `host`; None if it can."""
         if is_own(host) or self.tls is not None or self._options["plain_http"]:
             return None
-        return f"{option} {host}: other machines would call in the clear. Give certificates with --access (`tls`), or say --plain-http"
+        return f"--host {host}: other machines would call in the clear. Give certificates with --access (`tls`), or say --plain-http"
 
     def fault_of_extender(self, host: str) -> str | None:
         """Why the port of kube-scheduler cannot be opened on `host`: its callers bind pods, so that no network is trusted with it."""
@@ -301,7 +299,6 @@ class Access:
         self._log.info("access file read again", callers=len(read.callers))
 
 
-ReviewerFor = Callable[[str], TokenReviewer]
 _TOLD: Final = (Scope.PERMITS, Scope.PAGES, Scope.WRITE, Scope.EXTENDER, Scope.METRICS)
 
 

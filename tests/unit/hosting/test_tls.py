@@ -24,10 +24,14 @@ class Authority:
         self.ca = directory / f"{name}.ca"
         self._ca.cert_pem.write_to_path(str(self.ca))
 
-    def issue(self, directory: Path, *names: str, **validity: datetime) -> TlsFiles:
+    def issue(
+        self, directory: Path, *names: str, since: datetime | None = None, until: datetime | None = None
+    ) -> TlsFiles:
         """Write a certificate for loopback, or for these names, and its key in the place of those that are there."""
         directory.mkdir(exist_ok=True)
-        issued = self._ca.issue_cert(*(names or ("127.0.0.1", "localhost")), **validity)
+        issued = self._ca.issue_cert(
+            *(names or ("127.0.0.1", "localhost")), not_before=since, not_after=until
+        )
         files = TlsFiles(directory / "tls.crt", directory / "tls.key")
         for path, parts in (
             (files.certificate, issued.cert_chain_pems),
