@@ -117,12 +117,12 @@ class Refusals:
     log: Logger
     clock: Callable[[], float] = time.monotonic
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _told: OrderedDict[tuple[str, str], tuple[float, int]] = field(default_factory=OrderedDict)
-    """By caller and reason: when it was logged, and how often it came since."""
+    _told: OrderedDict[tuple[str, str, str], tuple[float, int]] = field(default_factory=OrderedDict)
+    """By caller, right and reason: when it was logged, and how often it came since."""
 
     def add(self, who: str, scope: Scope, refusal: AccessRefused, **more: str) -> None:
         self.counts[scope.value, refusal.reason] += 1
-        now_s, key = self.clock(), (who, refusal.reason)
+        now_s, key = self.clock(), (who, scope.value, refusal.reason)
         told_s, since = self._told.get(key, (-TELL_EACH_S, 0))
         if now_s - told_s < TELL_EACH_S:
             self._told[key] = (told_s, since + 1)

@@ -14,7 +14,8 @@ from typing import Final
 from hosting.threads import SingleCall
 
 MIN_CHARACTERS: Final = 16
-MAX_CHARACTERS: Final = 512
+MAX_CHARACTERS: Final = 4000
+"""A token of a service account has up to two thousand, and a header takes 8,190 bytes."""
 PROXIED_HEADER: Final = "Parley-Token"
 RULE: Final = f"{MIN_CHARACTERS} to {MAX_CHARACTERS} printable characters without blanks"
 
@@ -34,9 +35,9 @@ def parse(content: bytes) -> str:
     return token
 
 
-def headers(token: str | None) -> dict[str, str] | None:
-    """The headers that show a token; None without one."""
-    return {"Authorization": f"Bearer {token}"} if token is not None else None
+def headers(token: str | None) -> dict[str, str]:
+    """The headers that show a token; none without one."""
+    return {"Authorization": f"Bearer {token}"} if token is not None else {}
 
 
 def proxied_headers(token: str | None) -> dict[str, str]:

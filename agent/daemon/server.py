@@ -50,6 +50,8 @@ class ServerSettings:
     tls_port: int | None = None
     metrics_token: FileToken = field(default_factory=FileToken)
     plain_http: bool = False
+    scheduler_token: FileToken = field(default_factory=FileToken)
+    """Shown to the scheduler."""
 
     @property
     def plain_host(self) -> str:

@@ -114,8 +114,9 @@ def run(given: CommandLine) -> int:
             FileToken(path, may_be_missing=given.token_may_be_missing)
             for path in (given.token_file, given.metrics_token_file)
         )
-        token.load()
-        metrics_token.load()
+        scheduler_token = FileToken(settings.scheduler.token_file)
+        for each in (token, metrics_token, scheduler_token):
+            each.load()
     except (SettingsError, FaultsError, AddressError, TlsError, TokenFileError) as error:
         click.echo(str(error), err=True)
         return 2
@@ -123,7 +124,15 @@ def run(given: CommandLine) -> int:
         click.echo(NO_EXTRA, err=True)
         return 1
     server = ServerSettings(
-        given.host, given.port, address, token, tls, settings.tls.port, metrics_token, given.plain_http
+        given.host,
+        given.port,
+        address,
+        token,
+        tls,
+        settings.tls.port,
+        metrics_token,
+        given.plain_http,
+        scheduler_token,
     )
     if (fault := server.fault()) is not None:
         click.echo(fault, err=True)

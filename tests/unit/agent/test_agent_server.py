@@ -133,7 +133,7 @@ async def test_a_token_is_taken_up_renewed_and_taken_away_while_the_agent_runs(
         "the token file cannot be used",
         "the token file can be used again",
     ]
-    assert "must hold a token of 16 to 512" in told[0][1]
+    assert "must hold a token of 16 to 4000" in told[0][1]
     assert "short" not in told[0][1]
 
 
@@ -149,7 +149,7 @@ async def test_the_file_is_not_read_with_every_request(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (None, "is missing"),
-        (b"short", "must hold a token of 16 to 512"),
+        (b"short", "must hold a token of 16 to 4000"),
         (b"\xff" * 16, "bytes that are no ASCII"),
     ],
 )
