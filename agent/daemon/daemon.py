@@ -38,6 +38,7 @@ from agent.peers.scheduler import Candidates, SchedulerLink
 from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
 from hosting import lifecycle, logs, metrics, problems, server
+from hosting.access import Scope
 from hosting.addresses import endpoint
 from hosting.client import HttpClient
 from hosting.fault_log import FaultLog
@@ -107,11 +108,15 @@ class Daemon:
             server_settings,
             self._log,
             pages=(
-                server.Route("GET", "/healthz", self._healthz, about=problems.HEALTHZ),
-                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ),
-                server.Route("GET", "/metrics", metrics.handler(self._families), about=problems.METRICS),
-            ),
-            private=(
+                server.Route("GET", "/healthz", self._healthz, about=problems.HEALTHZ, scope=Scope.OPEN),
+                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ, scope=Scope.OPEN),
+                server.Route(
+                    "GET",
+                    "/metrics",
+                    metrics.handler(self._families),
+                    about=problems.METRICS,
+                    scope=Scope.METRICS,
+                ),
                 server.Route("GET", "/v1/vms", self._vms, about=vm_pages.LIST),
                 server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm, about=vm_pages.ONE),
                 self._plugins.route(),
@@ -221,11 +226,12 @@ class Daemon:
             self._log.warning("VMs cannot be read, none is known yet", error=str(error))
         self._log.info(
             "serving",
-            address=f"http://{endpoint(self._server_settings.host, port)}",
+            address=f"http://{endpoint(self._server_settings.plain_host, port)}",
             with_tls=with_tls,
             advertised=self._server_settings.advertised.endpoint(port),
             vms=len(fleet.runners()),
         )
+        self._log.info("who may call", **self._server.who_may())
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)

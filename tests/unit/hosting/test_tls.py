@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ class Authority:
         self.ca = directory / f"{name}.ca"
         self._ca.cert_pem.write_to_path(str(self.ca))
 
-    def issue(self, directory: Path) -> TlsFiles:
-        """Write a certificate for loopback and its key in the place of those that are there."""
-        issued = self._ca.issue_cert("127.0.0.1", "localhost")
+    def issue(self, directory: Path, *names: str, **validity: datetime) -> TlsFiles:
+        """Write a certificate for loopback, or for these names, and its key in the place of those that are there."""
+        directory.mkdir(exist_ok=True)
+        issued = self._ca.issue_cert(*(names or ("127.0.0.1", "localhost")), **validity)
         files = TlsFiles(directory / "tls.crt", directory / "tls.key")
         for path, parts in (
             (files.certificate, issued.cert_chain_pems),
