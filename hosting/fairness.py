@@ -1,6 +1,7 @@
 """The limits of peers at work (`hosting.peers`): connections are refused before a handshake, and callers take turns."""
 
 import asyncio
+import itertools
 import socket
 import ssl
 from collections import deque
@@ -11,6 +12,8 @@ from hosting.peers import PeerLimits, VirtualClock
 
 AT_ONCE: Final = 16
 """Connections that are accepted before others have their turn."""
+HANDSHAKES_AT_ONCE: Final = 2
+"""Of one peer. Each takes this process a millisecond or more at one go; the peer's others wait in the kernel."""
 PAUSE_S: Final = 1.0
 """After a connection that could not be accepted, for want of a file or of memory."""
 
@@ -100,7 +103,9 @@ class Acceptor:
         self._make = make
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._begun: set[asyncio.Task[None]] = set()
+        self._begun: dict[str, set[asyncio.Task[None]]] = {}
+        self._waiting: dict[str, deque[tuple[socket.socket, asyncio.Protocol, float]]] = {}
+        """By peer: its connections without a handshake yet, and until when it must be done."""
         self._pause: asyncio.TimerHandle | None = None
 
     def open(self, backlog: int) -> None:
@@ -115,8 +120,11 @@ class Acceptor:
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening.fileno())
             self._listening.close()
-        for each in self._begun:
-            each.cancel()
+        for waiting in self._waiting.values():
+            while waiting:
+                self._drop(*waiting.popleft()[:2])
+        for task in itertools.chain.from_iterable(self._begun.values()):
+            task.cancel()
 
     def _resume(self) -> None:
         self._pause = None
@@ -137,23 +145,43 @@ class Acceptor:
                 connected.close()
                 continue
             connected.setblocking(False)
-            task = self._loop.create_task(self._connect(connected, self._make(peer)))
-            self._begun.add(task)
-            task.add_done_callback(self._begun.discard)
+            until_s = self._loop.time() + self._handshake_s
+            self._waiting.setdefault(peer, deque()).append((connected, self._make(peer), until_s))
+            begun = self._begun.setdefault(peer, set())
+            if len(begun) < HANDSHAKES_AT_ONCE:
+                begun.add(self._loop.create_task(self._connect_waiting(peer)))
 
-    async def _connect(self, connected: socket.socket, protocol: asyncio.Protocol) -> None:
-        made = False
+    async def _connect_waiting(self, peer: str) -> None:
+        """Make the peer's connections that wait, one after the other."""
+        waiting, begun = self._waiting[peer], self._begun[peer]
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: protocol,
-                connected,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
-            )
-            made = True
+            while waiting:
+                await self._connect(*waiting.popleft())
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            begun.discard(task)
+            if not begun:
+                del self._begun[peer], self._waiting[peer]
+
+    async def _connect(self, connected: socket.socket, protocol: asyncio.Protocol, until_s: float) -> None:
+        made = False
+        left_s = until_s - self._loop.time()
+        try:
+            if left_s > 0:
+                await self._loop.connect_accepted_socket(
+                    lambda: protocol,
+                    connected,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=left_s if self._tls is not None else None,
+                )
+                made = True
         except OSError:
             pass  # the handshake failed, or took too long
         finally:
             if not made:
-                self._fail(protocol)
-                connected.close()
+                self._drop(connected, protocol)
+
+    def _drop(self, connected: socket.socket, protocol: asyncio.Protocol) -> None:
+        self._fail(protocol)
+        connected.close()

@@ -142,7 +142,7 @@ def description_if_any(
         return ()
 
 
-def server_limits(peers: PeerLimits | None) -> server.ServerLimits:
+def server_limits(peers: PeerLimits | None = None) -> server.ServerLimits:
     """The limits of the port of agents, with those of each peer. The process's limit of open files is raised for them."""
     files = lifecycle.allow_open_files(MAX_CONNECTIONS + OTHER_FILES)
     connections = max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES)
