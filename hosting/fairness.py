@@ -83,8 +83,8 @@ class Turns:
 class Acceptor:
     """Accepts connections for a server that has limits for peers.
 
-    asyncio's own server asks nobody before a handshake. `admit` is told the address, and names the peer if the connection may be made:
-    then `make` gives its protocol, and `fail` is told of a protocol whose connection was not made after all.
+    asyncio's own server asks nobody before a handshake. `admit` is told the address, and names the peer and the seconds to wait if the
+    connection may be made: then `make` gives its protocol, and `fail` is told of a protocol whose connection was not made after all.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Acceptor:
         listening: socket.socket,
         tls: ssl.SSLContext | None,
         handshake_s: float,
-        admit: Callable[[str], str | None],
+        admit: Callable[[str], tuple[str, float] | None],
         make: Callable[[str], asyncio.Protocol],
         fail: Callable[[asyncio.Protocol], None],
     ) -> None:
@@ -105,7 +105,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._begun: dict[str, set[asyncio.Task[None]]] = {}
         self._waiting: dict[str, deque[tuple[socket.socket, asyncio.Protocol, float]]] = {}
-        """By peer: its connections without a handshake yet, and until when it must be done."""
+        """By peer: its connections without a handshake yet, and when that may begin."""
         self._pause: asyncio.TimerHandle | None = None
 
     def open(self, backlog: int) -> None:
@@ -140,13 +140,14 @@ class Acceptor:
                 self._loop.remove_reader(self._listening.fileno())
                 self._pause = self._loop.call_later(PAUSE_S, self._resume)
                 return
-            peer = self._admit(address[0])
-            if peer is None:
+            admitted = self._admit(address[0])
+            if admitted is None:
                 connected.close()
                 continue
             connected.setblocking(False)
-            until_s = self._loop.time() + self._handshake_s
-            self._waiting.setdefault(peer, deque()).append((connected, self._make(peer), until_s))
+            peer, wait_s = admitted
+            entry = (connected, self._make(peer), self._loop.time() + wait_s)
+            self._waiting.setdefault(peer, deque()).append(entry)
             begun = self._begun.setdefault(peer, set())
             if len(begun) < HANDSHAKES_AT_ONCE:
                 begun.add(self._loop.create_task(self._connect_waiting(peer)))
@@ -164,10 +165,13 @@ class Acceptor:
             if not begun:
                 del self._begun[peer], self._waiting[peer]
 
-    async def _connect(self, connected: socket.socket, protocol: asyncio.Protocol, until_s: float) -> None:
+    async def _connect(self, connected: socket.socket, protocol: asyncio.Protocol, begin_s: float) -> None:
         made = False
-        left_s = until_s - self._loop.time()
         try:
+            wait_s = begin_s - self._loop.time()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            left_s = self._handshake_s + min(wait_s, 0.0)  # the peer's others may have taken its time
             if left_s > 0:
                 await self._loop.connect_accepted_socket(
                     lambda: protocol,

@@ -27,8 +27,10 @@ class PeerLimits:
     """Of one address, idle and busy, and those in their handshake."""
     new_connections_per_s: float = 50.0
     """Without TLS, from one address, beyond as many at once as it may have open."""
-    handshakes_per_s: float = 5.0
-    """The same with TLS, where each costs more than a millisecond."""
+    handshakes_per_s: float = 10.0
+    """From one address, where each costs more than a millisecond. Those of one second are made at once. More wait for up to
+    `longest_handshake_wait_s`, which is long: a caller that is closed at once calls again at once."""
+    longest_handshake_wait_s: float = 15.0
     units_per_s: float = 500.0
     burst_units: float = 2000.0
     """Served without a wait to a peer at rest."""
@@ -36,6 +38,13 @@ class PeerLimits:
     """A request that would wait longer is refused, after this wait. Agents give up after 4 s."""
     spares_loopback: bool = False
     """Callers on this machine have no limits."""
+
+    def new_connections(self) -> "VirtualClock":
+        return VirtualClock(self.new_connections_per_s, self.connections)
+
+    def handshakes(self) -> "VirtualClock":
+        a_second = self.handshakes_per_s
+        return VirtualClock(a_second, a_second, self.longest_handshake_wait_s)
 
 
 DEFAULT_PEER_LIMITS: Final = PeerLimits()

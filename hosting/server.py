@@ -231,8 +231,7 @@ class Server:
         await self._runner.setup()
         listening = _listen(host, port)
         if (peers := self._limits.peers) is not None:
-            a_second = peers.new_connections_per_s if tls is None else peers.handshakes_per_s
-            self._connects = VirtualClock(a_second, peers.connections)
+            self._connects = peers.handshakes() if tls is not None else peers.new_connections()
             acceptor = Acceptor(listening, tls, HANDSHAKE_S, self._expect, server.expect, self._unmade)
             acceptor.open(BACKLOG)
             self._listening = acceptor
@@ -268,15 +267,16 @@ class Server:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
 
-    def _expect(self, address: str) -> str | None:
-        """The peer whose connection is about to be made, which is counted; None if it may not be made. A peer with too many gives up its
-        longest-idle one for it."""
+    def _expect(self, address: str) -> tuple[str, float] | None:
+        """The peer whose connection is about to be made, which is counted, and the seconds that it must wait for that; None if it may not be
+        made. A peer with too many gives up its longest-idle one for it."""
         peer, limits, clock = peer_of(address), self._limits.peers, self._connects
+        wait_s: float | None
         assert limits is not None
         assert clock is not None
         if limits.spares_loopback and is_loopback(peer):
-            peer = ""
-        elif clock.turn(peer, 1.0, self.now()) is None:
+            peer, wait_s = "", 0.0
+        elif (wait_s := clock.turn(peer, 1.0, self.now())) is None:
             self.refusals.add(peer, Scope.OPEN, _TOO_FAST)
             return None
         elif self._open.count(peer) >= limits.connections:
@@ -286,7 +286,7 @@ class Server:
                 return None
             self._evict(oldest)
         self._open.reserve(peer)
-        return peer
+        return peer, wait_s
 
     def _unmade(self, connection: asyncio.Protocol) -> None:
         """A connection that was counted has not been made, or has been and is gone."""

@@ -1,7 +1,6 @@
 """One attacker: `-m benchmarks.load.attackers NAME PORT DIRECTORY` attacks until it is ended, then says how often it did what it does.
 
-It runs on the generator's core, and only when nothing else wants that core (SCHED_IDLE), so that it takes no time from those that are
-measured. It shows the certificate in DIRECTORY/attacker.pem, which is that of a real agent. `ready` on its output says that it has begun.
+It runs on the generator's core, without its priority, so that it takes no time from those that are measured. It shows the certificate in DIRECTORY/attacker.pem, which is that of a real agent. `ready` on its output says that it has begun.
 """
 
 import asyncio
@@ -97,10 +96,15 @@ class Attacker:
 
     async def flood(self) -> None:
         """Requests for permits of its own VMs, at full speed."""
-        await self.repeat(lambda index: self._ask(self.fleet[index]))
 
-    def _ask(self, agent: Agent) -> bytes:
-        return agent.http(agent.ask(agent.next_units(), agents.NOBODY))
+        async def one(index: int) -> None:
+            async with self.connected(self.tls) as (reader, writer):
+                agent, instance = self.fleet[index], agents.NOBODY
+                while True:
+                    writer.write(agent.http(agent.ask(agent.next_units(), instance)))
+                    instance = agents.read(json.loads(await self.answer(reader))).instance
+
+        await self.side_by_side(one)
 
     async def batches(self) -> None:
         """The same in batches of 100."""
@@ -285,7 +289,7 @@ async def _attack(name: str, port: int, directory: Path) -> None:
 
 def main() -> None:
     name, port, directory = sys.argv[1:]
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_attack(name, int(port), Path(directory)))
 

@@ -89,9 +89,9 @@ class Server:
         self.acceptor.open(64)
         self.port = listening.getsockname()[1]
 
-    def _admit(self, address: str) -> str | None:
+    def _admit(self, address: str) -> tuple[str, float] | None:
         self.asked.append(address)
-        return None if address in self.refused else address
+        return None if address in self.refused else (address, 0.001)
 
     def _make(self, peer: str) -> asyncio.Protocol:
         made = self.made
