@@ -87,7 +87,9 @@ class Program:
         self._serving = Serving(options, sources)
         led, always = self._serving.routes(), self._common(options["page_routes"])
         routes = (*led, *always, description(led, always))
-        self._server = server.Server(self._log, routes, limits=server_limits(), gate=access.gate)
+        self._server = server.Server(
+            self._log, routes, limits=server_limits(access.peer_limits), gate=access.gate
+        )
 
     def _common(self, page_routes: tuple[server.Route, ...]) -> tuple[server.Route, ...]:
         return (

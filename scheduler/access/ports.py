@@ -22,7 +22,8 @@ from hosting.access import (
 from hosting.addresses import endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
-from hosting.server import Route, Server
+from hosting.peers import DEFAULT_PEER_LIMITS, PeerLimits
+from hosting.server import Route, Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError
@@ -34,6 +35,7 @@ from scheduler.access.settings import AccessSettings, CallerSettings, PublishedP
 
 LOOK_AT_FILES_S: Final = 2.0
 """How often the access file, the certificates and the files of tokens are looked at."""
+MAX_PUBLISHED_CONNECTIONS: Final = 4096
 _BY_NETWORK: Final = frozenset((Scope.PERMITS, Scope.PAGES, Scope.METRICS))
 _HANDSHAKE: Final = "a connection was refused in its TLS handshake: "
 
@@ -173,6 +175,11 @@ class Access:
     def scheme(self) -> str:
         return "https" if self.tls is not None else "http"
 
+    @property
+    def peer_limits(self) -> PeerLimits | None:
+        """The limits of each peer; without an access file there are none, as for benchmarks and tools on this machine."""
+        return DEFAULT_PEER_LIMITS if self._settings is not None else None
+
     def fault(self, host: str) -> str | None:
         """Why the port of agents cannot be opened on `host`; None if it can."""
         if is_own(host) or self.tls is not None or self._options["plain_http"]:
@@ -198,7 +205,8 @@ class Access:
         if published is None:
             return None
         gate = PublishedGate(tuple(published.peers), self.refusals)
-        server = Server(self._log, tuple(routes), fallback=fallback, gate=gate)
+        limits = ServerLimits(connections=MAX_PUBLISHED_CONNECTIONS, peers=DEFAULT_PEER_LIMITS)
+        server = Server(self._log, tuple(routes), fallback=fallback, limits=limits, gate=gate)
         try:
             port = await server.start(published.host, published.port)
         except OSError as error:

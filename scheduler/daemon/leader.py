@@ -174,7 +174,11 @@ class KubernetesProgram:
         self._log = logs.logger("scheduler")
         self._rng = random.Random()
         self._server = server.Server(
-            self._log, (), fallback=self._fallback(), limits=server_limits(), gate=access.gate
+            self._log,
+            (),
+            fallback=self._fallback(),
+            limits=server_limits(access.peer_limits),
+            gate=access.gate,
         )
         self._published: server.Server | None = None
         self._term: LeadershipTerm | None = None

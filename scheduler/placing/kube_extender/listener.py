@@ -41,7 +41,7 @@ class ExtenderListener:
         self._settings = settings
         self._access = access
         self._log = log
-        limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S)
+        limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S, peers=access.peer_limits)
         self.server = Server(log, self._not_leading(), limits=limits, gate=access.gate)
 
     async def open(self) -> int:
