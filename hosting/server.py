@@ -32,7 +32,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from hosting import problems
-from hosting.access import AccessRefused, Caller, Gate, Refusals, RequestHead, Scope
+from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
 from hosting.addresses import is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.fairness import Acceptor, Turns
@@ -126,13 +126,13 @@ class Route:
     cuts: bool = False
     about: Operation | None = None
     deadline_s: float | None = None
-    scope: Scope | None = None
+    scope: AccessScope | None = None
 
     @property
-    def right(self) -> Scope:
+    def right(self) -> AccessScope:
         if self.scope is not None:
             return self.scope
-        return Scope.PAGES if self.method in ("GET", "HEAD") else Scope.WRITE
+        return AccessScope.PAGES if self.method in ("GET", "HEAD") else AccessScope.WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ _TOO_MUCH: Final = AccessRefused(
 _PACKED: Final = AccessRefused(
     415, "packed", "a body must not be packed (Content-Encoding)", ErrorCode.MALFORMED
 )
-_UNITS: Final = {Scope.PAGES: 20.0, Scope.METRICS: 100.0}
+_UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
 """The cost of a request by its right; of others 1. A page tells of a whole cluster."""
 
 
@@ -277,12 +277,12 @@ class Server:
         if limits.spares_loopback and is_loopback(peer):
             peer, wait_s = "", 0.0
         elif (wait_s := clock.turn(peer, 1.0, self.now())) is None:
-            self.refusals.add(peer, Scope.OPEN, _TOO_FAST)
+            self.refusals.add(peer, AccessScope.OPEN, _TOO_FAST)
             return None
         elif self._open.count(peer) >= limits.connections:
             oldest = next((each for each in self._open.of(peer) if each.deadline_s is None), None)
             if oldest is None:
-                self.refusals.add(peer, Scope.OPEN, _TOO_MANY)
+                self.refusals.add(peer, AccessScope.OPEN, _TOO_MANY)
                 return None
             self._evict(oldest)
         self._open.reserve(peer)
@@ -358,7 +358,7 @@ class Server:
             await asyncio.sleep(0)  # others have their turn between the two
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
-            over = await self._limited(request, connection, None, Scope.OPEN)
+            over = await self._limited(request, connection, None, AccessScope.OPEN)
             return over if over is not None else _response(found)
         route, parameters = found
         caller = await self._caller(request, connection, route.right)
@@ -410,11 +410,11 @@ class Server:
         return _response(answer, close=is_cut)
 
     async def _caller(
-        self, request: web.BaseRequest, connection: ServedConnection, right: Scope
+        self, request: web.BaseRequest, connection: ServedConnection, right: AccessScope
     ) -> Caller | web.Response | None:
         """Who calls, by the gate; the answer to a caller that it does not let in."""
         gate = self._gate
-        if gate is None or right is Scope.OPEN:
+        if gate is None or right is AccessScope.OPEN:
             return None
         head = RequestHead(request.remote or "", request.headers, connection.certificate())
         admission = gate.admit(head, right)
@@ -427,13 +427,17 @@ class Server:
         return admission
 
     async def _limited(
-        self, request: web.BaseRequest, connection: ServedConnection, caller: Caller | None, right: Scope
+        self,
+        request: web.BaseRequest,
+        connection: ServedConnection,
+        caller: Caller | None,
+        right: AccessScope,
     ) -> web.Response | None:
         """The answer to a caller that asks for more than its share, or sends a packed body; None, after its turn has come, for others."""
         name = caller.name if caller is not None and caller.is_identified else connection.peer
         turns, limits = self._turns, self._limits.peers
         # kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket.
-        if turns is not None and limits is not None and name and right is not Scope.EXTENDER:
+        if turns is not None and limits is not None and name and right is not AccessScope.EXTENDER:
             in_bytes = max(connection.take_received(), request.content_length or 0)
             turn = turns.take(name, _UNITS.get(right, 1.0) + in_bytes / UNIT_BYTES)
             if not isinstance(turn, bool):
@@ -450,7 +454,7 @@ class Server:
         request: web.BaseRequest,
         connection: ServedConnection,
         caller: str,
-        right: Scope,
+        right: AccessScope,
         refusal: AccessRefused,
     ) -> web.Response:
         """The answer to a request whose body is not read. The connection stays if there is nothing left to read."""

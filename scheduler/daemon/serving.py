@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
 from hosting import lifecycle, logs, metrics, openapi, server
-from hosting.access import Refusals, Scope
+from hosting.access import AccessScope, Refusals
 from hosting.fault_log import FaultLog
 from hosting.peers import PeerLimits
 from hosting.settings import FaultsError, SettingsError
@@ -224,7 +224,7 @@ class Serving:
                 self._batches.serve,
                 max_body_bytes=MAX_BODY_BYTES,
                 about=BATCH,
-                scope=Scope.PERMITS,
+                scope=AccessScope.PERMITS,
             ),
             server.Route(
                 "GET",
@@ -232,7 +232,7 @@ class Serving:
                 self.service.notices.serve,
                 about=NOTICES,
                 deadline_s=LONGEST_POLL_S + POLL_SLACK_S,
-                scope=Scope.PERMITS,
+                scope=AccessScope.PERMITS,
             ),
             *self._pages.routes(),
             *self.pools.routes(),

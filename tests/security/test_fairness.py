@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trustme
 
-from hosting.access import GRANTED, AccessRefused, Admission, Caller, Refusals, RequestHead, Scope
+from hosting.access import GRANTED, AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
 from hosting.metrics import Family, server_families
 from hosting.peers import PeerLimits
 from hosting.server import Reply, Request, Route, Server, ServerLimits
@@ -33,7 +33,7 @@ class ByHeader:
 
     refusals: Refusals
 
-    def admit(self, head: RequestHead, scope: Scope) -> Admission:
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission:
         del scope
         name = head.headers.get("authorization")
         if name is None:
@@ -98,9 +98,9 @@ async def world(
         return Reply(200, b"bound")
 
     routes = (
-        Route("POST", "/", work, scope=Scope.PERMITS),
-        Route("GET", "/healthz", work, scope=Scope.OPEN),
-        Route("POST", "/bind", bind, scope=Scope.EXTENDER),
+        Route("POST", "/", work, scope=AccessScope.PERMITS),
+        Route("GET", "/healthz", work, scope=AccessScope.OPEN),
+        Route("POST", "/bind", bind, scope=AccessScope.EXTENDER),
     )
     server = Server(
         log,
