@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import StreamReader, web
 
+from hosting.access import ClientCertificate
+from hosting.tls import certificate_of
+
 if TYPE_CHECKING:
     from hosting.server import Server
 
@@ -33,7 +36,7 @@ class ServedConnection(web.RequestHandler):
     `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
     """
 
-    __slots__ = ("deadline_s", "has_ended", "owner", "request_body", "unanswered", "wire")
+    __slots__ = ("_certificate", "deadline_s", "has_ended", "owner", "request_body", "unanswered", "wire")
 
     def __init__(self, owner: "Server", server: web.Server) -> None:
         super().__init__(
@@ -48,14 +51,20 @@ class ServedConnection(web.RequestHandler):
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
         self.unanswered = 0
+        self._certificate: ClientCertificate | None = None
         self.has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # aiohttp forgets its transport when it closes, while unsent bytes may keep the socket open. (uvloop's transports
         # are no subclass of asyncio's.)
         self.wire = cast("asyncio.Transport", transport)
+        self._certificate = certificate_of(self.wire)
         self.owner.admit(self)
         super().connection_made(transport)
+
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate that the peer has shown in the handshake."""
+        return self._certificate
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.owner.forget(self)

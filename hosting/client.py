@@ -13,7 +13,9 @@ from typing import Final, Literal, Self, TypeAlias
 
 import aiohttp
 
+from hosting import tokens
 from hosting.tls import Tls
+from hosting.tokens import FileToken
 
 FailureKind = Literal["timeout", "connect", "cut", "too-large", "garbage"]
 
@@ -45,9 +47,15 @@ class HttpClient:
     """An HTTP session for one kind of peer: bounded connections, bounded answers, no redirects, no proxies."""
 
     def __init__(
-        self, *, max_connections: int = 64, max_answer_bytes: int = 64 * 1024, tls: Tls | None = None
+        self,
+        *,
+        max_connections: int = 64,
+        max_answer_bytes: int = 64 * 1024,
+        tls: Tls | None = None,
+        token: FileToken | None = None,
     ) -> None:
-        """`tls` is for https://; without it the authorities of the system are trusted."""
+        """`tls` is for https://; without it the authorities of the system are trusted. `token` is shown with each call, as it is then."""
+        self._token = token
         self._max_connections = max_connections
         self._max_answer_bytes = max_answer_bytes
         self._tls = tls
@@ -80,6 +88,8 @@ class HttpClient:
         """Send one request and read its answer within `deadline_s` seconds. Cancellation passes through."""
         assert self._session is not None, "use `async with HttpClient(...)`"
         sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
+        if self._token is not None and self._token.value is not None:
+            sent = {**(sent or {}), **tokens.headers(self._token.value)}
         try:
             async with (
                 asyncio.timeout(deadline_s),

@@ -8,6 +8,7 @@
 * A request that cannot be parsed is one log line and a 400, not a traceback.
 * A peer that ends its side after a whole request gets its answer (aiohttp takes it for gone); not over TLS, which has no half
   of a connection. Nobody can tell it from one that has closed: a handler is cancelled for a peer that resets, or by the sweeper.
+* A gate (`hosting.access`) is asked who calls before a body is read: a caller that is refused sends none.
 * Drain: `close` stops accepting, lets requests in progress end, then closes.
 
 Handlers know nothing of aiohttp: they take a frozen `Request` and return a `Reply`, or `HangUp` to close the
@@ -30,6 +31,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from hosting import problems
+from hosting.access import AccessRefused, Caller, Gate, RequestHead, Scope
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.logs import Logger
 from hosting.problems import Operation
@@ -46,7 +48,7 @@ class Request:
     """One request, read in full. `headers` go by their names in lower case; `parameters` are the path's named parts.
 
     `peer` is the address of the other side, without its port. `is_cut`: the body was longer than its route reads. `waited_s` is
-    for how long it was held before its handler got it.
+    for how long it was held before its handler got it. `caller` is None for a server without a gate.
     """
 
     method: str
@@ -58,6 +60,7 @@ class Request:
     peer: str = ""
     is_cut: bool = False
     waited_s: float = 0.0
+    caller: Caller | None = None
 
 
 class Reply(Value, frozen=True):
@@ -94,12 +97,21 @@ def problem(
     return Reply(status, msgspec.json.encode(content), problems.CONTENT_TYPE, headers)
 
 
+def refused(refusal: AccessRefused) -> Reply:
+    """The answer to a caller that is not let in."""
+    headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    return problem(refusal.status, refusal.code, refusal.message, headers=headers)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
     A body above `max_body_bytes` is refused with 413, or, if the route `cuts`, read as far as that. `about` is the route's part of the
-    OpenAPI document. `deadline_s` is how long a request may take after it was read; None: as long as any other.
+    OpenAPI document. `deadline_s` is how long a request may take after it was read; None: as long as any other. `scope` is the right
+    that a caller needs; None: that of a page, or of a change if the method is one.
     """
 
     method: str
@@ -109,6 +121,13 @@ class Route:
     cuts: bool = False
     about: Operation | None = None
     deadline_s: float | None = None
+    scope: Scope | None = None
+
+    @property
+    def right(self) -> Scope:
+        if self.scope is not None:
+            return self.scope
+        return Scope.PAGES if self.method in ("GET", "HEAD") else Scope.WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +181,11 @@ class Server:
         *,
         fallback: Route | None = None,
         limits: ServerLimits = ServerLimits(),
+        gate: Gate | None = None,
     ) -> None:
+        """Without a `gate` every caller may use every route."""
         self._log = log
+        self._gate = gate
         self._router = _Router(routes, fallback)
         self._limits = limits
         self._open: dict[ServedConnection, None] = {}  # the longest-idle first
@@ -203,6 +225,10 @@ class Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
+
+    @property
+    def gate(self) -> Gate | None:
+        return self._gate
 
     def open_connections(self) -> int:
         return len(self._open)
@@ -273,6 +299,17 @@ class Server:
         if isinstance(found, Reply):
             return _response(found)
         route, parameters = found
+        caller: Caller | None = None
+        if (gate := self._gate) is not None and route.right is not Scope.OPEN:
+            head = RequestHead(request.remote or "", request.headers, connection.certificate())
+            admission = gate.admit(head, route.right)
+            if not isinstance(admission, Caller | AccessRefused):
+                admission = await admission
+            if isinstance(admission, AccessRefused):
+                gate.refusals.add(head.peer or "this machine", route.right, admission)
+                connection.end_with_answer()
+                return _response(refused(admission), close=True)
+            caller = admission
         try:
             body = await _read_body(request, route.max_body_bytes, cuts=route.cuts)
         except (web.RequestPayloadError, ConnectionError) as error:
@@ -291,7 +328,17 @@ class Server:
         body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
         peer = request.remote or ""
-        read = Request(request.method, request.path, body, request.headers, parameters, query, peer, is_cut)
+        read = Request(
+            request.method,
+            request.path,
+            body,
+            request.headers,
+            parameters,
+            query,
+            peer,
+            is_cut,
+            caller=caller,
+        )
         try:
             answer = await route.handler(read)
         except TimeoutError as error:  # aiohttp would hide it behind a 504
