@@ -10,14 +10,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from hosting.addresses import is_loopback
-from hosting.logs import Logger
 from protocol.reasons import ErrorCode
 
+if TYPE_CHECKING:
+    from hosting.logs import Logger
 
-class Scope(enum.StrEnum):
+
+class AccessScope(enum.StrEnum):
     """The rights at a server's port. Each route belongs to one."""
 
     OPEN = "open"
@@ -36,7 +38,7 @@ class Scope(enum.StrEnum):
     """Read the metrics."""
 
 
-GRANTED: Final = frozenset(Scope) - {Scope.OPEN, Scope.KNOWN}
+GRANTED: Final = frozenset(AccessScope) - {AccessScope.OPEN, AccessScope.KNOWN}
 """The scopes that a caller may be given."""
 
 
@@ -63,12 +65,16 @@ class Caller:
     has shown a credential of its own: else its name is an address."""
 
     name: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[AccessScope]
     nodes: tuple[str, ...] | None = None
     is_identified: bool = False
 
-    def may(self, scope: Scope) -> bool:
-        return scope in self.scopes or scope is Scope.OPEN or (scope is Scope.KNOWN and bool(self.scopes))
+    def may(self, scope: AccessScope) -> bool:
+        return (
+            scope in self.scopes
+            or scope is AccessScope.OPEN
+            or (scope is AccessScope.KNOWN and bool(self.scopes))
+        )
 
 
 def is_among(node: str, nodes: tuple[str, ...] | None) -> bool:
@@ -90,7 +96,7 @@ class AccessRefused:
 Admission: TypeAlias = Caller | AccessRefused
 
 
-def missing_right(caller: Caller, scope: Scope) -> AccessRefused:
+def missing_right(caller: Caller, scope: AccessScope) -> AccessRefused:
     has = ", ".join(sorted(caller.scopes)) or "none"
     return AccessRefused(403, "scope", f"{caller.name} has no right {scope} here; its rights: {has}")
 
@@ -99,9 +105,11 @@ _LOOPBACK: Final = 'the right "{}" is for callers on this machine only{}'
 _WEB_PAGE: Final = AccessRefused(403, "origin", "web pages are not served")
 
 
-def web_page(head: RequestHead, scope: Scope) -> AccessRefused | None:
+def web_page(head: RequestHead, scope: AccessScope) -> AccessRefused | None:
     """A page in a browser on this machine, which may be anybody's, changes nothing and binds no pods."""
-    return _WEB_PAGE if scope in (Scope.WRITE, Scope.EXTENDER) and "origin" in head.headers else None
+    return (
+        _WEB_PAGE if scope in (AccessScope.WRITE, AccessScope.EXTENDER) and "origin" in head.headers else None
+    )
 
 
 TELL_EACH_S: Final = 10.0
@@ -114,13 +122,13 @@ MAX_TOLD: Final = 1024
 class Refusals:
     """Counts refusals by scope and reason, and logs them: a caller that tries all the time fills no log."""
 
-    log: Logger
+    log: "Logger"
     clock: Callable[[], float] = time.monotonic
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _told: OrderedDict[tuple[str, str, str], tuple[float, int]] = field(default_factory=OrderedDict)
     """By caller, right and reason: when it was logged, and how often it came since."""
 
-    def add(self, who: str, scope: Scope, refusal: AccessRefused, **more: str) -> None:
+    def add(self, who: str, scope: AccessScope, refusal: AccessRefused, **more: str) -> None:
         self.counts[scope.value, refusal.reason] += 1
         now_s, key = self.clock(), (who, scope.value, refusal.reason)
         told_s, since = self._told.get(key, (-TELL_EACH_S, 0))
@@ -145,7 +153,7 @@ class Refusals:
 class Gate(Protocol):
     """Decides who may call. One for each server."""
 
-    def admit(self, head: RequestHead, scope: Scope) -> Admission | Awaitable[Admission]:
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission | Awaitable[Admission]:
         """The caller if it may use routes of this scope. It is awaited only if the credential must be checked elsewhere."""
 
     @property
@@ -158,11 +166,11 @@ class LocalGate:
     """Lets in every caller on this machine with all rights, and others with the rights in `elsewhere` (none by default)."""
 
     refusals: Refusals
-    elsewhere: frozenset[Scope] = frozenset()
+    elsewhere: frozenset[AccessScope] = frozenset()
     hint: str = ""
     """Said to those who are refused: how they could be let in."""
 
-    def admit(self, head: RequestHead, scope: Scope) -> Admission:
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission:
         if (refused := web_page(head, scope)) is not None:
             return refused
         scopes = GRANTED if not head.peer or is_loopback(head.peer) else self.elsewhere

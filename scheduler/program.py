@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.access import Scope
+from hosting.access import AccessScope
 from hosting.addresses import AddressError, advertised, endpoint
 from hosting.options import Advertise, FiniteRange, daemon
 from hosting.problems import HEALTHZ, METRICS, READYZ
@@ -87,19 +87,21 @@ class Program:
         self._serving = Serving(options, sources)
         led, always = self._serving.routes(), self._common(options["page_routes"])
         routes = (*led, *always, description(led, always))
-        self._server = server.Server(self._log, routes, limits=server_limits(), gate=access.gate)
+        self._server = server.Server(
+            self._log, routes, limits=server_limits(access.peer_limits), gate=access.gate
+        )
 
     def _common(self, page_routes: tuple[server.Route, ...]) -> tuple[server.Route, ...]:
         return (
             *page_routes,
-            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ, scope=Scope.OPEN),
-            server.Route("GET", "/readyz", self._healthz, about=READYZ, scope=Scope.OPEN),
+            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ, scope=AccessScope.OPEN),
+            server.Route("GET", "/readyz", self._healthz, about=READYZ, scope=AccessScope.OPEN),
             server.Route(
                 "GET",
                 "/metrics",
                 metrics.handler(lambda: self._serving.families(self._server)),
                 about=METRICS,
-                scope=Scope.METRICS,
+                scope=AccessScope.METRICS,
             ),
         )
 

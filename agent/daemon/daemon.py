@@ -38,7 +38,7 @@ from agent.peers.scheduler import Candidates, SchedulerLink
 from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
 from hosting import lifecycle, logs, metrics, problems, server
-from hosting.access import Scope
+from hosting.access import AccessScope
 from hosting.addresses import endpoint
 from hosting.client import HttpClient
 from hosting.fault_log import FaultLog
@@ -109,14 +109,16 @@ class Daemon:
             server_settings,
             self._log,
             pages=(
-                server.Route("GET", "/healthz", self._healthz, about=problems.HEALTHZ, scope=Scope.OPEN),
-                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ, scope=Scope.OPEN),
+                server.Route(
+                    "GET", "/healthz", self._healthz, about=problems.HEALTHZ, scope=AccessScope.OPEN
+                ),
+                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ, scope=AccessScope.OPEN),
                 server.Route(
                     "GET",
                     "/metrics",
                     metrics.handler(self._families),
                     about=problems.METRICS,
-                    scope=Scope.METRICS,
+                    scope=AccessScope.METRICS,
                 ),
                 server.Route("GET", "/v1/vms", self._vms, about=vm_pages.LIST),
                 server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm, about=vm_pages.ONE),

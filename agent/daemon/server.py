@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hosting import openapi, tokens
-from hosting.access import AccessRefused, Admission, Caller, Refusals, RequestHead, Scope
+from hosting.access import AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
 from hosting.addresses import Advertised, endpoint, is_loopback, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
@@ -68,7 +68,7 @@ class ServerSettings:
         )
 
 
-class AgentGate:
+class PageGate:
     """Who may read pages and metrics at a port of the agent: this machine, and others with a token; pages with a token only, once there is
     one. `tokens_travel` is false for the plain port beside one with TLS: no token of another machine is taken there."""
 
@@ -85,7 +85,7 @@ class AgentGate:
     def refusals(self) -> Refusals:
         return self._refusals
 
-    def admit(self, head: RequestHead, scope: Scope) -> Admission | Awaitable[Admission]:
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission | Awaitable[Admission]:
         """The caller, at once unless a token file is due to be read."""
         now_s = asyncio.get_running_loop().time()
         settings = self._settings
@@ -93,7 +93,7 @@ class AgentGate:
             return self._refreshed(head, scope)
         return self._admitted(head, scope)
 
-    async def _refreshed(self, head: RequestHead, scope: Scope) -> Admission:
+    async def _refreshed(self, head: RequestHead, scope: AccessScope) -> Admission:
         try:
             await self._settings.token.refresh()
             await self._settings.metrics_token.refresh()
@@ -104,31 +104,31 @@ class AgentGate:
             self.renewed()
         return self._admitted(head, scope)
 
-    def _admitted(self, head: RequestHead, scope: Scope) -> Admission:
+    def _admitted(self, head: RequestHead, scope: AccessScope) -> Admission:
         is_here = not head.peer or is_loopback(head.peer)
-        everything = frozenset((Scope.PAGES, Scope.METRICS))
+        everything = frozenset((AccessScope.PAGES, AccessScope.METRICS))
         token, for_metrics = self._settings.token.value, self._settings.metrics_token.value
-        if is_here and (scope is Scope.METRICS or token is None):
+        if is_here and (scope is AccessScope.METRICS or token is None):
             return Caller(head.peer or "this machine", everything)
         if not is_here and not self._tokens_travel and (token is not None or for_metrics is not None):
             told = "served to other machines with TLS only, at the port of `tls` in the agent's settings"
             return AccessRefused(403, "plain", told)
-        opened: list[tuple[str, frozenset[Scope]]] = []
+        opened: list[tuple[str, frozenset[AccessScope]]] = []
         if token is not None:
             opened.append((token, everything))
-        if scope is Scope.METRICS and for_metrics is not None:
-            opened.append((for_metrics, frozenset((Scope.METRICS,))))
+        if scope is AccessScope.METRICS and for_metrics is not None:
+            opened.append((for_metrics, frozenset((AccessScope.METRICS,))))
         if not opened:
             return self._to_this_machine_only(scope)
         for each, gives in opened:
             if tokens.is_shown(each, head.headers):
                 return Caller(head.peer, gives, is_identified=True)
-        named = "--token-file" if scope is Scope.PAGES else "--metrics-token-file"
+        named = "--token-file" if scope is AccessScope.PAGES else "--metrics-token-file"
         return AccessRefused(401, "token", f"a token is needed ({named})", ErrorCode.UNAUTHORISED)
 
-    def _to_this_machine_only(self, scope: Scope) -> AccessRefused:
-        needed = self._settings.token if scope is Scope.PAGES else self._settings.metrics_token
-        option = "--token-file" if scope is Scope.PAGES else "--metrics-token-file"
+    def _to_this_machine_only(self, scope: AccessScope) -> AccessRefused:
+        needed = self._settings.token if scope is AccessScope.PAGES else self._settings.metrics_token
+        option = "--token-file" if scope is AccessScope.PAGES else "--metrics-token-file"
         later = "; its file is missing" if needed.may_come_later else ""
         return AccessRefused(403, "address", f"served to this machine only, unless {option} is given{later}")
 
@@ -151,14 +151,14 @@ class AgentServer:
         described = openapi.route("Parley agent", version, pages, shared=_REFUSALS)
         has_tls = settings.tls_port is not None
         refusals = Refusals(log)
-        gate = AgentGate(settings, refusals, tokens_travel=not has_tls)
+        gate = PageGate(settings, refusals, tokens_travel=not has_tls)
         gate.renewed = self._warn_of_token
-        callbacks = (replace(each, scope=Scope.OPEN) for each in callbacks)
+        callbacks = (replace(each, scope=AccessScope.OPEN) for each in callbacks)
         limits = ServerLimits(connections=MAX_CONNECTIONS)
         self._plain = Server(log, (*pages, described, *callbacks), limits=limits, gate=gate)
         self._protected: Server | None = None
         if has_tls:
-            gate = AgentGate(settings, refusals, tokens_travel=True)
+            gate = PageGate(settings, refusals, tokens_travel=True)
             self._protected = Server(log, (*pages, described), gate=gate)
 
     async def open(self) -> tuple[int, str | None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hosting.access import Caller, Scope
+from hosting.access import AccessScope, Caller
 from scheduler.access.settings import NODE, CallerSettings, Network
 
 _NODE_NAME: Final = r"(?P<node>[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)"
@@ -92,7 +92,7 @@ def _caller(
     if not found:
         return None
     scopes = frozenset(scope for entry, _ in found for scope in entry.scopes)
-    nodes = {node for entry, own in found if Scope.PERMITS in entry.scopes for node in own}
+    nodes = {node for entry, own in found if AccessScope.PERMITS in entry.scopes for node in own}
     return Caller(name, scopes, tuple(sorted(nodes)), is_identified)
 
 

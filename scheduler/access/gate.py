@@ -19,11 +19,11 @@ import msgspec
 from hosting import tokens
 from hosting.access import (
     AccessRefused,
+    AccessScope,
     Admission,
     Caller,
     Refusals,
     RequestHead,
-    Scope,
     missing_right,
     web_page,
 )
@@ -140,7 +140,7 @@ def cannot_be_valid(token: str, audience: str, now_unix_s: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCallers:
     """The access file as it is now: its callers, the audience of tokens, and the callers with tokens of files."""
 
     callers: Callers
@@ -156,7 +156,7 @@ class AccessGate:
 
     def __init__(
         self,
-        known: Known,
+        known: KnownCallers,
         refusals: Refusals,
         cache: TokenCache | None = None,
         wall: Callable[[], float] = time.time,
@@ -170,7 +170,7 @@ class AccessGate:
     def refusals(self) -> Refusals:
         return self._refusals
 
-    def admit(self, head: RequestHead, scope: Scope) -> Admission | Awaitable[Admission]:
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission | Awaitable[Admission]:
         """The caller: by its certificate, else by its token, else by its address. The first of these that has the right decides."""
         if (refused := web_page(head, scope)) is not None:
             return refused
@@ -188,7 +188,7 @@ class AccessGate:
             return self._by_token(head, scope, bearer, found)
         return self._by_address(head, scope, found)
 
-    def _by_address(self, head: RequestHead, scope: Scope, other: Caller | None) -> Admission:
+    def _by_address(self, head: RequestHead, scope: AccessScope, other: Caller | None) -> Admission:
         found = self.known.callers.by_address(head.peer)
         if found is not None and found.may(scope):
             return found
@@ -202,7 +202,7 @@ class AccessGate:
         return AccessRefused(401, "no-credential", _NOBODY, ErrorCode.UNAUTHORISED)
 
     def _by_token(
-        self, head: RequestHead, scope: Scope, bearer: str, other: Caller | None
+        self, head: RequestHead, scope: AccessScope, bearer: str, other: Caller | None
     ) -> Admission | Awaitable[Admission]:
         for file, caller in self.known.files:
             if file.value is not None and tokens.is_shown(file.value, head.headers):
@@ -221,7 +221,9 @@ class AccessGate:
             return self._judged(verdict[0], scope, other)
         return self._reviewed(self.cache, token, scope, other)
 
-    async def _reviewed(self, cache: TokenCache, token: str, scope: Scope, other: Caller | None) -> Admission:
+    async def _reviewed(
+        self, cache: TokenCache, token: str, scope: AccessScope, other: Caller | None
+    ) -> Admission:
         try:
             verdict = await cache.verdict(token)
         except ReviewError as error:
@@ -229,7 +231,7 @@ class AccessGate:
             return AccessRefused(503, "unchecked", message, ErrorCode.CLUSTER_UNREACHABLE, RETRY_AFTER_S)
         return self._judged(verdict, scope, other)
 
-    def _judged(self, identity: _Verdict, scope: Scope, other: Caller | None) -> Admission:
+    def _judged(self, identity: _Verdict, scope: AccessScope, other: Caller | None) -> Admission:
         if identity is None:
             return _unknown_token("the API server does not believe it")
         caller = self.known.callers.by_token(identity)

@@ -11,30 +11,32 @@ import click
 
 from hosting.access import (
     AccessRefused,
+    AccessScope,
     Admission,
     Caller,
     Gate,
     LocalGate,
     Refusals,
     RequestHead,
-    Scope,
 )
 from hosting.addresses import endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
-from hosting.server import Route, Server
+from hosting.peers import DEFAULT_PEER_LIMITS, PeerLimits
+from hosting.server import Route, Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError
 from hosting.tokens import FileToken, TokenFileError
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from scheduler.access.callers import Callers, by_file, within
-from scheduler.access.gate import AccessGate, Known, TokenCache, TokenReviewer
+from scheduler.access.gate import AccessGate, KnownCallers, TokenCache, TokenReviewer
 from scheduler.access.settings import AccessSettings, CallerSettings, PublishedPeer
 
 LOOK_AT_FILES_S: Final = 2.0
 """How often the access file, the certificates and the files of tokens are looked at."""
-_BY_NETWORK: Final = frozenset((Scope.PERMITS, Scope.PAGES, Scope.METRICS))
+MAX_PUBLISHED_CONNECTIONS: Final = 4096
+_BY_NETWORK: Final = frozenset((AccessScope.PERMITS, AccessScope.PAGES, AccessScope.METRICS))
 _HANDSHAKE: Final = "a connection was refused in its TLS handshake: "
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,14 +85,14 @@ class PublishedGate:
     peers: tuple[PublishedPeer, ...]
     refusals: Refusals
 
-    def admit(self, head: RequestHead, scope: Scope) -> Admission:
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission:
         nodes = {node for peer in self.peers if within(head.peer, peer.addresses) for node in peer.nodes}
-        if not nodes or scope is not Scope.PERMITS:
+        if not nodes or scope is not AccessScope.PERMITS:
             message = (
                 f"{head.peer} is no address of published agents, or asks for something else than permits"
             )
             return AccessRefused(403, "address", message)
-        return Caller(head.peer, frozenset((Scope.PERMITS,)), tuple(sorted(nodes)))
+        return Caller(head.peer, frozenset((AccessScope.PERMITS,)), tuple(sorted(nodes)))
 
 
 class Access:
@@ -113,9 +115,9 @@ class Access:
         self._gate: AccessGate | None = None
         self._file: WatchedFile[AccessSettings, AccessSettings] | None = None
         if settings is None:
-            elsewhere = _BY_NETWORK if options["plain_http"] else frozenset[Scope]()
+            elsewhere = _BY_NETWORK if options["plain_http"] else frozenset[AccessScope]()
             if options["pool_writes_from_anywhere"]:
-                elsewhere |= {Scope.WRITE}
+                elsewhere |= {AccessScope.WRITE}
             self.gate: Gate = LocalGate(self.refusals, elsewhere, " (--access says who else may call)")
             return
         if settings.tls is not None:
@@ -154,24 +156,29 @@ class Access:
         if self._gate is not None:
             self._cache = self._gate.cache = TokenCache(reviewer_for(self._gate.known.audience))
 
-    def _known(self, settings: AccessSettings) -> Known:
+    def _known(self, settings: AccessSettings) -> KnownCallers:
         files = []
         for entry in settings.callers:
             if entry.token_file is not None:
                 token = FileToken(entry.token_file, may_be_missing=True)
                 files.append((token, by_file(entry, str(entry.token_file))))
         self._tokens = [token for token, _ in files]
-        return Known(Callers(settings.callers), settings.tokens.audience, tuple(files))
+        return KnownCallers(Callers(settings.callers), settings.tokens.audience, tuple(files))
 
     def _tell_handshake(self, why: str) -> None:
         """A client is told of its own certificate as the end of the connection, and asyncio tells nobody else."""
-        self.refusals.add("handshake", Scope.KNOWN, AccessRefused(401, "handshake", _HANDSHAKE + why))
+        self.refusals.add("handshake", AccessScope.KNOWN, AccessRefused(401, "handshake", _HANDSHAKE + why))
 
     # ------------------------------------------------------------ ports
 
     @property
     def scheme(self) -> str:
         return "https" if self.tls is not None else "http"
+
+    @property
+    def peer_limits(self) -> PeerLimits | None:
+        """The limits of each peer; without an access file there are none, as for benchmarks and tools on this machine."""
+        return DEFAULT_PEER_LIMITS if self._settings is not None else None
 
     def fault(self, host: str) -> str | None:
         """Why the port of agents cannot be opened on `host`; None if it can."""
@@ -198,7 +205,8 @@ class Access:
         if published is None:
             return None
         gate = PublishedGate(tuple(published.peers), self.refusals)
-        server = Server(self._log, tuple(routes), fallback=fallback, gate=gate)
+        limits = ServerLimits(connections=MAX_PUBLISHED_CONNECTIONS, peers=DEFAULT_PEER_LIMITS)
+        server = Server(self._log, tuple(routes), fallback=fallback, limits=limits, gate=gate)
         try:
             port = await server.start(published.host, published.port)
         except OSError as error:
@@ -299,7 +307,13 @@ class Access:
         self._log.info("access file read again", callers=len(read.callers))
 
 
-_TOLD: Final = (Scope.PERMITS, Scope.PAGES, Scope.WRITE, Scope.EXTENDER, Scope.METRICS)
+_TOLD: Final = (
+    AccessScope.PERMITS,
+    AccessScope.PAGES,
+    AccessScope.WRITE,
+    AccessScope.EXTENDER,
+    AccessScope.METRICS,
+)
 
 
 def _named(entry: CallerSettings) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from hosting.access import GRANTED, Scope
+from hosting.access import GRANTED, AccessScope
 from hosting.settings import Settings
 from hosting.tls import TlsFiles
 
@@ -23,9 +23,9 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-def _scope(value: object) -> Scope:
+def _scope(value: object) -> AccessScope:
     if value in {each.value for each in GRANTED}:
-        return Scope(str(value))
+        return AccessScope(str(value))
     raise ValueError(f"must be one of {', '.join(sorted(GRANTED))}")
 
 
@@ -54,7 +54,7 @@ def _san(value: str) -> str:
 
 
 File = Annotated[Path, BeforeValidator(_path)]
-Right = Annotated[Scope, BeforeValidator(_scope)]
+Right = Annotated[AccessScope, BeforeValidator(_scope)]
 Network = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, BeforeValidator(_network)]
 Glob = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9.*?\[\]!-]+$")]
 Rights = Annotated[list[Right], Field(min_length=1, max_length=len(GRANTED))]
@@ -62,7 +62,7 @@ Networks = Annotated[list[Network], Field(min_length=1, max_length=256)]
 Globs = Annotated[list[Glob], Field(min_length=1, max_length=256)]
 
 
-class TlsSettings(Settings):
+class PortTlsSettings(Settings):
     """Files in PEM, read again when they change. They are used by the port of agents and by that of kube-scheduler."""
 
     certificate: File
@@ -113,7 +113,7 @@ class CallerSettings(Settings):
                 "needs one of certificate, serviceAccount, tokenFile and addresses, and one of them only",
             )
             return
-        is_agent = Scope.PERMITS in found["scopes"]
+        is_agent = AccessScope.PERMITS in found["scopes"]
         shows_node = given == ["service_account"] or NODE in (found["certificate"] or "")
         if is_agent and not shows_node and found["nodes"] is None:
             yield "nodes", f"is needed with the right permits, if a caller does not show its node (by {NODE})"
@@ -141,7 +141,7 @@ class PublishedSettings(Settings):
 class AccessSettings(Settings):
     """The whole file."""
 
-    tls: TlsSettings | None = None
+    tls: PortTlsSettings | None = None
     """Without it the ports speak HTTP in the clear, which beyond this machine `--plain-http` must allow."""
     tokens: TokenSettings = TokenSettings()
     callers: Annotated[list[CallerSettings], Field(max_length=1024)] = Field(default_factory=list)

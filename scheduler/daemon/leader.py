@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.access import Scope
+from hosting.access import AccessScope
 from hosting.addresses import endpoint
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
@@ -174,7 +174,11 @@ class KubernetesProgram:
         self._log = logs.logger("scheduler")
         self._rng = random.Random()
         self._server = server.Server(
-            self._log, (), fallback=self._fallback(), limits=server_limits(), gate=access.gate
+            self._log,
+            (),
+            fallback=self._fallback(),
+            limits=server_limits(access.peer_limits),
+            gate=access.gate,
         )
         self._published: server.Server | None = None
         self._term: LeadershipTerm | None = None
@@ -204,18 +208,18 @@ class KubernetesProgram:
 
     def _fallback(self) -> server.Route:
         return server.Route(
-            "*", "/", self._refuse, max_body_bytes=MAX_BODY_BYTES, cuts=True, scope=Scope.KNOWN
+            "*", "/", self._refuse, max_body_bytes=MAX_BODY_BYTES, cuts=True, scope=AccessScope.KNOWN
         )
 
     def _fallback_of_published(self) -> server.Route:
-        return replace(self._fallback(), scope=Scope.PERMITS)
+        return replace(self._fallback(), scope=AccessScope.PERMITS)
 
     def _common(self) -> tuple[server.Route, ...]:
         return (
-            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ, scope=Scope.OPEN),
-            server.Route("GET", "/readyz", self._readyz, about=READYZ, scope=Scope.OPEN),
+            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ, scope=AccessScope.OPEN),
+            server.Route("GET", "/readyz", self._readyz, about=READYZ, scope=AccessScope.OPEN),
             server.Route(
-                "GET", "/metrics", metrics.handler(self._families), about=METRICS, scope=Scope.METRICS
+                "GET", "/metrics", metrics.handler(self._families), about=METRICS, scope=AccessScope.METRICS
             ),
             *self._options["page_routes"],
         )

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
 from hosting import lifecycle, logs, metrics, openapi, server
-from hosting.access import Refusals, Scope
+from hosting.access import AccessScope, Refusals
 from hosting.fault_log import FaultLog
+from hosting.peers import PeerLimits
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
 from hosting.threads import in_own_thread
@@ -141,10 +142,11 @@ def description_if_any(
         return ()
 
 
-def server_limits() -> server.ServerLimits:
-    """The limits of the port of agents. The process's limit of open files is raised for them."""
+def server_limits(peers: PeerLimits | None = None) -> server.ServerLimits:
+    """The limits of the port of agents, with those of each peer. The process's limit of open files is raised for them."""
     files = lifecycle.allow_open_files(MAX_CONNECTIONS + OTHER_FILES)
-    return server.ServerLimits(connections=max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES))
+    connections = max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES)
+    return server.ServerLimits(connections, peers=peers)
 
 
 class Serving:
@@ -222,7 +224,7 @@ class Serving:
                 self._batches.serve,
                 max_body_bytes=MAX_BODY_BYTES,
                 about=BATCH,
-                scope=Scope.PERMITS,
+                scope=AccessScope.PERMITS,
             ),
             server.Route(
                 "GET",
@@ -230,7 +232,7 @@ class Serving:
                 self.service.notices.serve,
                 about=NOTICES,
                 deadline_s=LONGEST_POLL_S + POLL_SLACK_S,
-                scope=Scope.PERMITS,
+                scope=AccessScope.PERMITS,
             ),
             *self._pages.routes(),
             *self.pools.routes(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from hosting import problems, server
-from hosting.access import AccessRefused, Refusals, Scope
+from hosting.access import AccessRefused, AccessScope, Refusals
 from hosting.logs import Logger
 from hosting.metrics import Durations
 from protocol import codec, wire
@@ -108,7 +108,7 @@ class Answers:
             case events.Refused(code=ErrorCode.WRONG_NODE):
                 who = arrived.identity.name if arrived.identity is not None else ""
                 refusal = AccessRefused(403, ErrorCode.WRONG_NODE.value, answer.message)
-                self.refusals.add(who, Scope.PERMITS, refusal)
+                self.refusals.add(who, AccessScope.PERMITS, refusal)
                 return self.error(
                     403, answer.code, answer.message, for_extension=request.extension is not None
                 )

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from hosting import server
-from hosting.access import AccessRefused, Refusals, Scope
+from hosting.access import AccessRefused, AccessScope, Refusals
 from hosting.logs import logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
@@ -137,7 +137,7 @@ class NoticeBoard:
         refusal = _not_its_own(query.words["agent"], request)
         if refusal is not None:
             self._refusals.add(
-                request.caller.name if request.caller is not None else "", Scope.PERMITS, refusal
+                request.caller.name if request.caller is not None else "", AccessScope.PERMITS, refusal
             )
             return server.refused(refusal)
         mailbox = self._mailbox(query.words["agent"])

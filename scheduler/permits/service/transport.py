@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from hosting import server
-from hosting.access import Caller, Scope
+from hosting.access import AccessScope, Caller
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol import codec, wire
 from protocol.batch import read_batch, write_batch
@@ -115,9 +115,9 @@ class PermitTransport:
                 max_body_bytes=limit,
                 cuts=True,
                 about=PERMIT,
-                scope=Scope.PERMITS,
+                scope=AccessScope.PERMITS,
             ),
-            server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True, scope=Scope.PERMITS),
+            server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True, scope=AccessScope.PERMITS),
         )
 
     async def serve(self, request: server.Request) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict, TypeVar
 
 import click
 
-from hosting.access import Scope
+from hosting.access import AccessScope
 from hosting.addresses import endpoint
 from hosting.logs import Logger
 from hosting.options import FiniteRange
@@ -41,7 +41,7 @@ class ExtenderListener:
         self._settings = settings
         self._access = access
         self._log = log
-        limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S)
+        limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S, peers=access.peer_limits)
         self.server = Server(log, self._not_leading(), limits=limits, gate=access.gate)
 
     async def open(self) -> int:
@@ -61,7 +61,8 @@ class ExtenderListener:
 
     def _not_leading(self) -> tuple[Route, ...]:
         return tuple(
-            Route("POST", f"{PREFIX}/{verb}", _refuse, MAX_BODY_BYTES, scope=Scope.EXTENDER) for verb in VERBS
+            Route("POST", f"{PREFIX}/{verb}", _refuse, MAX_BODY_BYTES, scope=AccessScope.EXTENDER)
+            for verb in VERBS
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.daemon.server import AgentServer, ServerSettings
 from hosting import tokens
-from hosting.access import Scope
+from hosting.access import AccessScope
 from hosting.addresses import Advertised
 from hosting.client import Answered, HttpClient
 from hosting.problems import Operation
@@ -68,11 +68,11 @@ async def opened(
         ),
         log,
         pages=[
-            Route("GET", "/healthz", serve, about=ABOUT, scope=Scope.OPEN),
-            Route("GET", "/metrics", serve, about=ABOUT, scope=Scope.METRICS),
+            Route("GET", "/healthz", serve, about=ABOUT, scope=AccessScope.OPEN),
+            Route("GET", "/metrics", serve, about=ABOUT, scope=AccessScope.METRICS),
             Route("GET", "/v1/vms", serve, about=ABOUT),
         ],
-        callbacks=[Route("GET", "/agents/{agent_id}/id", serve, scope=Scope.OPEN)],
+        callbacks=[Route("GET", "/agents/{agent_id}/id", serve, scope=AccessScope.OPEN)],
     )
     port, address = await server.open()
     protected = address.replace("0.0.0.0", "127.0.0.1") if address is not None else None

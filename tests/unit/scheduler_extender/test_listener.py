@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hosting.access import Scope
+from hosting.access import AccessScope
 from hosting.client import Answered, HttpClient, Unanswered
 from hosting.server import Reply, Request, Route
 from hosting.tls import Tls, TlsFiles
@@ -26,7 +26,7 @@ async def _binds(_: Request) -> Reply:
     return Reply(200, b'{"Error":""}')
 
 
-BIND = (Route("POST", f"{PREFIX}/bind", _binds, scope=Scope.EXTENDER),)
+BIND = (Route("POST", f"{PREFIX}/bind", _binds, scope=AccessScope.EXTENDER),)
 
 
 @asynccontextmanager
