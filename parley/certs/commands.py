@@ -40,6 +40,12 @@ def certs() -> None:
     metavar="NODE[=HOST,...]",
     help="The agent of a node; with hosts, for its own port with TLS, too. May be given again.",
 )
+@click.option(
+    "--agent-ports",
+    multiple=True,
+    metavar="HOST",
+    help="A name for the ports with TLS of all agents, where agents show tokens to the scheduler, as on Kubernetes; may be given again.",
+)
 @click.option("--viewer", is_flag=True, help="A client that may read pages.")
 @click.option("--kube-scheduler", is_flag=True, help="The kube-scheduler that calls the extender.")
 @click.option(
@@ -63,7 +69,7 @@ def create(
 ) -> None:
     """Make certificates in DIRECTORY, and an authority that signs them if there is none yet.
 
-    Each gets a folder there: `scheduler`, `agent-NODE`, `viewer`, `kube-scheduler`, with tls.crt, tls.key and ca.crt. A client is known by its subject
+    Each gets a folder there: `scheduler`, `agent-NODE`, `agent-ports`, `viewer`, `kube-scheduler`, with tls.crt, tls.key and ca.crt. A client is known by its subject
     alternative name: spiffe://parley/agent/NODE, viewer.parley, kube-scheduler.parley. Keep ca.key from everybody: its holder is whom they like to be.
     """
     wanted, faults = asked(**named)
@@ -71,7 +77,7 @@ def create(
         raise click.UsageError("\n".join(faults))
     if not wanted:
         raise click.UsageError(
-            "nothing is asked for: give --scheduler, --agent, --viewer or --kube-scheduler"
+            "nothing is asked for: give --scheduler, --agent, --agent-ports, --viewer or --kube-scheduler"
         )
     sys.exit(_loaded().create(directory, wanted, days=days, authority_days=authority_days, replaces=force))
 

@@ -71,7 +71,12 @@ def agent_name(node: str) -> AltName:
 
 
 def asked(
-    schedulers: Iterable[str], agents: Iterable[str], *, viewer: bool, kube_scheduler: bool
+    schedulers: Iterable[str],
+    agents: Iterable[str],
+    agent_ports: Iterable[str],
+    *,
+    viewer: bool,
+    kube_scheduler: bool,
 ) -> tuple[list[CertificateSpec], list[str]]:
     """The certificates, and the faults of what was given. An agent is `NODE` or `NODE=HOST,HOST`: the hosts are for its own port with TLS."""
     found: list[CertificateSpec] = []
@@ -106,6 +111,9 @@ def asked(
         found.append(
             CertificateSpec(f"agent-{node}", title, (name, *hosts), is_server=bool(hosts), is_client=True)
         )
+    names = hosts_of("--agent-ports", agent_ports)
+    if names:
+        found.append(CertificateSpec("agent-ports", "Parley agents", names, is_server=True))
     if viewer:
         found.append(CertificateSpec("viewer", "Parley viewer", (AltName("DNS", VIEWER),), is_client=True))
     if kube_scheduler:
