@@ -172,8 +172,9 @@ def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], 
     def take(form: Any) -> Sequence[Any]:
         values = list(parts(form))
         for place in wide:
-            if values[place] > UINT64_MAX:
-                raise ValueError(f"{values[place]} is beyond 64 bits")
+            value = values[place]
+            if value is not None and value > UINT64_MAX:
+                raise ValueError(f"{value} is beyond 64 bits")
         for place, read in conversions:
             value = values[place]
             if value is not None:
