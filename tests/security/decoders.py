@@ -21,7 +21,6 @@ class Decoder:
     examples: tuple[bytes, ...]
     errors: tuple[type[Exception], ...] = ()
     places: tuple[str, ...] = ()
-    is_told: bool = True
 
 
 def as_json(*values: object) -> tuple[bytes, ...]:

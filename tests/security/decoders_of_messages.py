@@ -1,7 +1,6 @@
 """Decoders of messages: requests and answers between the programs, pages, and what QEMU, plugins and published peers tell."""
 
 import random
-import typing
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -31,7 +30,7 @@ from protocol import (
     vminfo,
 )
 from protocol.errors import RemoteProtocolError
-from protocol.fields import Converted, Field, Kind, Listed, Message, Nested, Parameter, Scalar
+from protocol.fields import Converted, Field, Kind, Listed, Mapped, Message, Nested, Parameter, Scalar
 from protocol.wire import AgentIdentification, AgentMessage, Empty, PodName, RawResources
 from scheduler.explain.core import queries
 from scheduler.placing.kube_extender import messages
@@ -74,6 +73,8 @@ def _value(kind: Kind) -> Any:
             return example_of(kind.message)
         case Listed():
             return [_value(kind.item)] * 2
+        case Mapped():
+            return {"a": _value(kind.item)}
         case Converted(type=quantities.Quantity):
             return "1Gi"
         case Converted():
@@ -82,8 +83,6 @@ def _value(kind: Kind) -> Any:
             return ID
         case Scalar() if kind.type is bool:
             return True
-        case Scalar() if typing.get_origin(kind.type) is dict:
-            return {}
         case Scalar() if issubclass(kind.type, int):
             return max(kind.low, 1)
         case Scalar() if issubclass(kind.type, float):

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from protocol.texts import clean
 from tests.security.decoders import Decoder
 from tests.security.decoders_of_messages import MESSAGES
+from tests.security.decoders_of_objects import OBJECTS
 from tests.security.mutations import mutated
 
 EXAMPLES: Final = int(os.environ.get("PARLEY_FUZZ_EXAMPLES", "25"))
 MOST_S: Final = 2.0
 """CPU seconds for one input of some hundred kilobytes at most: quadratic work would take longer."""
-DECODERS: Final = (*MESSAGES,)
+DECODERS: Final = (*MESSAGES, *OBJECTS)
 BY_NAME: Final = {each.name: each for each in DECODERS}
 FOUND: Final = sorted((Path(__file__).parent / "found").glob("*.input"))
 
@@ -32,7 +34,7 @@ def tried(decoder: Decoder, content: bytes) -> bool:
     try:
         decoder.decode(content)
     except decoder.errors as error:
-        str(error).encode("utf-8", "strict" if decoder.is_told else "replace")
+        clean(str(error)).encode()
         return False
     finally:
         assert time.process_time() - began_s < MOST_S, f"{decoder.name} took too long for {content[:200]!r}"
