@@ -88,7 +88,7 @@ class Settings(BaseModel):
 
 def _broken(path: str, text: str) -> InitErrorDetails:
     kind = PydanticCustomError(_RULE, "{text}", {"text": text})
-    parts = (int(part) if part.isdigit() else part for part in path.split(".") if part)
+    parts = (int(part) if part.isdecimal() else part for part in path.split(".") if part)
     return InitErrorDetails(type=kind, loc=tuple(parts), input=None)
 
 

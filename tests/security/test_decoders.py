@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from protocol.texts import clean
 from tests.security.decoders import Decoder
+from tests.security.decoders_of_files import FILES
 from tests.security.decoders_of_messages import MESSAGES
 from tests.security.decoders_of_objects import OBJECTS
 from tests.security.mutations import mutated
@@ -23,7 +24,7 @@ from tests.security.mutations import mutated
 EXAMPLES: Final = int(os.environ.get("PARLEY_FUZZ_EXAMPLES", "25"))
 MOST_S: Final = 2.0
 """CPU seconds for one input of some hundred kilobytes at most: quadratic work would take longer."""
-DECODERS: Final = (*MESSAGES, *OBJECTS)
+DECODERS: Final = (*MESSAGES, *OBJECTS, *FILES)
 BY_NAME: Final = {each.name: each for each in DECODERS}
 FOUND: Final = sorted((Path(__file__).parent / "found").glob("*.input"))
 

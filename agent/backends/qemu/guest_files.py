@@ -51,7 +51,7 @@ class GuestFiles:
             return None
         except OSError as error:
             raise BackendError(f"{path} cannot be read: {error.strerror}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BackendError(
                 f"{path} is no file of a guest; remove it, and the size of the guest becomes its target"
             ) from None
