@@ -445,7 +445,7 @@ FILES: Final = (
         "pressure of a cgroup",
         lambda content: group_files.stalls("cpu", content.decode(errors="replace")),
         (PRESSURE,),
-        places=("hosting/cgroups/group_files.py:GroupFiles.pressure",),
+        places=("hosting/cgroups/group_files.py:stalls",),
     ),
     Decoder(
         "CPUs of a group",

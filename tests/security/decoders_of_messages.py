@@ -368,6 +368,7 @@ MESSAGES: Final = (
             f"page of an agent: {kind.__name__}",
             partial(_page, kind, agent_pages.read),
             (b"{}",),
+            places=("protocol/agent_pages.py:read", "parley/reach/asking.py:decoded"),
         )
         for kind in (agent_pages.AgentVms, agent_pages.VmInFull)
     ),
