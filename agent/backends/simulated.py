@@ -341,7 +341,7 @@ class SimulatedBackend:
     def _read(self, vm: Vm) -> VmFile:
         path = self._path(vm)
         try:
-            return _decoded(path.read_bytes())
+            return _decoded(files.kept(path))
         except OSError as error:
             raise BackendError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):

@@ -46,7 +46,7 @@ class GuestFiles:
         """The record of `vm`; None if it was never fenced. Raises `BackendError`."""
         path = vm_path(self._directory, vm)
         try:
-            return self._decoder.decode(path.read_bytes())
+            return self._decoder.decode(files.kept(path))
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -72,7 +72,7 @@ class GenerationFile:
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(files.kept(path))
     except (ValueError, RecursionError):
         found = None
     if not (isinstance(found, dict) and all(type(each) is int for each in found.values())):
