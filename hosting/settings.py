@@ -127,14 +127,22 @@ def _right_fields(model: type[Settings], data: dict[Any, Any]) -> dict[str, Any]
     return {name: value for name, value in read.__dict__.items() if value is not _ABSENT}
 
 
+MAX_TOLD: Final = 100
+"""So many faults are in an error's text."""
+MAX_PATH_PART: Final = 100
+"""So many characters of a key are in a fault's path."""
+
+
 class SettingsError(Exception):
-    """A settings file cannot be used. `faults` are lines for a person, one for each thing that is wrong."""
+    """A settings file cannot be used. `faults` are lines for a person, one for each thing that is wrong; the text has the first of them."""
 
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path
         self.faults = faults
         count = counted(len(faults), "fault")
-        super().__init__(f"{path}: {count}\n" + "\n".join(f"  {fault}" for fault in faults))
+        more = [f"and {len(faults) - MAX_TOLD} more"] if len(faults) > MAX_TOLD else []
+        told = "\n".join(f"  {fault}" for fault in (*faults[:MAX_TOLD], *more))
+        super().__init__(f"{path}: {count}\n{told}")
 
 
 class FaultsError(ValueError):
@@ -272,7 +280,8 @@ _LIMITS: Final = {
 def _fault(item: ErrorDetails) -> str:
     path = ""
     for part in item["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        name = str(part)[:MAX_PATH_PART]
+        path += f"[{name}]" if isinstance(part, int) else f".{name}" if path else name
     path = path or "(file)"
     kind, found = item["type"], item["input"]
     shown = f" (found {_shown(found)})"
