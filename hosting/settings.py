@@ -5,6 +5,7 @@ Faults of fields and of rules between fields are reported together: a rule is ju
 
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -238,13 +239,17 @@ def _checked(path: Path, data: Any, faults: list[str], model: type[M]) -> M:
     raise SettingsError(path, faults) from None
 
 
+_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
+"""Those of a URL, which no message quotes."""
+
+
 def _shown(value: object) -> str:
     """A value for a person; texts and numbers in part, and of anything larger its kind."""
     match value:
         case bool() | float() | None:
             return repr(value)
         case str():
-            return repr(value[:60])
+            return repr(_CREDENTIALS.sub("//…@", value)[:60])
         case int() if abs(value) < 10**60:
             return repr(value)
         case int():
