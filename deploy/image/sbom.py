@@ -56,9 +56,7 @@ def document(installed: Iterable[importlib.metadata.Distribution]) -> dict[str, 
     }
     dependencies = []
     for name in sorted(parts):
-        named = {
-            normalised(match[0]) for each in parts[name].requires or () if (match := _NAME.match(each))
-        }
+        named = {normalised(match[0]) for each in parts[name].requires or () if (match := _NAME.match(each))}
         on = sorted(references[each] for each in named & parts.keys() - {name})
         dependencies.append({"ref": references[name], "dependsOn": on})
     body = {
