@@ -68,6 +68,7 @@ class PortTlsSettings(Settings):
     certificate: File
     """The scheduler's certificate with its chain."""
     key: File
+    """Its key, without a password."""
     client_ca: File | None = None
     """The authorities whose certificates say who a caller is."""
 
@@ -127,15 +128,20 @@ class PublishedPeer(Settings):
     """Published agents, which show no identity: by their addresses, and the nodes for whose VMs they may ask."""
 
     addresses: Networks
+    """The addresses that they call from: addresses or ranges."""
     nodes: Globs
+    """The nodes for whose VMs they may ask: names or globs."""
 
 
 class PublishedSettings(Settings):
     """A port in the clear, for published agents alone: they know neither TLS nor tokens. It takes requests for permits and nothing else."""
 
     port: Annotated[int, Field(ge=0, le=65535)]
+    """The port; 0: any free one."""
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    """The address to listen on."""
     peers: Annotated[list[PublishedPeer], Field(min_length=1, max_length=64)]
+    """Who calls there."""
 
 
 class AccessSettings(Settings):
