@@ -157,8 +157,10 @@ class DeployedContainers:
             if file.name not in data:
                 file.unlink()
         for name, text in data.items():
-            (path / f".{name}").write_bytes(base64.b64decode(text))
-            (path / f".{name}").replace(path / name)
+            content = base64.b64decode(text)
+            if not (path / name).is_file() or (path / name).read_bytes() != content:
+                (path / f".{name}").write_bytes(content)
+                (path / f".{name}").replace(path / name)
 
     def _secrets(self, pod: Manifest, path: Path) -> Path:
         """The files that the kubelet puts into a pod with a service account."""
