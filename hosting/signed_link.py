@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 from uuid import UUID
 
+from hosting.client import Answered, HttpClient, Outcome, Unanswered
 from hosting.logs import Logger
 from hosting.signing import HEADER, Direction, Refusal, Secret, SignedRequest, Verifier, sign
 from hosting.token_bucket import TokenBucket
@@ -165,6 +167,29 @@ class SignedLink:
             if refused.reason != "clock":
                 break
         return first
+
+
+async def call(
+    client: HttpClient,
+    link: SignedLink | None,
+    registration: UUID,
+    method: str,
+    url: str,
+    *,
+    body: bytes | None,
+    deadline_s: float,
+) -> Outcome:
+    """Call a peer, signed if there is a link."""
+    if link is None:
+        return await client.call(method, url, body=body, deadline_s=deadline_s)
+    try:
+        headers = link.headers(registration, method, urlsplit(url).path, body or b"")
+    except SecretFileError as error:
+        return Unanswered("cut", str(error))
+    outcome = await client.call(method, url, body=body, deadline_s=deadline_s, headers=headers)
+    if isinstance(outcome, Answered) and outcome.status == 401:
+        link.look_again()
+    return outcome
 
 
 LINES_BURST: Final = 10

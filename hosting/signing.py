@@ -26,7 +26,10 @@ _SIGNATURE: Final = re.compile(
 )
 
 Direction = Literal["agent to informant", "informant to agent"]
-RefusalReason = Literal["unsigned", "malformed", "forged", "clock", "replayed", "crowded", "no-secret"]
+RefusalReason = Literal[
+    "unsigned", "malformed", "forged", "clock", "replayed", "crowded", "no-secret", "unknown", "flood"
+]
+"""`unknown` and `flood` are those of callers that are refused for other reasons than their signature."""
 
 
 class Secret:

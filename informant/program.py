@@ -19,6 +19,7 @@ from hosting.client import HttpClient
 from hosting.options import Advertise, FiniteRange, MemoryAmount, daemon
 from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
+from hosting.signed_link import OF_INFORMANT, SecretFileError, SignedLink, hardware_ms, system_ms
 from hosting.supervisor import Supervisor
 from informant import diagnose, node
 from informant.core.workload import IDLE_BYTES, Shape, Workload
@@ -59,6 +60,25 @@ class Wanted:
     approves_all: bool
     advertised: Advertised | None = None
     """The address that agents call, as the settings say; None means the address on which this program listens."""
+    signed: SignedLink | None = None
+    """By the VM's secret; None if it has none."""
+
+
+FIRMWARE_SECRET: Final = Path("/sys/firmware/qemu_fw_cfg/by_name/opt/parley/secret/raw")
+"""QEMU's `-fw_cfg name=opt/parley/secret,file=…`, as the module qemu_fw_cfg shows it to root."""
+
+
+def _link(path: Path | None, *, is_real: bool) -> SignedLink | None:
+    """The link to the VM's agents by its secret; None if it has none. A secret that is there and cannot be used is no reason to do without.
+
+    Raises `SecretFileError`.
+    """
+    if path is None and not (is_real and FIRMWARE_SECRET.exists()):
+        return None
+    # A guest that was saved or paused goes on with its old time, until somebody sets its clock.
+    link = SignedLink(path or FIRMWARE_SECRET, OF_INFORMANT, (system_ms, hardware_ms))
+    link.load()
+    return link
 
 
 def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSource:
@@ -126,7 +146,7 @@ async def _serve(
             approvals = Approvals(settings.state) if group is not None else None
             machine = MachineFiles() if is_real else None
             guest = Guest(source, group, approvals, wanted.approves_all, sources, machine)
-            informant = Informant(guest, settings, client, log, random.Random())
+            informant = Informant(guest, settings, client, log, random.Random(), wanted.signed)
             longest_s = max(settings.deadlines.id, settings.deadlines.reclaim) + ANSWER_S
             limits = ServerLimits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
             server = Server(log, informant.routes(), limits=limits)
@@ -150,6 +170,7 @@ async def _serve(
                 "serving",
                 address=f"http://{endpoint(wanted.host, port)}",
                 advertised=told.endpoint(port),
+                callers="agents that sign by the VM's secret" if wanted.signed is not None else "anybody",
                 resident_bytes=protection.resident_bytes(),
             )
             supervisor = Supervisor(log, random.Random())
@@ -175,6 +196,12 @@ async def _serve(
     metavar="ADDRESS",
     help="The address that agents call if it is not the one of --host: an address or a network interface, with :PORT if "
     "a port is forwarded (overrides `advertise` of the settings).",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The secret of this VM, which its agent has, too: both sign what they ask of each other, and nobody else is heard. "
+    f"By default {FIRMWARE_SECRET} if it is there.",
 )
 @click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")
 @click.option(
@@ -259,18 +286,22 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     advertise: str | None,
     is_node: bool,
     cgroup_root: Path | None,
+    secret_file: Path | None,
     **wanted: Unpack[WorkloadOptions],
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
 
     With --node it stands beside the agent instead, and does the same for the node's pods, which need nothing inside.
 
-    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file or cgroup.
+    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file, cgroup or secret.
     """
     logs.configure(log_level, log_format)
     if is_node:
-        if cgroup is not None or approves_all or wanted["workload"] is not None:
-            raise click.UsageError("--node goes with none of --cgroup, --approve-all and --workload")
+        alone = (cgroup, approves_all or None, wanted["workload"], secret_file)
+        if any(each is not None for each in alone):
+            raise click.UsageError(
+                "--node goes with none of --cgroup, --approve-all, --workload and --secret-file"
+            )
         is_default = click.get_current_context().get_parameter_source("port") is ParameterSource.DEFAULT
         chosen = node.PORT if is_default else port
         once = output if is_once else None
@@ -282,8 +313,10 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         name = cgroup or settings.cgroup
         group = cgroups.find(name) if name is not None else None
         setting = advertise or settings.advertise
-        asked = Wanted(host, port, approves_all, advertised(setting, host) if setting is not None else None)
-    except (SettingsError, AddressError, cgroups.CgroupError) as error:
+        told = advertised(setting, host) if setting is not None else None
+        signed = None if is_once else _link(secret_file, is_real=wanted["workload"] is None)
+        asked = Wanted(host, port, approves_all, told, signed)
+    except (SettingsError, AddressError, cgroups.CgroupError, SecretFileError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     if wanted["workload"] is not None and (group is not None or is_once):

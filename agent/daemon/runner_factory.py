@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
 from hosting.addresses import Advertised, bracketed, is_own
 from hosting.client import HttpClient
+from hosting.signed_link import OF_AGENT, SecretFileError, SignedLink
 from protocol.values import ComputeUnit
 
 
@@ -161,15 +163,30 @@ class RunnerFactory:
                 informant=spec.informant_url,
                 advertised=self.callback_address,
             )
-        rng = self.context.rng
+        signed = SignedLink(Path(spec.secret_file), OF_AGENT) if spec.secret_file else None
+        if signed is not None:
+            try:
+                signed.load()
+            except SecretFileError as error:
+                self.context.log.warning(
+                    "no call from or to this VM's informant before its secret can be read",
+                    vm=spec.vm.name,
+                    error=str(error),
+                )
         return Peers(
             self.backend,
             self.scheduler,
             InformantLink(
-                self.to_informants, spec.informant_url, self.callback_address, INFORMANT_DEADLINE_S, rng
+                self.to_informants,
+                spec.informant_url,
+                self.callback_address,
+                INFORMANT_DEADLINE_S,
+                self.context.rng,
+                signed,
             ),
             self._exporter(bracketed(host), urlsplit(spec.informant_url).path, own.metrics_plugin),
             self._policy_peer(policy),
+            signed,
         )
 
     def _exporter(self, host: str, path: str, plugin: str | None) -> ExporterPeer:

@@ -40,6 +40,12 @@ def _socket(value: str) -> str:
     return value
 
 
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError("must be the absolute path of a file")
+    return value
+
+
 QmpSocket = Annotated[str, AfterValidator(_socket)]
 InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
 
@@ -58,6 +64,9 @@ class VmSettings(Settings):
     slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
     initial: PositiveResources | None = None
     qmp: QmpSocket | None = None
+    secret_file: Annotated[str, Field(max_length=4096), AfterValidator(_absolute)] | None = None
+    """The file of the secret that this VM's informant has, too: then both sign what they ask of each other, and the agent refuses all
+    other calls in this VM's name. 64 hexadecimal digits, and closed to other users."""
     tied: bool | None = None
     """Whether the VM has one number of units for CPU and memory; by default as the settings' own `tied` says."""
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -78,7 +87,15 @@ class VmSettings(Settings):
             VmKind.SIMULATED if self.qmp is None else VmKind.QEMU,
         )
         qmp = "" if self.qmp is None else self.qmp
-        return VmDescription(vm, self.informant, self.annotations, self.initial, self.tied, qmp)
+        return VmDescription(
+            vm,
+            self.informant,
+            self.annotations,
+            self.initial,
+            self.tied,
+            qmp,
+            secret_file=self.secret_file or "",
+        )
 
     @property
     def slot_bytes(self) -> int:

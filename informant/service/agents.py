@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 from uuid import UUID
 
+from hosting import signed_link
 from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
+from hosting.signed_link import SignedLink
 from hosting.supervisor import Child
 from informant.core.sessions import (
     MAX_SESSIONS,
@@ -67,7 +69,10 @@ class AgentSet:
         health: HealthSettings,
         wishes: Wishes,
         rng: random.Random,
+        signed: SignedLink | None = None,
     ) -> None:
+        """`signed` is None if this VM has no secret."""
+        self._signed = signed
         self._client = client
         self._log = log
         self._deadlines = deadlines
@@ -296,7 +301,15 @@ class AgentSet:
         self, session: Session, method: str, path: str, body: wire.Message, deadline_s: float
     ) -> _Failure | None:
         url = f"http://{session.server_addr}{path}"
-        outcome = await self._client.call(method, url, body=codec.encode(body), deadline_s=deadline_s)
+        outcome = await signed_link.call(
+            self._client,
+            self._signed,
+            session.agent_id,
+            method,
+            url,
+            body=codec.encode(body),
+            deadline_s=deadline_s,
+        )
         if not isinstance(outcome, Answered):
             return _Failure(outcome.message)
         if outcome.status != 200:
