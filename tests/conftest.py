@@ -23,7 +23,7 @@ settings.register_profile(
 settings.load_profile("default")
 
 SETS: Final = {
-    "quick": ("conformance", "explain", "peers", "property", "scenarios", "tidy", "unit", "wire"),
+    "quick": ("conformance", "explain", "peers", "property", "scenarios", "security", "tidy", "unit", "wire"),
     "programs": ("processes",),
     "walks": ("machines", "simulation"),
     "kube": ("kube",),
