@@ -15,21 +15,25 @@ connection without a reply.
 """
 
 import asyncio
+import errno
 import functools
 import itertools
 import re
 import socket
 import ssl
+import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 import msgspec
 from aiohttp import HttpVersion11, web
 
 from hosting import problems
+from hosting.addresses import UNIX
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.logs import Logger
 from hosting.problems import Operation
@@ -178,13 +182,19 @@ class Server:
         """Answer by these routes from the next request on."""
         self._router = _Router(routes, fallback)
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`."""
+    async def start(self, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`.
+
+        A `host` such as `unix:/run/parley/agent.sock` is a Unix socket for this user alone, and has no port: 0. One that a dead process has
+        left is replaced.
+        """
         server = ConnectionServer(self, self._serve)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._limits.drain_s)
         await self._runner.setup()
-        listening = _listen(host, port)
-        self._listening = await asyncio.get_running_loop().create_server(
+        is_unix = host.startswith(UNIX)
+        listening = _listen_unix(Path(host.removeprefix(UNIX))) if is_unix else _listen(host, port)
+        loop = asyncio.get_running_loop()
+        self._listening = await (loop.create_unix_server if is_unix else loop.create_server)(
             server,
             sock=listening,
             ssl=tls,
@@ -192,7 +202,7 @@ class Server:
             ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )
         self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
-        return int(listening.getsockname()[1])
+        return 0 if is_unix else int(listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop accepting, let requests in progress end within the drain time, close every connection."""
@@ -386,3 +396,37 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A socket for this user alone, in a directory for this user alone unless there is one. Raises `OSError` if a process serves there, or if
+    something else is there."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_stale(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before it listens
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OSError(errno.EEXIST, f"{path} is there, and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        trial.setblocking(False)  # a full queue is somebody's, too
+        try:
+            trial.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, "another process serves there")

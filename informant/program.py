@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertised, advertised, endpoint
+from hosting.addresses import UNIX, AddressError, Advertised, advertised, checked_socket, endpoint
 from hosting.client import HttpClient
 from hosting.options import Advertise, FiniteRange, MemoryAmount, daemon
 from hosting.server import Server, ServerLimits
@@ -208,7 +208,12 @@ async def _serve(
     "--node",
     "is_node",
     is_flag=True,
-    help="Serve the pods of this node by their cgroups, under /pods/{uid}/, on port 10302 unless told otherwise.",
+    help="Serve the pods of this node by their cgroups, under /pods/{uid}/, at a Unix socket, or on port 10302 of --host.",
+)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"For --node: the Unix socket, {node.SOCKET} by default. It is made for this user alone. With --host or --port there is none.",
 )
 @click.option(
     "--cgroup-root",
@@ -287,6 +292,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     is_node: bool,
     cgroup_root: Path | None,
     secret_file: Path | None,
+    socket: Path | None,
     **wanted: Unpack[WorkloadOptions],
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
@@ -302,12 +308,23 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
             raise click.UsageError(
                 "--node goes with none of --cgroup, --approve-all, --workload and --secret-file"
             )
-        is_default = click.get_current_context().get_parameter_source("port") is ParameterSource.DEFAULT
-        chosen = node.PORT if is_default else port
+        source_of = click.get_current_context().get_parameter_source
+        is_default = {name: source_of(name) is ParameterSource.DEFAULT for name in ("host", "port")}
+        has_port = not all(is_default.values())
+        if has_port and socket is not None:
+            raise click.UsageError("--socket goes with neither --host nor --port")
+        if not has_port:
+            try:
+                host = f"{UNIX}{checked_socket(str(socket or node.SOCKET))}"
+            except AddressError as error:
+                raise click.UsageError(f"--socket {socket}: {error}") from None
+        chosen = node.PORT if is_default["port"] else port
         once = output if is_once else None
         sys.exit(node.main(node.NodeCommand(host, chosen, config, cgroup_root, advertise, once)))
-    if cgroup_root is not None:
-        raise click.UsageError("--cgroup-root goes with --node")
+    if cgroup_root is not None or socket is not None:
+        raise click.UsageError(
+            "--cgroup-root goes with --node" if cgroup_root is not None else "--socket goes with --node"
+        )
     try:
         settings = load(config, InformantSettings) if config is not None else InformantSettings()
         name = cgroup or settings.cgroup

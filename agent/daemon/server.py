@@ -1,4 +1,5 @@
-"""The agent's ports: a plain one for informants and for this machine, and one with TLS for people on other machines.
+"""The agent's ports: a plain one for informants and for this machine, one with TLS for people on other machines, and a Unix socket for the
+informant of the node's pods.
 
 Published informants call back over plain HTTP, so that port stays plain in every configuration.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from hosting import openapi, tokens
-from hosting.addresses import Advertised, endpoint, is_loopback, is_own
+from hosting.addresses import UNIX, Advertised, endpoint, is_loopback, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
@@ -104,7 +105,7 @@ _REFUSALS: Final = {
 class ServerSettings:
     """The addresses of the agent: its own, the one that informants are told to call, and the rule for callers of `/v1/vms`.
 
-    `tls_port` is the port with `tls`; None if there is none.
+    `tls_port` is the port with `tls`; None if there is none. `socket` is the path of the Unix socket for callbacks alone, if there is one.
     """
 
     host: str
@@ -113,6 +114,7 @@ class ServerSettings:
     token: ViewerToken
     tls: Tls
     tls_port: int | None = None
+    socket: str | None = None
 
 
 class AgentServer:
@@ -133,7 +135,7 @@ class AgentServer:
             log, "the token file cannot be used", "the token file can be used again"
         )
         self._is_warned = False
-        open_to_all, private = tuple(pages), tuple(private)
+        open_to_all, private, callbacks = tuple(pages), tuple(private), tuple(callbacks)
         version = importlib.metadata.version("parley-autoscaler")
         described = openapi.route("Parley agent", version, (*open_to_all, *private), shared=_REFUSALS)
         open_to_all = (*open_to_all, described)
@@ -142,15 +144,18 @@ class AgentServer:
         self._plain = Server(log, (*open_to_all, *guarded, *callbacks), limits=limits)
         guarded = (self._guarded(route, self._refusal) for route in private)
         self._protected = Server(log, (*open_to_all, *guarded)) if settings.tls_port is not None else None
+        self._at_socket = Server(log, callbacks, limits=limits) if settings.socket is not None else None
 
     async def open(self) -> tuple[int, str | None]:
         """Listen. Returns the plain port, and the address with TLS or None. Raises `OSError` that names the address."""
         settings = self._settings
-        port = await self._listen(self._plain, settings.port)
+        port = await self._listen(self._plain, settings.host, settings.port)
+        if self._at_socket is not None:
+            await self._listen(self._at_socket, f"{UNIX}{settings.socket}")
         self._warn_of_token()
         if self._protected is None:
             return port, None
-        tls_port = await self._listen(self._protected, settings.tls_port or 0, with_tls=True)
+        tls_port = await self._listen(self._protected, settings.host, settings.tls_port or 0, with_tls=True)
         return port, f"https://{endpoint(settings.host, tls_port)}"
 
     def _warn_of_token(self) -> None:
@@ -163,24 +168,23 @@ class AgentServer:
             )
         self._is_warned = is_bare
 
-    async def _listen(self, server: Server, port: int, *, with_tls: bool = False) -> int:
+    async def _listen(self, server: Server, host: str, port: int = 0, *, with_tls: bool = False) -> int:
         try:
-            return await server.start(
-                self._settings.host, port, self._settings.tls.server() if with_tls else None
-            )
+            return await server.start(host, port, self._settings.tls.server() if with_tls else None)
         except OSError as error:
-            raise OSError(
-                error.errno, f"cannot listen on {endpoint(self._settings.host, port)}: {error.strerror}"
-            ) from None
+            where = host if host.startswith(UNIX) else endpoint(host, port)
+            raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from None
 
     async def close(self) -> None:
         """Stop accepting, let requests in progress end, close every connection."""
-        await self._plain.close()
-        if self._protected is not None:
-            await self._protected.close()
+        for each in self._servers():
+            await each.close()
 
     def families(self) -> tuple[Family, ...]:
-        return server_families(self._plain, *((self._protected,) if self._protected is not None else ()))
+        return server_families(*self._servers())
+
+    def _servers(self) -> list[Server]:
+        return [each for each in (self._plain, self._protected, self._at_socket) if each is not None]
 
     def _guarded(self, route: Route, refusal: Callable[[Request], Reply | None]) -> Route:
         async def guarded(request: Request) -> Reply | HangUp:

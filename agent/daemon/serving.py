@@ -115,7 +115,9 @@ def run(given: CommandLine) -> int:
     if settings.plugins.directory is not None and not _has_extra():
         click.echo(NO_EXTRA, err=True)
         return 1
-    server = ServerSettings(given.host, given.port, address, token, tls, settings.tls.port)
+    server = ServerSettings(
+        given.host, given.port, address, token, tls, settings.tls.port, settings.callback_socket
+    )
     try:
         return lifecycle.run_to_exit(lambda stop: _main(stop, settings, strategies, given.config, server))
     except KubernetesError as error:

@@ -14,7 +14,7 @@ from agent.core.timing import Timing
 from agent.daemon import annotations, policies, windows
 from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
 from agent.sources.file import InformantUrl, VmList, VmSettings
-from hosting.addresses import is_url
+from hosting.addresses import UNIX, checked_socket, is_url
 from hosting.settings import AdvertiseSetting, Name, Settings, listed
 from hosting.tls import TlsFiles
 from protocol import quantities
@@ -170,8 +170,10 @@ class KubernetesSettings(Settings):
     """By default the service account of the agent's pod."""
     context: str | None = None
     """A context of the kubeconfig; by default its current one."""
-    informant: InformantUrl = "http://127.0.0.1:10302"
-    """The node informant, for pods without an informant of their own."""
+    informant: InformantUrl = f"{UNIX}/run/parley/informant.sock"
+    """The node informant, for pods without an informant of their own: `unix:` and its socket, or an http:// URL."""
+    callback_socket: Annotated[str, AfterValidator(checked_socket)] = "/run/parley/agent.sock"
+    """The Unix socket that the agent makes, at which a node informant at a socket calls back."""
     denied_after: Annotated[float, Field(ge=1, le=3600)] = 30.0
     """Seconds for which a pod's needs must have been denied before that is told: by an Event, by the condition `parley.dev/Denied`."""
     predicted_requests: bool = False
@@ -278,6 +280,12 @@ class AgentSettings(VmList):
     @property
     def is_on_kubernetes(self) -> bool:
         return self.source == "kubernetes" or self.scheduler.service is not None
+
+    @property
+    def callback_socket(self) -> str | None:
+        """The socket for the node informant; None unless that is at one, too."""
+        at_socket = self.source == "kubernetes" and self.kubernetes.informant.startswith(UNIX)
+        return self.kubernetes.callback_socket if at_socket else None
 
     def timing(self) -> Timing:
         return Timing(

@@ -30,7 +30,7 @@ def _told(answer: Answered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InformantLink:
-    """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back; a path is added to it.
+    """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back, or the base of a `unix:` URL; a path is added to it.
 
     Requests are signed by `signed`, if the VM has a secret, under the ID `sender`: most of them belong to no registration.
     """
@@ -127,7 +127,10 @@ _QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressu
 
 @dataclass(frozen=True, slots=True)
 class ExporterLink:
-    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`."""
+    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`.
+
+    With `base`, a `unix:` URL, the page is there: a socket has no ports.
+    """
 
     client: HttpClient
     host: str
@@ -135,11 +138,12 @@ class ExporterLink:
     deadline_s: float
     rng: random.Random
     path: str = ""
+    base: str = ""
 
     async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
         del vm  # it is the only one there
-        url = f"http://{self.host}:{port}{self.path.rstrip('/')}/metrics{_QUERY}"
-        outcome = await self.client.call("GET", url, deadline_s=self.deadline_s)
+        base = self.base or f"http://{self.host}:{port}{self.path.rstrip('/')}"
+        outcome = await self.client.call("GET", f"{base}/metrics{_QUERY}", deadline_s=self.deadline_s)
         chance = self.rng.random()
         if not isinstance(outcome, Answered):
             return events.MetricsFailed(outcome.message, outcome.kind == "connect", chance)

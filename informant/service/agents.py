@@ -12,6 +12,7 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from hosting import signed_link
+from hosting.addresses import UNIX
 from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
@@ -73,6 +74,9 @@ class AgentSet:
     ) -> None:
         """`signed` is None if this VM has no secret."""
         self._signed = signed
+        self.takes_sockets = False
+        """Whether agents may be called at Unix sockets: only where they come by one themselves, else any caller could make this program
+        speak to the sockets of its machine."""
         self._client = client
         self._log = log
         self._deadlines = deadlines
@@ -118,6 +122,8 @@ class AgentSet:
                 400,
                 f"no shared version: the agent speaks {desc.protocol_range()}, I speak {INFORMANT_SPOKEN}",
             )
+        if desc.server_addr.startswith(UNIX) and not self.takes_sockets:
+            return text(400, "agents are not called at Unix sockets here")
         if self._sessions.find(desc.agent_id) is not None:
             return text(409, f"agent {desc.agent_id} is registered already")
         if self._sessions.is_full():
@@ -300,7 +306,8 @@ class AgentSet:
     async def _exchange(
         self, session: Session, method: str, path: str, body: wire.Message, deadline_s: float
     ) -> _Failure | None:
-        url = f"http://{session.server_addr}{path}"
+        address = session.server_addr
+        url = f"{address}{path}" if address.startswith(UNIX) else f"http://{address}{path}"
         outcome = await signed_link.call(
             self._client,
             self._signed,
