@@ -13,7 +13,7 @@ from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import annotations, policies, windows
 from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
-from agent.sources.file import InformantUrl, VmList, VmSettings
+from agent.sources.file import VmList, VmSettings
 from hosting.addresses import UNIX, checked_socket, is_url
 from hosting.settings import AdvertiseSetting, Name, Settings, listed
 from hosting.tls import TlsFiles
@@ -104,6 +104,18 @@ def _backend(value: str) -> str:
     return value
 
 
+def _node_informant(value: str) -> str:
+    """A socket gets a colon at its end, after which the path of a page stands."""
+    if value.startswith(UNIX):
+        return f"{UNIX}{checked_socket(value.removeprefix(UNIX).removesuffix(':'))}:"
+    if not is_url(value, ("http",)):
+        raise ValueError("must be unix:/PATH/OF/A/SOCKET, or a URL such as http://127.0.0.1:10302")
+    return value
+
+
+NodeInformantUrl = Annotated[
+    str, Field(max_length=512, validate_default=True), AfterValidator(_node_informant)
+]
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(path)]
@@ -170,7 +182,7 @@ class KubernetesSettings(Settings):
     """By default the service account of the agent's pod."""
     context: str | None = None
     """A context of the kubeconfig; by default its current one."""
-    informant: InformantUrl = f"{UNIX}/run/parley/informant.sock"
+    informant: NodeInformantUrl = f"{UNIX}/run/parley/informant.sock"
     """The node informant, for pods without an informant of their own: `unix:` and its socket, or an http:// URL."""
     callback_socket: Annotated[str, AfterValidator(checked_socket)] = "/run/parley/agent.sock"
     """The Unix socket that the agent makes, at which a node informant at a socket calls back."""

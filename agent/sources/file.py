@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from agent.core.model import Vm, VmKind
 from agent.core.ports import VmChange, VmDescription, VmSourceError
 from agent.sources.described import changes_between
-from hosting.addresses import MAX_SOCKET_BYTES, UNIX, checked_socket, is_url
+from hosting.addresses import MAX_SOCKET_BYTES, is_url
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
 from hosting.settings import Name, Settings, SettingsError, listed
@@ -26,9 +26,6 @@ CHECK_S: Final = 2.0
 
 
 def _informant_url(value: str) -> str:
-    """A socket gets a colon at its end, after which the path of a page stands."""
-    if value.startswith(UNIX):
-        return f"{UNIX}{checked_socket(value.removeprefix(UNIX).removesuffix(':'))}:"
     if not is_url(value, ("http",)):
         rule = "must be a URL such as http://127.0.0.1:10301, its port from 1 to 65535"
         raise ValueError(f"{rule} (informants speak no https)")
@@ -48,7 +45,7 @@ def _absolute(value: str) -> str:
 
 
 QmpSocket = Annotated[str, AfterValidator(_socket)]
-InformantUrl = Annotated[str, Field(max_length=512, validate_default=True), AfterValidator(_informant_url)]
+InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
 
 
 class VmSettings(Settings):
