@@ -18,7 +18,7 @@ from uuid import UUID
 
 from hosting.client import Answered, HttpClient, Outcome, Unanswered
 from hosting.logs import Logger
-from hosting.signing import HEADER, Direction, Refusal, Secret, SignedRequest, Verifier, sign
+from hosting.signing import HEADER, CallRefusal, Direction, Secret, SignedRequest, Verifier, sign
 from hosting.token_bucket import TokenBucket
 
 MAX_FILE_BYTES: Final = 256
@@ -144,10 +144,10 @@ class SignedLink:
 
     def refusal(
         self, header: str | None, request: SignedRequest, registration: UUID | None = None
-    ) -> Refusal | None:
+    ) -> CallRefusal | None:
         """Why a request is refused; None if it is to be believed. With `registration` it must be signed for that one."""
         if self._verifier is None and not self.look_again():
-            return Refusal("no-secret", "the secret of this VM cannot be read here")
+            return CallRefusal("no-secret", "the secret of this VM cannot be read here")
         refused = self._by_clocks(header, request, registration)
         if refused is not None and refused.reason == "forged" and self.look_again():
             return self._by_clocks(header, request, registration)
@@ -155,9 +155,9 @@ class SignedLink:
 
     def _by_clocks(
         self, header: str | None, request: SignedRequest, registration: UUID | None
-    ) -> Refusal | None:
+    ) -> CallRefusal | None:
         assert self._verifier is not None
-        first: Refusal | None = None
+        first: CallRefusal | None = None
         for clock in self._clocks:
             refused = self._verifier.check(header, request, clock(), registration)
             if refused is None:
@@ -206,7 +206,7 @@ class RefusalTally:
         self._untold = 0
         self.counts: Counter[str] = Counter()
 
-    def refused(self, refusal: Refusal, now_s: float, **about: str) -> None:
+    def refused(self, refusal: CallRefusal, now_s: float, **about: str) -> None:
         self.counts[refusal.reason] += 1
         if not self._lines.take(now_s):
             self._untold += 1

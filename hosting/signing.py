@@ -29,7 +29,15 @@ Direction = Literal["agent to informant", "informant to agent"]
 RefusalReason = Literal[
     "unsigned", "malformed", "forged", "clock", "replayed", "crowded", "no-secret", "unknown", "flood"
 ]
-"""`unknown` and `flood` are those of callers that are refused for other reasons than their signature."""
+SIGNATURE_REFUSALS: Final[tuple[RefusalReason, ...]] = (
+    "unsigned",
+    "malformed",
+    "forged",
+    "clock",
+    "replayed",
+    "crowded",
+)
+"""The others are of calls that are refused for other reasons than their signature."""
 
 
 class Secret:
@@ -81,7 +89,7 @@ class SignedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CallRefusal:
     """Why a request is not believed: `reason` for metrics, `why` for people on both sides. `why` quotes nothing of the request."""
 
     reason: RefusalReason
@@ -151,31 +159,31 @@ class Verifier:
 
     def check(
         self, header: str | None, request: SignedRequest, now_ms: int, registration: UUID | None = None
-    ) -> Refusal | None:
+    ) -> CallRefusal | None:
         """Why the request is refused; None if it is to be believed, which uses its number up. With `registration` it must be signed for that one."""
         if not header:
-            return Refusal("unsigned", f"this VM has a secret: the header {HEADER} is missing")
+            return CallRefusal("unsigned", f"this VM has a secret: the header {HEADER} is missing")
         claim = _read(header)
         if claim is None:
-            return Refusal("malformed", f"the header {HEADER} is none of version 1")
+            return CallRefusal("malformed", f"the header {HEADER} is none of version 1")
         expected = _digest(
             self.secret, self.direction, request, claim.registration, claim.unix_ms, claim.number
         )
         if not hmac.compare_digest(expected, claim.digest) or registration not in (None, claim.registration):
-            return Refusal("forged", "the signature is not that of this VM for this request")
+            return CallRefusal("forged", "the signature is not that of this VM for this request")
         return self._believe(claim, now_ms)
 
-    def _believe(self, claim: _Claim, now_ms: int) -> Refusal | None:
+    def _believe(self, claim: _Claim, now_ms: int) -> CallRefusal | None:
         off_ms = claim.unix_ms - now_ms
         if abs(off_ms) > TOLERANCE_MS:
             how = "ahead of" if off_ms > 0 else "behind"
             told = f"its time is {abs(off_ms) / 1000:.0f} s {how} the clock here; {TOLERANCE_MS // 1000} s are tolerated"
-            return Refusal("clock", told)
+            return CallRefusal("clock", told)
         highest, good_until_ms = self._seen.get(claim.registration, (-1, 0))
         if claim.number <= highest:
-            return Refusal("replayed", f"number {claim.number} is not above {highest}, the last one")
+            return CallRefusal("replayed", f"number {claim.number} is not above {highest}, the last one")
         if highest < 0 and not self._has_room(now_ms):
-            return Refusal(
+            return CallRefusal(
                 "crowded", f"{MOST_REGISTRATIONS} registrations have called within the last minutes"
             )
         self._seen[claim.registration] = claim.number, max(good_until_ms, claim.unix_ms + TOLERANCE_MS)

@@ -18,7 +18,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from hosting.signed_link import RefusalTally
-from hosting.signing import HEADER, Refusal, RefusalReason, SignedRequest
+from hosting.signing import HEADER, CallRefusal, RefusalReason, SignedRequest
 from hosting.token_bucket import TokenBucket
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
@@ -136,7 +136,7 @@ class Callbacks:
         """Count and log a call that reaches no runner."""
         about = {"vm": runner.vm.name} if runner is not None else {}
         call = request.path.rpartition("/")[2]
-        self._refused.refused(Refusal(reason, why), self._now_s(), call=call, peer=request.peer, **about)
+        self._refused.refused(CallRefusal(reason, why), self._now_s(), call=call, peer=request.peer, **about)
         return text(status, why)
 
     def _take(self, runner: Runner, registration: UUID, message: _Message) -> Reply | HangUp:

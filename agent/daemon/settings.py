@@ -105,17 +105,14 @@ def _backend(value: str) -> str:
 
 
 def _node_informant(value: str) -> str:
-    """A socket gets a colon at its end, after which the path of a page stands."""
     if value.startswith(UNIX):
-        return f"{UNIX}{checked_socket(value.removeprefix(UNIX).removesuffix(':'))}:"
+        return f"{UNIX}{checked_socket(value.removeprefix(UNIX))}"
     if not is_url(value, ("http",)):
         raise ValueError("must be unix:/PATH/OF/A/SOCKET, or a URL such as http://127.0.0.1:10302")
     return value
 
 
-NodeInformantUrl = Annotated[
-    str, Field(max_length=512, validate_default=True), AfterValidator(_node_informant)
-]
+NodeInformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_node_informant)]
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(path)]
@@ -192,6 +189,11 @@ class KubernetesSettings(Settings):
     """Whether a pod that is denied for so long, for want of room, gets the annotation `autoscaling.k8s.io/predicted-pod-requests`."""
     evict_after: Annotated[float, Field(ge=30, le=86_400)] = 600.0
     """Seconds for which a pod's needs must have been denied before it is evicted, if it allows that."""
+
+    @property
+    def informant_base(self) -> str:
+        """What begins the URL of each page of the node informant."""
+        return f"{self.informant}:" if self.informant.startswith(UNIX) else self.informant
 
 
 class AgentSettings(VmList):

@@ -11,7 +11,7 @@ from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from hosting.signed_link import RefusalTally, SignedLink
-from hosting.signing import HEADER, SignedRequest
+from hosting.signing import HEADER, SIGNATURE_REFUSALS, SignedRequest
 from hosting.supervisor import Child
 from hosting.threads import SingleCall
 from informant.core import report
@@ -270,8 +270,10 @@ class Informant:
                 ("found_frozen", state.stats.found_frozen),
             )
         }
-        for reason, count in sorted(self._refused.counts.items()):
-            figures[f'parley_informant_requests_refused_total{{reason="{reason}"}}'] = count
+        if self._signed is not None:
+            for reason in SIGNATURE_REFUSALS:
+                name = f'parley_informant_requests_refused_total{{reason="{reason}"}}'
+                figures[name] = self._refused.counts[reason]
         figures['parley_informant_wish{resource="cpu"}'] = wished.cpu
         figures['parley_informant_wish{resource="memory"}'] = wished.memory
         size = state.guard.size

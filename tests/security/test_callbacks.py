@@ -257,7 +257,7 @@ class GuestWithSecret:
     def refused(self) -> dict[str, float]:
         name = "parley_informant_requests_refused_total"
         found = self.informant.figures().items()
-        return {key.split('"')[1]: value for key, value in found if key.startswith(name)}
+        return {key.split('"')[1]: value for key, value in found if key.startswith(name) and value}
 
 
 @pytest.fixture

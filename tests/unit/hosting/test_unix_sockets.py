@@ -60,11 +60,13 @@ async def test_the_socket_of_a_process_that_serves_is_left_alone(tmp_path: Path)
 async def test_what_is_no_socket_is_not_replaced(tmp_path: Path, kind: str) -> None:
     path, precious = tmp_path / "a.sock", tmp_path / "precious"
     precious.write_text("precious")
-    {
-        "file": lambda: path.write_text("precious"),
-        "directory": path.mkdir,
-        "link": lambda: path.symlink_to(precious),
-    }[kind]()
+    match kind:
+        case "file":
+            path.write_text("precious")
+        case "directory":
+            path.mkdir()
+        case _:
+            path.symlink_to(precious)
     server = _server()
     with pytest.raises(OSError, match="is no socket"):
         await server.start(f"unix:{path}")
