@@ -101,19 +101,23 @@ class VmSettings(Settings):
 
 
 class VmList(Settings):
-    """A settings file that lists VMs. Two of them must not have one name."""
+    """A settings file that lists VMs. Two of them must have neither one name nor one secret: each could speak for the other."""
 
     vms: list[VmSettings] = Field(default_factory=list)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        faults, seen = [], set()
+        faults, seen, secrets = [], set(), set()
         for index, entry in enumerate(listed(data, "vms")):
             if isinstance(entry, dict):
                 name = (str(entry.get("namespace")), str(entry.get("name")))
                 if name in seen:
                     faults.append(f"vms[{index}].name: {'/'.join(name)!r} is used more than once")
                 seen.add(name)
+                if (secret := entry.get("secretFile")) is not None:
+                    if str(secret) in secrets:
+                        faults.append(f"vms[{index}].secretFile: {secret!r} is used more than once")
+                    secrets.add(str(secret))
         return faults
 
     def fixed(self) -> Self:
