@@ -33,7 +33,20 @@ class SecretFileError(Exception):
 
 
 def read_secret(path: Path) -> Secret:
-    """The secret in a file. Raises `SecretFileError`.
+    """The secret in a file. Raises `SecretFileError`."""
+    try:
+        return Secret.parse(_content(path, MAX_FILE_BYTES))
+    except ValueError as error:
+        raise SecretFileError(f"{path} {error}") from None
+
+
+def check_file(path: Path) -> None:
+    """See that a file may hold a secret, without reading it. Raises `SecretFileError`."""
+    _content(path, 0)
+
+
+def _content(path: Path, most_bytes: int) -> bytes:
+    """The first bytes of a file that is fit for a secret. Raises `SecretFileError`.
 
     A link is followed, and what it leads to must be fit by itself: a regular file of ours or of root, closed to others, that its group
     cannot write. The group may read, because the maker of VMs and the agent are often two users.
@@ -52,17 +65,13 @@ def read_secret(path: Path) -> Secret:
                 raise SecretFileError(
                     f"{path} has the mode {mode:04o}: others must not reach it (0600 or 0640)"
                 )
-            content = os.read(handle, MAX_FILE_BYTES)
+            return os.read(handle, most_bytes)
         finally:
             os.close(handle)
     except FileNotFoundError:
         raise SecretFileError(f"{path} is missing") from None
     except OSError as error:
         raise SecretFileError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        return Secret.parse(content)
-    except ValueError as error:
-        raise SecretFileError(f"{path} {error}") from None
 
 
 def system_ms() -> int:
@@ -147,7 +156,7 @@ class SignedLink:
     ) -> CallRefusal | None:
         """Why a request is refused; None if it is to be believed. With `registration` it must be signed for that one."""
         if self._verifier is None and not self.look_again():
-            return CallRefusal("no-secret", "the secret of this VM cannot be read here")
+            return CallRefusal("no-secret", f"the secret of this VM cannot be used here: {self._fault}")
         refused = self._by_clocks(header, request, registration)
         if refused is not None and refused.reason == "forged" and self.look_again():
             return self._by_clocks(header, request, registration)

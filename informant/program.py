@@ -19,7 +19,7 @@ from hosting.client import HttpClient
 from hosting.options import Advertise, FiniteRange, MemoryAmount, daemon
 from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
-from hosting.signed_link import OF_INFORMANT, SecretFileError, SignedLink, hardware_ms, system_ms
+from hosting.signed_link import OF_INFORMANT, SecretFileError, SignedLink, check_file, hardware_ms, system_ms
 from hosting.supervisor import Supervisor
 from informant import diagnose, node
 from informant.core.workload import IDLE_BYTES, Shape, Workload
@@ -71,13 +71,17 @@ FIRMWARE_SECRET: Final = Path("/sys/firmware/qemu_fw_cfg/by_name/opt/parley/secr
 def _link(path: Path | None, *, is_real: bool) -> SignedLink | None:
     """The link to the VM's agents by its secret; None if it has none. A secret that is there and cannot be used is no reason to do without.
 
-    Raises `SecretFileError`.
+    A secret of the firmware is not read before an agent comes: it must not be in the memory of a guest that is saved when it has booted, because
+    other guests go on from that. Raises `SecretFileError`.
     """
     if path is None and not (is_real and FIRMWARE_SECRET.exists()):
         return None
     # A guest that was saved or paused goes on with its old time, until somebody sets its clock.
     link = SignedLink(path or FIRMWARE_SECRET, OF_INFORMANT, (system_ms, hardware_ms))
-    link.load()
+    if path is None:
+        check_file(FIRMWARE_SECRET)
+    else:
+        link.load()
     return link
 
 

@@ -58,7 +58,8 @@ def settings_of(directory: Path) -> AgentSettings:
 def peers_of(settings: AgentSettings, client: HttpClient) -> Peers:
     """The peers that the agent makes for the pod."""
     parts: dict[str, Any] = {field.name: None for field in fields(RunnerFactory)}
-    context: Any = RunnerContext(Any, recorded()[0], random.Random(1))  # type: ignore[arg-type]
+    nobody: Any = None
+    context = RunnerContext(nobody, recorded()[0], random.Random(1))
     parts |= {
         "settings": settings,
         "to_informants": client,
