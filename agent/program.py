@@ -39,7 +39,17 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 1
 @click.option(
     "--token-may-be-missing",
     is_flag=True,
-    help="The file of --token-file may be made later, or never: until then /v1/vms is served to this machine only.",
+    help="The files of --token-file and --metrics-token-file may be made later, or never: until then only this machine is served.",
+)
+@click.option(
+    "--metrics-token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"Serve /metrics to callers that show the token in this file ({RULE}), or that of --token-file; else to this machine only.",
+)
+@click.option(
+    "--plain-http",
+    is_flag=True,
+    help="Let informants of guests call in the clear on --host. Without it the plain port is for this machine only.",
 )
 @click.option(
     "--advertise",
@@ -68,7 +78,7 @@ def main(
     if config is None:
         parameter = next(each for each in context.command.params if each.name == "config")
         raise click.MissingParameter(ctx=context, param=parameter)
-    if options["token_may_be_missing"] and options["token_file"] is None:
+    if options["token_may_be_missing"] and not (options["token_file"] or options["metrics_token_file"]):
         raise click.UsageError("--token-may-be-missing speaks of the file of --token-file: give both")
     from agent.daemon.serving import CommandLine, run  # noqa: PLC0415 - the other commands need no daemon
 

@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import StreamReader, web
 
+from hosting.access import ClientCertificate
+from hosting.tls import certificate_of
+
 if TYPE_CHECKING:
     from hosting.server import Server
 
@@ -33,35 +36,63 @@ class ServedConnection(web.RequestHandler):
     `unanswered` counts the requests that have begun and were not answered; `request_body` is the body of the last of them.
     """
 
-    __slots__ = ("deadline_s", "has_ended", "owner", "request_body", "unanswered", "wire")
+    __slots__ = (
+        "_certificate",
+        "_received",
+        "deadline_s",
+        "has_ended",
+        "is_counted",
+        "owner",
+        "peer",
+        "request_body",
+        "unanswered",
+        "wire",
+    )
 
-    def __init__(self, owner: "Server", server: web.Server) -> None:
+    def __init__(self, owner: "Server", server: web.Server, peer: str | None = None) -> None:
+        """`peer` is the one for whom the owner has counted it already; None if it has not."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=KEEP_ALIVE_S,
             access_log=cast("Any", None),
             lingering_time=LINGER_S,
+            auto_decompress=False,
         )
         self.owner = owner
+        self.peer = peer or ""
+        self.is_counted = peer is not None
+        self._received = 0
         self.deadline_s: float | None = None
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
         self.unanswered = 0
+        self._certificate: ClientCertificate | None = None
         self.has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # aiohttp forgets its transport when it closes, while unsent bytes may keep the socket open. (uvloop's transports
         # are no subclass of asyncio's.)
         self.wire = cast("asyncio.Transport", transport)
+        self._certificate = certificate_of(self.wire)
         self.owner.admit(self)
         super().connection_made(transport)
+
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate that the peer has shown in the handshake."""
+        return self._certificate
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.owner.forget(self)
         super().connection_lost(exc)
 
+    def take_received(self) -> int:
+        """The bytes that came since this was last asked."""
+        received, self._received = self._received, 0
+        return received
+
     def data_received(self, data: bytes) -> None:
+        self._received += len(data)
         # The rest of a body that was answered already does not make the connection busy.
         is_late = self.request_body is not None and not self.request_body.is_eof()
         if data and self.deadline_s is None and not is_late:  # aiohttp resumes with no data
@@ -128,6 +159,10 @@ class ConnectionServer(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         return ServedConnection(self._owner, self)
+
+    def expect(self, peer: str) -> web.RequestHandler:
+        """A connection that is about to be made."""
+        return ServedConnection(self._owner, self, peer)
 
 
 def connection_of(request: web.BaseRequest) -> ServedConnection:

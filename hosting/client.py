@@ -13,8 +13,10 @@ from typing import Final, Literal, Self, TypeAlias
 
 import aiohttp
 
+from hosting import tokens
 from hosting.addresses import UNIX
 from hosting.tls import Tls
+from hosting.tokens import FileToken
 
 FailureKind = Literal["timeout", "connect", "cut", "too-large", "garbage"]
 
@@ -48,9 +50,15 @@ class HttpClient:
     """An HTTP session for one kind of peer: bounded connections, bounded answers, no redirects, no proxies."""
 
     def __init__(
-        self, *, max_connections: int = 64, max_answer_bytes: int = 64 * 1024, tls: Tls | None = None
+        self,
+        *,
+        max_connections: int = 64,
+        max_answer_bytes: int = 64 * 1024,
+        tls: Tls | None = None,
+        token: FileToken | None = None,
     ) -> None:
-        """`tls` is for https://; without it the authorities of the system are trusted."""
+        """`tls` is for https://; without it the authorities of the system are trusted. `token` is shown with each call, as it is then."""
+        self._token = token
         self._max_connections = max_connections
         self._max_answer_bytes = max_answer_bytes
         self._tls = tls
@@ -108,6 +116,8 @@ class HttpClient:
             socket_path, _, page = url.removeprefix(UNIX).partition(":")
             session, url = await self._at_socket(socket_path), f"http://localhost{page or '/'}"
         sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
+        if self._token is not None and self._token.value is not None:
+            sent = {**(sent or {}), **tokens.headers(self._token.value)}
         try:
             async with (
                 asyncio.timeout(deadline_s),

@@ -82,9 +82,20 @@ def server_families(*servers: Server) -> tuple[Family, ...]:
     for server in servers:
         counted.update(server.stats)
     events = tuple(((event,), float(count)) for event, count in counted.items())
+    gates = {id(server.gate): server.gate for server in servers if server.gate is not None}
+    refused: Counter[tuple[str, str]] = Counter()
+    for refusals in (*(gate.refusals for gate in gates.values()), *(server.refusals for server in servers)):
+        refused.update(refusals.counts)
     connections = sum(server.open_connections() for server in servers)
     return (
         Family("counter", "parley_http_server", "Events of the HTTP server", ("event",), events),
+        Family(
+            "counter",
+            "parley_http_refused",
+            "Requests and connections that were refused to their caller, by the right that they needed and the reason",
+            ("right", "reason"),
+            tuple((key, float(count)) for key, count in sorted(refused.items())),
+        ),
         Family(
             "counter",
             "parley_log_lost",

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from hosting import problems
+from hosting.access import AccessScope
 from hosting.problems import NO_CONTENT, DocumentedAnswer, DocumentedParameter, Operation
 from hosting.server import Reply, Request, Route
 from hosting.threads import in_own_thread
@@ -66,7 +67,7 @@ def route(
         {200: DocumentedAnswer("The document.", dict[str, Any])},
         tag="process",
     )
-    own = Route("GET", path, show, about=about)
+    own = Route("GET", path, show, about=about, scope=AccessScope.OPEN)
     everything = (*served, own)
     return own
 

@@ -1,13 +1,15 @@
 """The only HTTP server here: aiohttp's parser and writer with the limits that it lacks.
 
-* A connection cap; at the cap the longest-idle connection is closed for a new one.
+* A connection cap; at the cap the longest-idle connection of the peer with the most is closed for a new one.
+* Limits for each peer (`hosting.peers`), if they are set: connections and handshakes of an address, requests of a caller.
 * One sweeper that aborts requests which are not done `request_deadline_s` after their first byte (aiohttp has no
   header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut. A route may take
   longer, once its request was read (`Route.deadline_s`).
-* A body limit per route, checked while reading.
+* A body limit per route, checked while reading. A packed body is refused: none of our peers sends any.
 * A request that cannot be parsed is one log line and a 400, not a traceback.
 * A peer that ends its side after a whole request gets its answer (aiohttp takes it for gone); not over TLS, which has no half
   of a connection. Nobody can tell it from one that has closed: a handler is cancelled for a peer that resets, or by the sweeper.
+* A gate (`hosting.access`) is asked who calls before a body is read: a caller that is refused sends none.
 * Drain: `close` stops accepting, lets requests in progress end, then closes.
 
 Handlers know nothing of aiohttp: they take a frozen `Request` and return a `Reply`, or `HangUp` to close the
@@ -33,14 +35,18 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from hosting import problems
-from hosting.addresses import UNIX
+from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
+from hosting.addresses import UNIX, is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
+from hosting.fairness import Acceptor, Turns
 from hosting.logs import Logger
+from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable, VirtualClock, peer_of
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode
 from protocol.values import Value
 
 SWEEP_S: Final = 0.5
+BACKLOG: Final = 1024
 HANDSHAKE_S: Final = 5.0
 """How long a TLS handshake may take; until it is done the connection is not counted."""
 
@@ -50,7 +56,7 @@ class Request:
     """One request, read in full. `headers` go by their names in lower case; `parameters` are the path's named parts.
 
     `peer` is the address of the other side, without its port. `is_cut`: the body was longer than its route reads. `waited_s` is
-    for how long it was held before its handler got it.
+    for how long it was held before its handler got it. `caller` is None for a server without a gate.
     """
 
     method: str
@@ -62,6 +68,7 @@ class Request:
     peer: str = ""
     is_cut: bool = False
     waited_s: float = 0.0
+    caller: Caller | None = None
 
 
 class Reply(Value, frozen=True):
@@ -98,12 +105,21 @@ def problem(
     return Reply(status, msgspec.json.encode(content), problems.CONTENT_TYPE, headers)
 
 
+def refused(refusal: AccessRefused) -> Reply:
+    """The answer to a caller that is not let in."""
+    headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    return problem(refusal.status, refusal.code, refusal.message, headers=headers)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
     A body above `max_body_bytes` is refused with 413, or, if the route `cuts`, read as far as that. `about` is the route's part of the
-    OpenAPI document. `deadline_s` is how long a request may take after it was read; None: as long as any other.
+    OpenAPI document. `deadline_s` is how long a request may take after it was read; None: as long as any other. `scope` is the right
+    that a caller needs; None: that of a page, or of a change if the method is one.
     """
 
     method: str
@@ -113,6 +129,13 @@ class Route:
     cuts: bool = False
     about: Operation | None = None
     deadline_s: float | None = None
+    scope: AccessScope | None = None
+
+    @property
+    def right(self) -> AccessScope:
+        if self.scope is not None:
+            return self.scope
+        return AccessScope.PAGES if self.method in ("GET", "HEAD") else AccessScope.WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +143,20 @@ class ServerLimits:
     connections: int = 512
     request_deadline_s: float = 5.0
     drain_s: float = 5.0
+    peers: PeerLimits | None = None
+    """Without them no peer has limits of its own."""
+
+
+_TOO_MANY: Final = AccessRefused(429, "connections", "too many connections of one address are open and busy")
+_TOO_FAST: Final = AccessRefused(429, "connects", "too many new connections of one address")
+_TOO_MUCH: Final = AccessRefused(
+    429, "rate", "too many requests of one caller", ErrorCode.OVERLOADED, retry_after_s=5
+)
+_PACKED: Final = AccessRefused(
+    415, "packed", "a body must not be packed (Content-Encoding)", ErrorCode.MALFORMED
+)
+_UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
+"""The cost of a request by its right; of others 1. A page tells of a whole cluster."""
 
 
 class _Router:
@@ -166,17 +203,25 @@ class Server:
         *,
         fallback: Route | None = None,
         limits: ServerLimits = ServerLimits(),
+        gate: Gate | None = None,
     ) -> None:
+        """Without a `gate` every caller may use every route."""
         self._log = log
+        self._gate = gate
         self._router = _Router(routes, fallback)
         self._limits = limits
-        self._open: dict[ServedConnection, None] = {}  # the longest-idle first
+        self._open = PeerTable[ServedConnection]()
+        self.refusals = Refusals(log)
+        """Those by limits for peers."""
+        peers = limits.peers
+        self._turns = Turns(peers) if peers is not None else None
+        self._connects: VirtualClock | None = None
         self._busy: dict[float, dict[ServedConnection, float]] = {}
         """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
         self._runner: web.ServerRunner | None = None
-        self._listening: asyncio.Server | None = None
+        self._listening: asyncio.Server | Acceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
-        self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
+        self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0, "waited": 0}
 
     def route(self, routes: tuple[Route, ...], fallback: Route | None = None) -> None:
         """Answer by these routes from the next request on."""
@@ -193,14 +238,21 @@ class Server:
         await self._runner.setup()
         is_unix = host.startswith(UNIX)
         listening = _listen_unix(Path(host.removeprefix(UNIX))) if is_unix else _listen(host, port)
-        loop = asyncio.get_running_loop()
-        self._listening = await (loop.create_unix_server if is_unix else loop.create_server)(
-            server,
-            sock=listening,
-            ssl=tls,
-            backlog=1024,
-            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
-        )
+        peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
+        if peers is not None:
+            self._connects = peers.handshakes() if tls is not None else peers.new_connections()
+            acceptor = Acceptor(listening, tls, HANDSHAKE_S, self._expect, server.expect, self._unmade)
+            acceptor.open(BACKLOG)
+            self._listening = acceptor
+        else:
+            loop = asyncio.get_running_loop()
+            self._listening = await (loop.create_unix_server if is_unix else loop.create_server)(
+                server,
+                sock=listening,
+                ssl=tls,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+            )
         self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
         return 0 if is_unix else int(listening.getsockname()[1])
 
@@ -214,6 +266,10 @@ class Server:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
 
+    @property
+    def gate(self) -> Gate | None:
+        return self._gate
+
     def open_connections(self) -> int:
         return len(self._open)
 
@@ -221,15 +277,47 @@ class Server:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
 
+    def _expect(self, address: str) -> tuple[str, float] | None:
+        """The peer whose connection is about to be made, which is counted, and the seconds that it must wait for that; None if it may not be
+        made. A peer with too many gives up its longest-idle one for it."""
+        peer, limits, clock = peer_of(address), self._limits.peers, self._connects
+        wait_s: float | None
+        assert limits is not None
+        assert clock is not None
+        if limits.spares_loopback and is_loopback(peer):
+            peer, wait_s = "", 0.0
+        elif (wait_s := clock.turn(peer, 1.0, self.now())) is None:
+            self.refusals.add(peer, AccessScope.OPEN, _TOO_FAST)
+            return None
+        elif self._open.count(peer) >= limits.connections:
+            oldest = next((each for each in self._open.of(peer) if each.deadline_s is None), None)
+            if oldest is None:
+                self.refusals.add(peer, AccessScope.OPEN, _TOO_MANY)
+                return None
+            self._evict(oldest)
+        self._open.reserve(peer)
+        return peer, wait_s
+
+    def _unmade(self, connection: asyncio.Protocol) -> None:
+        """A connection that was counted has not been made, or has been and is gone."""
+        assert isinstance(connection, ServedConnection)
+        if connection.wire is None:
+            connection.is_counted = False
+            self._open.release(connection.peer)
+
+    def _evict(self, connection: ServedConnection) -> None:
+        self.stats["evicted"] += 1
+        self.forget(connection)
+        connection.cut()
+
     def admit(self, connection: ServedConnection) -> None:
-        """Count a new connection; at the cap the longest-idle one is closed for it."""
+        """Count a new connection; at the cap the longest-idle one of the peer with the most is closed for it."""
         if len(self._open) >= self._limits.connections:
-            idle = (each for each in self._open if each.deadline_s is None)
-            oldest = next(idle, None) or next(iter(self._open))
-            self.stats["evicted"] += 1
-            self.forget(oldest)
-            oldest.cut()
-        self._open[connection] = None
+            idle = (each for each in self._open.of_largest() if each.deadline_s is None)
+            self._evict(next(idle, None) or next(self._open.of_largest()))
+        if not connection.is_counted:
+            self._open.reserve(connection.peer)
+        self._open.add(connection, connection.peer)
 
     def began(self, connection: ServedConnection) -> None:
         """The first bytes of a request have come."""
@@ -250,13 +338,11 @@ class Server:
     def rested(self, connection: ServedConnection) -> None:
         """A request is done: its connection has now been idle for the shortest time."""
         self._end_deadline(connection)
-        if connection in self._open:  # else it was cut meanwhile
-            del self._open[connection]
-            self._open[connection] = None
+        self._open.rest(connection)
 
     def forget(self, connection: ServedConnection) -> None:
         self._end_deadline(connection)
-        self._open.pop(connection, None)
+        self._open.remove(connection)
 
     def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
         """The reply to a request that could not be parsed (4xx) or whose handler failed (500), logged once."""
@@ -279,10 +365,18 @@ class Server:
         connection = connection_of(request)
         if connection.deadline_s is None:  # a pipelined request, whose bytes came with an earlier request
             self.began(connection)
+            await asyncio.sleep(0)  # others have their turn between the two
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
-            return _response(found)
+            over = await self._limited(request, connection, None, AccessScope.OPEN)
+            return over if over is not None else _response(found)
         route, parameters = found
+        caller = await self._caller(request, connection, route.right)
+        if isinstance(caller, web.Response):
+            return caller
+        over = await self._limited(request, connection, caller, route.right)
+        if over is not None:
+            return over
         try:
             body = await _read_body(request, route.max_body_bytes, cuts=route.cuts)
         except (web.RequestPayloadError, ConnectionError) as error:
@@ -301,7 +395,17 @@ class Server:
         body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
         peer = request.remote or ""
-        read = Request(request.method, request.path, body, request.headers, parameters, query, peer, is_cut)
+        read = Request(
+            request.method,
+            request.path,
+            body,
+            request.headers,
+            parameters,
+            query,
+            peer,
+            is_cut,
+            caller=caller,
+        )
         try:
             answer = await route.handler(read)
         except TimeoutError as error:  # aiohttp would hide it behind a 504
@@ -314,6 +418,61 @@ class Server:
         if is_plain and request.method in ("GET", "POST"):
             return cast("web.Response", OneWrite(connection, _written(answer)))
         return _response(answer, close=is_cut)
+
+    async def _caller(
+        self, request: web.BaseRequest, connection: ServedConnection, right: AccessScope
+    ) -> Caller | web.Response | None:
+        """Who calls, by the gate; the answer to a caller that it does not let in."""
+        gate = self._gate
+        if gate is None or right is AccessScope.OPEN:
+            return None
+        head = RequestHead(request.remote or "", request.headers, connection.certificate())
+        admission = gate.admit(head, right)
+        if not isinstance(admission, Caller | AccessRefused):
+            admission = await admission
+        if isinstance(admission, AccessRefused):
+            gate.refusals.add(head.peer or "this machine", right, admission)
+            connection.end_with_answer()
+            return _response(refused(admission), close=True)
+        return admission
+
+    async def _limited(
+        self,
+        request: web.BaseRequest,
+        connection: ServedConnection,
+        caller: Caller | None,
+        right: AccessScope,
+    ) -> web.Response | None:
+        """The answer to a caller that asks for more than its share, or sends a packed body; None, after its turn has come, for others."""
+        name = caller.name if caller is not None and caller.is_identified else connection.peer
+        turns, limits = self._turns, self._limits.peers
+        # kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket.
+        if turns is not None and limits is not None and name and right is not AccessScope.EXTENDER:
+            in_bytes = max(connection.take_received(), request.content_length or 0)
+            turn = turns.take(name, _UNITS.get(right, 1.0) + in_bytes / UNIT_BYTES)
+            if not isinstance(turn, bool):
+                self.stats["waited"] += 1
+                if not await turn:
+                    return self._over(request, connection, name, right, _TOO_MUCH)
+                self._allow(connection, self._limits.request_deadline_s)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return self._over(request, connection, name or "this machine", right, _PACKED)
+        return None
+
+    def _over(
+        self,
+        request: web.BaseRequest,
+        connection: ServedConnection,
+        caller: str,
+        right: AccessScope,
+        refusal: AccessRefused,
+    ) -> web.Response:
+        """The answer to a request whose body is not read. The connection stays if there is nothing left to read."""
+        self.refusals.add(caller, right, refusal)
+        is_read = request.content.is_eof()
+        if not is_read:
+            connection.end_with_answer()
+        return _response(refused(refusal), close=not is_read)
 
     async def _sweep(self) -> None:
         while True:

@@ -4,12 +4,14 @@ Certificates are renewed while a program runs. Files that are read anew hold for
 and the content that was read before stays in force.
 """
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hosting.access import ClientCertificate
 from hosting.threads import SingleCall
 
 READ_DEADLINE_S: Final = 2.0
@@ -27,8 +29,8 @@ class TlsError(Exception):
 class TlsFiles:
     """PEM files: our certificate (with its chain) and its key, and the authorities that we trust.
 
-    Without `ca` the authorities of the system are trusted. With `client_ca` a server lets in nobody but clients that show a
-    certificate of these authorities.
+    Without `ca` the authorities of the system are trusted. With `client_ca` a server asks its clients for a certificate: one that is not of
+    these authorities, or not valid now, ends the handshake. A client may show none: what it may do is up to the gate (`hosting.access`).
     """
 
     certificate: Path | None = None
@@ -126,15 +128,16 @@ def _client(files: TlsFiles) -> ssl.SSLContext:
         # Only these authorities are trusted then, not those of the system beside them.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _trust(context, files.ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     _show(context, files)
     return context
 
 
 def _server(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     if files.client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL
         _trust(context, files.client_ca)
     _show(context, files)
     return context
@@ -155,6 +158,15 @@ def _telling(tell: Callable[[str], None]) -> type[ssl.SSLObject]:
                 raise
 
     return TellingConnection
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
+    """The certificate that the other side of a connection has shown; None if it has shown none."""
+    shown = transport.get_extra_info("peercert")
+    if not shown:
+        return None
+    names = tuple(str(value) for kind, value in shown.get("subjectAltName", ()) if kind in ("URI", "DNS"))
+    return ClientCertificate(names, float(ssl.cert_time_to_seconds(shown["notAfter"])))
 
 
 def _trust(context: ssl.SSLContext, authorities: Path) -> None:

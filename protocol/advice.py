@@ -125,6 +125,11 @@ ERROR_ADVICE: Final[Mapping[ErrorCode, Advice]] = MappingProxyType(
             "its agent speaks of an earlier VM of the same name",
             "Wait until the agent has seen the new one; if it lasts, restart the node's agent.",
         ),
+        ErrorCode.WRONG_NODE: Advice(
+            "an agent asks for it that has shown to be another node's",
+            "Look which node the agent's certificate or token names, and where the cluster places the VM; if nobody set that up, somebody has "
+            "another node's credentials.",
+        ),
         ErrorCode.SEQUENCE_REUSED: Advice(
             "a sequence number came twice with different requests",
             "Nothing, the agent goes on above it; if it lasts, two programs use one agent's identity.",

@@ -112,6 +112,8 @@ class ErrorCode(enum.StrEnum):
     """The scheduler knows no live pod of this name."""
     WRONG_POD_UID = "wrong-pod-uid"
     """Another pod has the name by now; the one that is meant has gone."""
+    WRONG_NODE = "wrong-node"
+    """The cluster places the VM on another node than the one that the caller has shown to be the agent of."""
     SEQUENCE_REUSED = "sequence-reused"
     """The sequence number was used already, for another request."""
     SEQUENCE_STALE = "sequence-stale"

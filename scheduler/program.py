@@ -6,14 +6,19 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import click
 
 from hosting import lifecycle, logs, metrics, server
+from hosting.access import AccessScope
 from hosting.addresses import AddressError, advertised, endpoint
 from hosting.options import Advertise, FiniteRange, daemon
 from hosting.problems import HEALTHZ, METRICS, READYZ
+from hosting.settings import SettingsError
+from hosting.tls import TlsError
+from hosting.tokens import TokenFileError
+from scheduler.access.ports import Access, AccessOptions, ListenError, access_options
 from scheduler.clusters.file import FileCluster
 from scheduler.daemon.serving import Serving, ServingOptions, Sources, description, server_limits
 from scheduler.permits.service.config_file import ConfigFile
@@ -33,7 +38,7 @@ class Options(ServingOptions):
     page_routes: tuple[server.Route, ...]
 
 
-class AllOptions(ServingOptions, ExtenderOptions):
+class AllOptions(ServingOptions, ExtenderOptions, AccessOptions):
     """The command line, as it is written."""
 
     cluster: Path | None
@@ -71,27 +76,32 @@ class Place(click.ParamType[tuple[str, str]]):
 class Program:
     """A standalone scheduler: a cluster file, and one core from the beginning to the end."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, access: Access) -> None:
         self._options = options
+        self._access = access
         self._log = logs.logger("scheduler")
         cluster = FileCluster(options["cluster"], time.monotonic, time.time() - time.monotonic())
         config = options["config"]
         configuration = ConfigFile(config, migrator_present=False) if config is not None else None
-        self._serving = Serving(options, Sources(cluster, configuration, lambda: cluster.pools))
+        sources = Sources(cluster, configuration, lambda: cluster.pools, refusals=access.refusals)
+        self._serving = Serving(options, sources)
         led, always = self._serving.routes(), self._common(options["page_routes"])
         routes = (*led, *always, description(led, always))
-        self._server = server.Server(self._log, routes, limits=server_limits())
+        self._server = server.Server(
+            self._log, routes, limits=server_limits(access.peer_limits), gate=access.gate
+        )
 
     def _common(self, page_routes: tuple[server.Route, ...]) -> tuple[server.Route, ...]:
         return (
             *page_routes,
-            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ),
-            server.Route("GET", "/readyz", self._healthz, about=READYZ),
+            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ, scope=AccessScope.OPEN),
+            server.Route("GET", "/readyz", self._healthz, about=READYZ, scope=AccessScope.OPEN),
             server.Route(
                 "GET",
                 "/metrics",
                 metrics.handler(lambda: self._serving.families(self._server)),
                 about=METRICS,
+                scope=AccessScope.METRICS,
             ),
         )
 
@@ -108,18 +118,24 @@ class Program:
             click.echo(fault, err=True)
         if faults:
             return 2
+        host, access = self._options["host"], self._access
         try:
-            port = await self._server.start(self._options["host"], self._options["port"])
-        except OSError as error:
-            where = endpoint(self._options["host"], self._options["port"])
-            click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
+            port = await access.listen(self._server, host, self._options["port"])
+            published = await access.open_published(self._serving.transport.routes())
+        except ListenError as error:
+            click.echo(str(error), err=True)
             return 1
-        self._serving.greet(f"http://{endpoint(self._options['host'], port)}")
+        self._serving.greet(f"{access.scheme}://{endpoint(host, port)}")
+        self._log.info("who may call", **access.who_may(host))
+        access.start()
         self._serving.start()
         await stop.wait()
         self._log.info("draining")
         self._serving.drain()
         await self._server.close()
+        if published is not None:
+            await published.close()
+        await access.close()
         await self._serving.end()
         return 0
 
@@ -156,15 +172,21 @@ def check_options(options: AllOptions) -> None:
         raise click.UsageError("only one of --config and --config-map")
 
 
-async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> int:
+UNUSABLE: Final = (SettingsError, TlsError, TokenFileError)
+"""The errors of access files and of what they name."""
+
+
+async def _on_kubernetes(options: "KubernetesOptions", access: Access, stop: lifecycle.Stop) -> int:
     # The client library is an extra, and takes a while to load.
     from hosting.kubernetes.api import ApiCredentials, CredentialsError, KubernetesApi  # noqa: PLC0415 - see above
+    from scheduler.access.token_reviewer import ApiTokenReviewer  # noqa: PLC0415 - see above
     from scheduler.daemon.leader import KubernetesProgram  # noqa: PLC0415 - see above
 
     credentials = ApiCredentials(options["kubeconfig"], options["context"])
     try:
         async with KubernetesApi(credentials, user_agent="parley-scheduler") as api:
-            return await KubernetesProgram(options, api).run(stop)
+            access.review_by(partial(ApiTokenReviewer, api))
+            return await KubernetesProgram(options, api, access).run(stop)
     except CredentialsError as error:
         click.echo(str(error), err=True)
         return 2
@@ -271,11 +293,7 @@ async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> 
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep pools there across restarts; what is kept goes before the cluster file (off by default).",
 )
-@click.option(
-    "--pool-writes-from-anywhere",
-    is_flag=True,
-    help="Take changes of pools (/v1/pools) from other machines, too.",
-)
+@access_options
 @click.option(
     "--page",
     is_flag=True,
@@ -291,6 +309,9 @@ def main(log_level: str, log_format: logs.Style, **options: Unpack[AllOptions]) 
     logs.configure(log_level, log_format)
     try:
         run = _program(options)
+    except UNUSABLE as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
     except OSError as error:
         click.echo(_unusable(options, error), err=True)
         sys.exit(1)
@@ -311,11 +332,23 @@ def _page_routes() -> tuple[server.Route, ...]:
         raise click.UsageError(str(error)) from None
 
 
+def _access(options: AllOptions) -> Access:
+    """Raises `click.UsageError` if a port cannot be opened with it, and one of `UNUSABLE`."""
+    access = Access.opened(options, logs.logger("access"), on_kubernetes=options["kubernetes"])
+    fault = access.fault(options["host"])
+    if fault is None and options["extender_port"] is not None:
+        fault = access.fault_of_extender(options["extender_host"])
+    if fault is not None:
+        raise click.UsageError(fault)
+    options["published_agents"] += access.published_nodes()
+    return access
+
+
 def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
-    """Raises `OSError` if the directory of the journal or the state cannot be used."""
+    """Raises `OSError` if the directory of the journal or the state cannot be used, one of `UNUSABLE`, and `click.UsageError`."""
     pages = {"page_routes": _page_routes() if options["page"] else ()}
     if not options["kubernetes"]:
-        return Program(cast("Options", {**options, **pages})).run
+        return Program(cast("Options", {**options, **pages}), _access(options)).run
     namespace, name = os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME")
     pod = (namespace, name) if namespace and name else None
     try:
@@ -323,4 +356,5 @@ def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
     except AddressError as error:
         raise click.UsageError(str(error)) from None
     more = {"pod": pod, "advertised": address, "listener": listener_settings(options), **pages}
-    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}))
+    access = _access(options)
+    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}), access)

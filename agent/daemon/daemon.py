@@ -39,16 +39,18 @@ from agent.peers.scheduler import Candidates, SchedulerLink
 from agent.runner import stats
 from agent.runner.runner import Runner, RunnerContext
 from hosting import lifecycle, logs, metrics, problems, server
+from hosting.access import AccessScope
 from hosting.addresses import endpoint
 from hosting.client import HttpClient
 from hosting.fault_log import FaultLog
 from hosting.files import FileLock
 from hosting.supervisor import Supervisor
 from hosting.tls import TlsError
+from hosting.tokens import TokenFileError
 from protocol.informant_pages import PodCgroups
 
 LOCK_CHECK_S: Final = 2.0
-CERTIFICATE_CHECK_S: Final = 2.0
+CREDENTIALS_CHECK_S: Final = 2.0
 GC_THRESHOLDS: Final = (10_000, 10, 50)
 """Runners make few reference cycles, and a collection over 1,000 runners takes 30 ms and more."""
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
@@ -109,11 +111,17 @@ class Daemon:
             server_settings,
             self._log,
             pages=(
-                server.Route("GET", "/healthz", self._healthz, about=problems.HEALTHZ),
-                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ),
-                server.Route("GET", "/metrics", metrics.handler(self._families), about=problems.METRICS),
-            ),
-            private=(
+                server.Route(
+                    "GET", "/healthz", self._healthz, about=problems.HEALTHZ, scope=AccessScope.OPEN
+                ),
+                server.Route("GET", "/readyz", self._healthz, about=problems.READYZ, scope=AccessScope.OPEN),
+                server.Route(
+                    "GET",
+                    "/metrics",
+                    metrics.handler(self._families),
+                    about=problems.METRICS,
+                    scope=AccessScope.METRICS,
+                ),
                 server.Route("GET", "/v1/vms", self._vms, about=vm_pages.LIST),
                 server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm, about=vm_pages.ONE),
                 self._plugins.route(),
@@ -133,11 +141,15 @@ class Daemon:
             click.echo(error.strerror, err=True)
             await self._server.close()
             return 1
-        tls = self._server_settings.tls
+        tls, token = self._server_settings.tls, self._server_settings.scheduler_token
         async with (
-            HttpClient(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as to_scheduler,
+            HttpClient(
+                max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls, token=token
+            ) as to_scheduler,
             to_informants,
-            HttpClient(max_connections=1, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as for_notices,
+            HttpClient(
+                max_connections=1, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls, token=token
+            ) as for_notices,
             HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
@@ -223,17 +235,18 @@ class Daemon:
             self._log.warning("VMs cannot be read, none is known yet", error=str(error))
         self._log.info(
             "serving",
-            address=f"http://{endpoint(self._server_settings.host, port)}",
+            address=f"http://{endpoint(self._server_settings.plain_host, port)}",
             with_tls=with_tls,
             advertised=self._server_settings.advertised.endpoint(port),
             vms=len(fleet.runners()),
         )
+        self._log.info("who may call", **self._server.who_may())
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._supervisor.start("node lock", lambda: self._watch_lock(stop))
         self._supervisor.start("source of VMs", lambda: self._follow_source(fleet))
-        self._supervisor.start("certificates", self._watch_certificates)
+        self._supervisor.start("credentials", self._watch_credentials)
         self._supervisor.start("load files", lambda: self._load_files.keep(self._known_loads))
         self._plugins.start(self._supervisor)
         if self._strategies is not None:
@@ -251,17 +264,18 @@ class Daemon:
             else:
                 faults.worked()
 
-    async def _watch_certificates(self) -> None:
-        """Take renewed certificates up. While new certificates cannot be used, the old ones stay in force."""
+    async def _watch_credentials(self) -> None:
+        """Take renewed certificates and a renewed token up. While new ones cannot be used, the old ones stay in force."""
         faults = FaultLog(
-            self._log, "certificates not usable, the old ones stay in force", "certificates usable again"
+            self._log, "credentials not usable, the old ones stay in force", "credentials usable again"
         )
         while True:
-            await asyncio.sleep(CERTIFICATE_CHECK_S)
+            await asyncio.sleep(CREDENTIALS_CHECK_S)
             try:
                 if await self._server_settings.tls.refresh():
                     self._log.info("certificates read again")
-            except TlsError as error:
+                await self._server_settings.scheduler_token.refresh()
+            except (TlsError, TokenFileError) as error:
                 faults.failed(error)
             else:
                 faults.worked()

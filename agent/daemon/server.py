@@ -6,88 +6,21 @@ Published informants call back over plain HTTP, so that port stays plain in ever
 
 import asyncio
 import importlib.metadata
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hosting import openapi, tokens
+from hosting.access import AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
 from hosting.addresses import UNIX, Advertised, endpoint, is_loopback, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
-from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, problem
-from hosting.threads import SingleCall
+from hosting.server import Route, Server, ServerLimits
 from hosting.tls import Tls
+from hosting.tokens import FileToken, TokenFileError
 from protocol.reasons import ErrorCode
-
-LOOK_S: Final = 2.0
-"""The file is read at most so often, with the requests that want the token."""
-READ_DEADLINE_S: Final = 2.0
-"""How long reading may take; a network's file system may hang."""
-MAX_FILE_BYTES: Final = 4096
-
-
-class TokenFileError(Exception):
-    """The file holds no token; the message names the file and never quotes it."""
-
-
-class ViewerToken:
-    """The token of those who may see the agent's pages from elsewhere: in the file at `path`, which is read again, because it is renewed while
-    the agent runs; without a path there is none. Call `load` once before anything else.
-
-    With `may_be_missing` the file may be made later, and taken away: without it there is no token.
-    """
-
-    def __init__(self, path: Path | None = None, *, may_be_missing: bool = False) -> None:
-        self._path = path
-        self._may_be_missing = may_be_missing
-        self._value: str | None = None
-        self._look = SingleCall()
-        self._look_at_s = -math.inf
-
-    @property
-    def value(self) -> str | None:
-        return self._value
-
-    @property
-    def may_come_later(self) -> bool:
-        """Whether there may be a token without a new start."""
-        return self._may_be_missing
-
-    def load(self) -> None:
-        """Read the file. Raises `TokenFileError`."""
-        self._value = self._read()
-
-    async def refresh(self) -> None:
-        """Read the file again, if that is due. Raises `TokenFileError`: then the token that was read before stays in force."""
-        now_s = asyncio.get_running_loop().time()
-        if self._path is None or now_s < self._look_at_s:
-            return
-        self._look_at_s = now_s + LOOK_S
-        try:
-            self._value = await self._look.run(self._read, READ_DEADLINE_S)
-        except TimeoutError:
-            raise TokenFileError(f"{self._path} could not be read in time") from None
-
-    def _read(self) -> str | None:
-        if self._path is None:
-            return None
-        try:
-            with self._path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES)
-        except FileNotFoundError:
-            if self._may_be_missing:
-                return None
-            raise TokenFileError(f"{self._path} is missing") from None
-        except OSError as error:
-            raise TokenFileError(f"{self._path} cannot be read: {error.strerror}") from None
-        try:
-            return tokens.parse(content)
-        except ValueError as error:
-            raise TokenFileError(f"{self._path} {error}") from None
-
 
 MAX_CONNECTIONS: Final = 4096
 """Every informant keeps a connection open; with a lower limit, each call would close the connection of another."""
@@ -95,6 +28,7 @@ MAX_CONNECTIONS: Final = 4096
 
 GUARDED: Final = (401, 403)
 """The errors of pages that are served to this machine and to callers with the token."""
+LOOPBACK: Final = "127.0.0.1"
 _REFUSALS: Final = {
     401: "The caller shows another token than the agent's, or none.",
     403: "The page is served to this machine only, or with TLS only.",
@@ -103,74 +37,179 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The addresses of the agent: its own, the one that informants are told to call, and the rule for callers of `/v1/vms`.
+    """The addresses of the agent: its own, and the one that informants are told to call; and the tokens of other machines: `token` opens the
+    pages, `metrics_token` the metrics alone.
 
-    `tls_port` is the port with `tls`; None if there is none. `socket` is the path of the Unix socket for callbacks alone, if there is one.
+    `tls_port` is the port with `tls`; None if there is none. `plain_http` says that the plain port may listen beyond this machine. `socket` is
+    the path of the Unix socket for callbacks alone, if there is one.
     """
 
     host: str
     port: int
     advertised: Advertised
-    token: ViewerToken
+    token: FileToken
     tls: Tls
     tls_port: int | None = None
+    metrics_token: FileToken = field(default_factory=FileToken)
+    plain_http: bool = False
+    scheduler_token: FileToken = field(default_factory=FileToken)
+    """Shown to the scheduler."""
     socket: str | None = None
+
+    @property
+    def plain_host(self) -> str:
+        """The address that the plain port listens on."""
+        return self.host if self.plain_http or is_own(self.host) else LOOPBACK
+
+    def fault(self) -> str | None:
+        """Why these settings cannot be used; None if they can."""
+        if self.plain_host == self.host or self.tls_port is not None:
+            return None
+        return (
+            f"--host {self.host}: informants of guests call in the clear there; say so with --plain-http, or serve pages with TLS alone "
+            "(`tls.port` of the settings file)"
+        )
+
+
+class PageGate:
+    """Who may read pages and metrics at a port of the agent: this machine, and others with a token; pages with a token only, once there is
+    one. `tokens_travel` is false for the plain port beside one with TLS: no token of another machine is taken there."""
+
+    def __init__(self, settings: ServerSettings, refusals: Refusals, *, tokens_travel: bool) -> None:
+        self._settings = settings
+        self._refusals = refusals
+        self._tokens_travel = tokens_travel
+        self._faults = FaultLog(
+            refusals.log, "the token file cannot be used", "the token file can be used again"
+        )
+        self.renewed: Callable[[], object] = lambda: None
+
+    @property
+    def refusals(self) -> Refusals:
+        return self._refusals
+
+    def admit(self, head: RequestHead, scope: AccessScope) -> Admission | Awaitable[Admission]:
+        """The caller, at once unless a token file is due to be read."""
+        now_s = asyncio.get_running_loop().time()
+        settings = self._settings
+        if settings.token.is_due(now_s) or settings.metrics_token.is_due(now_s):
+            return self._refreshed(head, scope)
+        return self._admitted(head, scope)
+
+    async def _refreshed(self, head: RequestHead, scope: AccessScope) -> Admission:
+        try:
+            await self._settings.token.refresh()
+            await self._settings.metrics_token.refresh()
+        except TokenFileError as error:
+            self._faults.failed(error)
+        else:
+            self._faults.worked()
+            self.renewed()
+        return self._admitted(head, scope)
+
+    def _admitted(self, head: RequestHead, scope: AccessScope) -> Admission:
+        is_here = not head.peer or is_loopback(head.peer)
+        everything = frozenset((AccessScope.PAGES, AccessScope.METRICS))
+        token, for_metrics = self._settings.token.value, self._settings.metrics_token.value
+        if is_here and (scope is AccessScope.METRICS or token is None):
+            return Caller(head.peer or "this machine", everything)
+        if not is_here and not self._tokens_travel and (token is not None or for_metrics is not None):
+            told = "served to other machines with TLS only, at the port of `tls` in the agent's settings"
+            return AccessRefused(403, "plain", told)
+        opened: list[tuple[str, frozenset[AccessScope]]] = []
+        if token is not None:
+            opened.append((token, everything))
+        if scope is AccessScope.METRICS and for_metrics is not None:
+            opened.append((for_metrics, frozenset((AccessScope.METRICS,))))
+        if not opened:
+            return self._to_this_machine_only(scope)
+        for each, gives in opened:
+            if tokens.is_shown(each, head.headers):
+                return Caller(head.peer, gives, is_identified=True)
+        named = "--token-file" if scope is AccessScope.PAGES else "--metrics-token-file"
+        return AccessRefused(401, "token", f"a token is needed ({named})", ErrorCode.UNAUTHORISED)
+
+    def _to_this_machine_only(self, scope: AccessScope) -> AccessRefused:
+        needed = self._settings.token if scope is AccessScope.PAGES else self._settings.metrics_token
+        option = "--token-file" if scope is AccessScope.PAGES else "--metrics-token-file"
+        later = "; its file is missing" if needed.may_come_later else ""
+        return AccessRefused(403, "address", f"served to this machine only, unless {option} is given{later}")
 
 
 class AgentServer:
-    """Serves `pages` to all callers, `private` pages to this machine and to callers with the token, `callbacks`
-    without TLS."""
+    """Serves `pages` and `callbacks` in the clear, and `pages` with TLS if that is wanted. The callbacks have proofs of their own."""
 
     def __init__(
         self,
         settings: ServerSettings,
         log: Logger,
         pages: Iterable[Route],
-        private: Iterable[Route],
         callbacks: Iterable[Route],
     ) -> None:
         self._settings = settings
         self._log = log
-        self._token_faults = FaultLog(
-            log, "the token file cannot be used", "the token file can be used again"
-        )
         self._is_warned = False
-        open_to_all, private, callbacks = tuple(pages), tuple(private), tuple(callbacks)
+        pages = tuple(pages)
         version = importlib.metadata.version("parley-autoscaler")
-        described = openapi.route("Parley agent", version, (*open_to_all, *private), shared=_REFUSALS)
-        open_to_all = (*open_to_all, described)
+        described = openapi.route("Parley agent", version, pages, shared=_REFUSALS)
+        has_tls = settings.tls_port is not None
+        refusals = Refusals(log)
+        gate = PageGate(settings, refusals, tokens_travel=not has_tls)
+        gate.renewed = self._warn_of_token
+        callbacks = tuple(replace(each, scope=AccessScope.OPEN) for each in callbacks)
         limits = ServerLimits(connections=MAX_CONNECTIONS)
-        guarded = (self._guarded(route, self._plain_refusal) for route in private)
-        self._plain = Server(log, (*open_to_all, *guarded, *callbacks), limits=limits)
-        guarded = (self._guarded(route, self._refusal) for route in private)
-        self._protected = Server(log, (*open_to_all, *guarded)) if settings.tls_port is not None else None
+        self._plain = Server(log, (*pages, described, *callbacks), limits=limits, gate=gate)
+        self._protected: Server | None = None
+        if has_tls:
+            gate = PageGate(settings, refusals, tokens_travel=True)
+            self._protected = Server(log, (*pages, described), gate=gate)
         self._at_socket = Server(log, callbacks, limits=limits) if settings.socket is not None else None
 
     async def open(self) -> tuple[int, str | None]:
         """Listen. Returns the plain port, and the address with TLS or None. Raises `OSError` that names the address."""
         settings = self._settings
-        port = await self._listen(self._plain, settings.host, settings.port)
+        port = await self._listen(self._plain, settings.plain_host, settings.port)
         if self._at_socket is not None:
             await self._listen(self._at_socket, f"{UNIX}{settings.socket}")
         self._warn_of_token()
         if self._protected is None:
             return port, None
-        tls_port = await self._listen(self._protected, settings.host, settings.tls_port or 0, with_tls=True)
+        tls_port = await self._listen(
+            self._protected, settings.host, settings.tls_port or 0, settings.tls.server()
+        )
         return port, f"https://{endpoint(settings.host, tls_port)}"
+
+    def who_may(self) -> dict[str, str]:
+        """Who may call, in words for the log: by port."""
+        settings = self._settings
+        here = "this machine" if is_own(settings.plain_host) else "everybody who reaches it"
+        shown = settings.token.value is not None or settings.token.may_come_later
+        people = "this machine, and others with a token" if shown else "this machine"
+        told = {
+            "callbacks": here,
+            "pages": people if self._protected is None else f"{people}, with TLS",
+            "health": here if self._protected is None else "everybody who reaches it",
+        }
+        counted = shown or settings.metrics_token.value is not None or settings.metrics_token.may_come_later
+        return {**told, "metrics": "this machine, and others with a token" if counted else "this machine"}
 
     def _warn_of_token(self) -> None:
         """Warn once of a token that travels unprotected, and again if there was none in between: it may come while the agent runs."""
         settings = self._settings
-        is_bare = self._protected is None and settings.token.value is not None and not is_own(settings.host)
+        is_bare = (
+            self._protected is None and settings.token.value is not None and not is_own(settings.plain_host)
+        )
         if is_bare and not self._is_warned:
             self._log.warning(
                 "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
             )
         self._is_warned = is_bare
 
-    async def _listen(self, server: Server, host: str, port: int = 0, *, with_tls: bool = False) -> int:
+    async def _listen(
+        self, server: Server, host: str, port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> int:
         try:
-            return await server.start(host, port, self._settings.tls.server() if with_tls else None)
+            return await server.start(host, port, tls)
         except OSError as error:
             where = host if host.startswith(UNIX) else endpoint(host, port)
             raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from None
@@ -185,45 +224,3 @@ class AgentServer:
 
     def _servers(self) -> list[Server]:
         return [each for each in (self._plain, self._protected, self._at_socket) if each is not None]
-
-    def _guarded(self, route: Route, refusal: Callable[[Request], Reply | None]) -> Route:
-        async def guarded(request: Request) -> Reply | HangUp:
-            await self._read_token()
-            refused = refusal(request)
-            return await handler(request) if refused is None else refused
-
-        handler: Handler = route.handler
-        return replace(route, handler=guarded)
-
-    def _plain_refusal(self, request: Request) -> Reply | None:
-        """Why a private page is refused at the plain port; None if the page is served."""
-        if not is_loopback(request.peer):
-            if self._settings.token.value is None:
-                return self._to_this_machine_only()
-            if self._protected is not None:
-                told = "served to other machines with TLS only, at the port of `tls` in the agent's settings"
-                return problem(403, ErrorCode.FORBIDDEN, told)
-        return self._refusal(request)
-
-    def _refusal(self, request: Request) -> Reply | None:
-        """Why a private page is refused to a caller who may reach this port; None if the page is served."""
-        token = self._settings.token.value
-        if token is None:
-            return None if is_loopback(request.peer) else self._to_this_machine_only()
-        if tokens.is_shown(token, request.headers):
-            return None
-        return problem(401, ErrorCode.UNAUTHORISED, "a token is needed (--token-file)")
-
-    def _to_this_machine_only(self) -> Reply:
-        later = "; its file is missing" if self._settings.token.may_come_later else ""
-        told = f"served to this machine only, unless --token-file is given{later}"
-        return problem(403, ErrorCode.FORBIDDEN, told)
-
-    async def _read_token(self) -> None:
-        try:
-            await self._settings.token.refresh()
-        except TokenFileError as error:
-            self._token_faults.failed(error)
-        else:
-            self._token_faults.worked()
-            self._warn_of_token()

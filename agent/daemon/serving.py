@@ -16,7 +16,7 @@ from agent.core.ports import BackendError
 from agent.daemon.daemon import Daemon, DaemonParts
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.qos import StrategyOptions
-from agent.daemon.server import ServerSettings, TokenFileError, ViewerToken
+from agent.daemon.server import ServerSettings
 from agent.daemon.settings import AgentSettings
 from agent.node.qos.core.gates import parsed
 from agent.peers.scheduler import Candidates
@@ -27,6 +27,7 @@ from hosting.files import FileLock
 from hosting.kubernetes.errors import KubernetesError
 from hosting.settings import FaultsError, SettingsError, load
 from hosting.tls import Tls, TlsError
+from hosting.tokens import FileToken, TokenFileError
 
 MAX_FILES: Final = 65_536
 """Each VM takes three."""
@@ -43,6 +44,8 @@ class CommandLine:
     advertise: str | None
     token_file: Path | None = None
     token_may_be_missing: bool = False
+    metrics_token_file: Path | None = None
+    plain_http: bool = False
     extension_plugins: str = ""
     """`--qos-extension-plugins`."""
 
@@ -107,8 +110,13 @@ def run(given: CommandLine) -> int:
         address = advertised(given.advertise or settings.advertise, given.host)
         tls = Tls(settings.tls.files())
         tls.load()
-        token = ViewerToken(given.token_file, may_be_missing=given.token_may_be_missing)
-        token.load()
+        token, metrics_token = (
+            FileToken(path, may_be_missing=given.token_may_be_missing)
+            for path in (given.token_file, given.metrics_token_file)
+        )
+        scheduler_token = FileToken(settings.scheduler.token_file)
+        for each in (token, metrics_token, scheduler_token):
+            each.load()
     except (SettingsError, FaultsError, AddressError, TlsError, TokenFileError) as error:
         click.echo(str(error), err=True)
         return 2
@@ -116,8 +124,20 @@ def run(given: CommandLine) -> int:
         click.echo(NO_EXTRA, err=True)
         return 1
     server = ServerSettings(
-        given.host, given.port, address, token, tls, settings.tls.port, settings.callback_socket
+        given.host,
+        given.port,
+        address,
+        token,
+        tls,
+        settings.tls.port,
+        metrics_token,
+        given.plain_http,
+        scheduler_token,
+        settings.callback_socket,
     )
+    if (fault := server.fault()) is not None:
+        click.echo(fault, err=True)
+        return 2
     try:
         return lifecycle.run_to_exit(lambda stop: _main(stop, settings, strategies, given.config, server))
     except KubernetesError as error:

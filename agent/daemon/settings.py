@@ -164,6 +164,8 @@ class SchedulerSettings(Settings):
     service: Annotated[str, AfterValidator(_service)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] = 10299
     """The endpoints' port."""
+    token_file: File | None = None
+    """A file with the token that is shown to the scheduler, such as a projected token of the pod's service account. It is read again."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from typing import Any, Protocol, cast
 
 CALL_S = 5.0
@@ -73,10 +74,19 @@ class Connection(asyncio.Protocol):
         self._owner.lost(self)
 
 
-async def connect(owner: Owner, port: int) -> Connection:
-    """A new connection on loopback. Raises `OSError`."""
+async def connect(
+    owner: Owner, port: int, tls: ssl.SSLContext | None = None, source: str | None = None
+) -> Connection:
+    """A new connection on loopback, from the address `source` if it is given. Raises `OSError`."""
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: Connection(owner), "127.0.0.1", port)
+    _, connection = await loop.create_connection(
+        lambda: Connection(owner),
+        "127.0.0.1",
+        port,
+        ssl=tls,
+        server_hostname="localhost" if tls is not None else None,
+        local_addr=(source, 0) if source is not None else None,
+    )
     return connection
 
 
@@ -96,11 +106,11 @@ class _Once:
             self.answer.set_exception(ConnectionResetError("closed without an answer"))
 
 
-async def call(port: int, request: bytes) -> tuple[int, bytes]:
+async def call(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
     """One request on a connection of its own. Raises `OSError` (also for a time-out)."""
     once = _Once()
     async with asyncio.timeout(CALL_S):
-        connection = await connect(once, port)
+        connection = await connect(once, port, tls)
         try:
             connection.send(request)
             return await once.answer
@@ -109,14 +119,14 @@ async def call(port: int, request: bytes) -> tuple[int, bytes]:
             once.answer.cancel()
 
 
-async def get(port: int, path: str) -> tuple[int, bytes]:
+async def get(port: int, path: str, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
     """`GET` a page. Raises `OSError`."""
-    return await call(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    return await call(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(), tls)
 
 
-async def is_ready(port: int) -> bool:
+async def is_ready(port: int, tls: ssl.SSLContext | None = None) -> bool:
     """Whether a server listens there and says that it is ready."""
     with contextlib.suppress(OSError):
-        status, _ = await get(port, "/readyz")
+        status, _ = await get(port, "/readyz", tls)
         return status == 200
     return False

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -100,10 +101,10 @@ class Program:
                 os.sched_setaffinity(0, {CORES[1]})
         self._started_s = time.monotonic()
 
-    async def ready(self) -> float:
+    async def ready(self, tls: ssl.SSLContext | None = None) -> float:
         """Wait until it is ready; the seconds since the start. Raises `SystemExit` when it ends or takes too long."""
         assert self._process is not None
-        while not await http.is_ready(self.port):
+        while not await http.is_ready(self.port, tls):
             if self._process.poll() is not None:
                 raise SystemExit(f"the program ended with {self._process.returncode}:\n{self._last_words()}")
             if time.monotonic() - self._started_s > READY_S:

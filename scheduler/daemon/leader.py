@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from hosting import lifecycle, logs, metrics, server
+from hosting.access import AccessScope
 from hosting.addresses import endpoint
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
@@ -25,11 +26,11 @@ from hosting.kubernetes.recorder import EventRecorder
 from hosting.problems import HEALTHZ, METRICS, READYZ
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
-from hosting.tls import TlsError
 from protocol import codec
 from protocol.extension import AGENT_HEADER
 from protocol.notices import NOTICES_PATH
 from protocol.reasons import ErrorCode
+from scheduler.access.ports import Access, ListenError
 from scheduler.daemon.leader_label import LeaderLabel
 from scheduler.daemon.scheduling import check_usable
 from scheduler.daemon.serving import (
@@ -166,19 +167,29 @@ def leading_family(*, leads: bool) -> metrics.Family:
 class KubernetesProgram:
     """The wiring around leadership. `api` is entered already."""
 
-    def __init__(self, options: KubernetesOptions, api: KubernetesApi) -> None:
+    def __init__(self, options: KubernetesOptions, api: KubernetesApi, access: Access) -> None:
         self._options = options
         self._api = api
+        self._access = access
         self._log = logs.logger("scheduler")
         self._rng = random.Random()
-        self._server = server.Server(self._log, (), fallback=self._fallback(), limits=server_limits())
+        self._server = server.Server(
+            self._log,
+            (),
+            fallback=self._fallback(),
+            limits=server_limits(access.peer_limits),
+            gate=access.gate,
+        )
+        self._published: server.Server | None = None
         self._term: LeadershipTerm | None = None
         self._held = HeldRequests()
         self._stop: lifecycle.Stop | None = None
         has_scheduling = options["mode"] != "permits"
         self._led = led_routes(options, cluster_of(api, options, self._rng), has_scheduling=has_scheduling)
         listener = options["listener"]
-        self._listener = ExtenderListener(listener, logs.logger("extender")) if listener is not None else None
+        self._listener = (
+            ExtenderListener(listener, access, logs.logger("extender")) if listener is not None else None
+        )
         self._is_ready = False
         self._unready = ""
         """Why this process cannot lead."""
@@ -196,13 +207,20 @@ class KubernetesProgram:
     # ------------------------------------------------------------ what is answered
 
     def _fallback(self) -> server.Route:
-        return server.Route("*", "/", self._refuse, max_body_bytes=MAX_BODY_BYTES, cuts=True)
+        return server.Route(
+            "*", "/", self._refuse, max_body_bytes=MAX_BODY_BYTES, cuts=True, scope=AccessScope.KNOWN
+        )
+
+    def _fallback_of_published(self) -> server.Route:
+        return replace(self._fallback(), scope=AccessScope.PERMITS)
 
     def _common(self) -> tuple[server.Route, ...]:
         return (
-            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ),
-            server.Route("GET", "/readyz", self._readyz, about=READYZ),
-            server.Route("GET", "/metrics", metrics.handler(self._families), about=METRICS),
+            server.Route("GET", "/healthz", self._healthz, about=HEALTHZ, scope=AccessScope.OPEN),
+            server.Route("GET", "/readyz", self._readyz, about=READYZ, scope=AccessScope.OPEN),
+            server.Route(
+                "GET", "/metrics", metrics.handler(self._families), about=METRICS, scope=AccessScope.METRICS
+            ),
             *self._options["page_routes"],
         )
 
@@ -217,6 +235,9 @@ class KubernetesProgram:
         else:
             described = description_if_any(self._led, always, self._log)
             self._server.route((*always, *described), self._fallback())
+        if self._published is not None:
+            published = term.serving.transport.routes() if term is not None else ()
+            self._published.route(published, None if term is not None else self._fallback_of_published())
         if self._listener is not None:
             extender = term.extender if term is not None else None
             self._listener.answer_from(extender.routes() if extender is not None else None)
@@ -254,34 +275,31 @@ class KubernetesProgram:
     async def run(self, stop: lifecycle.Stop) -> int:
         self._stop = stop
         self._answer_from(None)
+        access = self._access
         try:
-            port = await self._server.start(self._options["host"], self._options["port"])
-        except OSError as error:
-            where = endpoint(self._options["host"], self._options["port"])
-            click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
+            port = await access.listen(self._server, self._options["host"], self._options["port"])
+            if self._listener is not None:
+                await self._listener.open()
+            self._published = await access.open_published((), self._fallback_of_published())
+            self._log.info("who may call", **access.who_may(self._options["host"]))
+            access.start()
+            return await self._run(stop, port)
+        except ListenError as error:
+            click.echo(str(error), err=True)
             return 1
-        try:
-            return await self._run(stop, port) if await self._opened() else 1
         finally:
             if self._listener is not None:
                 await self._listener.close()
             await self._server.close()
-
-    async def _opened(self) -> bool:
-        """Listen for kube-scheduler, if that is wanted; whether it worked."""
-        if self._listener is None:
-            return True
-        try:
-            await self._listener.open()
-        except (OSError, TlsError) as error:
-            click.echo(f"cannot listen for kube-scheduler on {self._listener.address}: {error}", err=True)
-            return False
-        return True
+            if self._published is not None:
+                await self._published.close()
+            await access.close()
 
     async def _run(self, stop: lifecycle.Stop, port: int) -> int:
-        self._address = f"http://{self._options['advertised'].endpoint(port)}"
+        self._address = f"{self._access.scheme}://{self._options['advertised'].endpoint(port)}"
         elector = self._elector = self._make_elector()
-        self._log.info("listening", address=f"http://{endpoint(self._options['host'], port)}")
+        where = endpoint(self._options["host"], port)
+        self._log.info("listening", address=f"{self._access.scheme}://{where}")
         ending = asyncio.create_task(stop.wait(), name="request to end")
         try:
             await either(ending, self._prove_and_tell())
@@ -366,7 +384,15 @@ class KubernetesProgram:
         losing = asyncio.create_task(leadership.lost.wait(), name="loss of the Lease")
         guard = LeaseGuard(leadership, elector)
         is_first, self._has_led = not self._has_led, True
-        term = LeadershipTerm(self._api, self._options, self._rng, leadership, guard, is_first=is_first)
+        term = LeadershipTerm(
+            self._api,
+            self._options,
+            self._rng,
+            leadership,
+            guard,
+            is_first=is_first,
+            refusals=self._access.refusals,
+        )
         try:
             term.watch()
             await either(ending, losing, self._load(term))

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
 from hosting import lifecycle, logs, metrics, openapi, server
+from hosting.access import AccessScope, Refusals
 from hosting.fault_log import FaultLog
+from hosting.peers import PeerLimits
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
 from hosting.threads import in_own_thread
@@ -78,7 +80,6 @@ class ServingOptions(TypedDict):
     first_start: bool
     journal: Path | None
     state: Path | None
-    pool_writes_from_anywhere: bool
 
 
 class ConfigurationSource(Protocol):
@@ -101,7 +102,8 @@ class Sources:
     """The sources of a core. `pools` are the pools that are described there, another object after each change;
     `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
     it raises `FaultsError` if they cannot be used; `use_placeholders` takes up their settings. `refreshed` is called whenever the core has
-    taken what the cluster shows, `refused` with the faults of a configuration that is not taken up, once for each text."""
+    taken what the cluster shows, `refused` with the faults of a configuration that is not taken up, once for each text. `refusals` takes the
+    refusals to agents of other nodes."""
 
     cluster: Cluster
     configuration: ConfigurationSource | None
@@ -113,6 +115,7 @@ class Sources:
     use_placeholders: Callable[[PlaceholderRules | None], object] = lambda _: None
     refreshed: Callable[[], object] = lambda: None
     refused: Callable[[str], object] = lambda _: None
+    refusals: Refusals | None = None
 
 
 def description(led: Iterable[server.Route], always: Iterable[server.Route]) -> server.Route:
@@ -139,10 +142,11 @@ def description_if_any(
         return ()
 
 
-def server_limits() -> server.ServerLimits:
-    """The limits of the port of agents. The process's limit of open files is raised for them."""
+def server_limits(peers: PeerLimits | None = None) -> server.ServerLimits:
+    """The limits of the port of agents, with those of each peer. The process's limit of open files is raised for them."""
     files = lifecycle.allow_open_files(MAX_CONNECTIONS + OTHER_FILES)
-    return server.ServerLimits(connections=max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES))
+    connections = max(min(MAX_CONNECTIONS, files - OTHER_FILES), OTHER_FILES)
+    return server.ServerLimits(connections, peers=peers)
 
 
 class Serving:
@@ -172,7 +176,6 @@ class Serving:
             time.monotonic,
             logs.logger("pools"),
             state_directory=options["state"],
-            writes_from_anywhere=options["pool_writes_from_anywhere"],
             are_objects=sources.are_pools_objects,
         )
         self.service = PermitService(
@@ -184,6 +187,7 @@ class Serving:
             self.pools.admission_queue,
             sources.migrator,
             guard=sources.guard,
+            refusals=sources.refusals,
         )
         self.transport = PermitTransport(self.service)
         self._pages = ExplainPages(
@@ -214,13 +218,21 @@ class Serving:
     def routes(self) -> tuple[server.Route, ...]:
         return (
             *self.transport.routes(),
-            server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES, about=BATCH),
+            server.Route(
+                "POST",
+                "/batch",
+                self._batches.serve,
+                max_body_bytes=MAX_BODY_BYTES,
+                about=BATCH,
+                scope=AccessScope.PERMITS,
+            ),
             server.Route(
                 "GET",
                 "/v1/notices",
                 self.service.notices.serve,
                 about=NOTICES,
                 deadline_s=LONGEST_POLL_S + POLL_SLACK_S,
+                scope=AccessScope.PERMITS,
             ),
             *self._pages.routes(),
             *self.pools.routes(),

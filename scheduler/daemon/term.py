@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from hosting import logs, metrics, server
+from hosting.access import Refusals
 from hosting.addresses import Advertised
 from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi, KubernetesError
@@ -21,6 +22,7 @@ from hosting.settings import MAX_FILE_BYTES, SettingsError
 from hosting.supervisor import Child
 from hosting.threads import in_own_thread
 from protocol.wire import PodName
+from scheduler.access.ports import AccessOptions
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.placeholders import Placeholders, PlaceholderSources
 from scheduler.clusters.kubernetes.pools import KubernetesPools
@@ -133,7 +135,7 @@ class ConfigMapSource:
 REPORTER: Final = f"{names.GROUP}/scheduler"
 
 
-class KubernetesOptions(ServingOptions, ExtenderOptions):
+class KubernetesOptions(ServingOptions, ExtenderOptions, AccessOptions):
     """The command line of a scheduler on Kubernetes, checked. Places are namespace and name.
 
     `listener` says where kube-scheduler calls; None if nobody is answered there.
@@ -182,6 +184,7 @@ class LeadershipTerm:
         guard: LeaseGuard,
         *,
         is_first: bool,
+        refusals: Refusals | None = None,
     ) -> None:
         self._recorder = recorder_of(api, options, rng)
         self._cluster = cluster_of(api, options, rng, self._tell_fault)
@@ -214,6 +217,7 @@ class LeadershipTerm:
             use_placeholders=self._use_placeholders,
             refreshed=self._refreshed,
             refused=self._tell_refused,
+            refusals=refusals,
         )
         options = options.copy()
         options["first_start"] = options["first_start"] and is_first

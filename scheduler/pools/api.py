@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hosting import addresses, server
+from hosting import server
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from hosting.settings import SettingsError, parse_json
 from protocol.explaining import AmountShown
@@ -133,7 +133,6 @@ class PoolApi:
         core: Core,
         clock: Callable[[], float],
         *,
-        writes_from_anywhere: bool = False,
         are_objects: bool = False,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -143,7 +142,6 @@ class PoolApi:
         self._vms = core.vms
         self._clock = clock
         self._wall = wall
-        self._from_anywhere = writes_from_anywhere
         self._are_objects = are_objects
 
     def routes(self) -> tuple[server.Route, ...]:
@@ -167,11 +165,6 @@ class PoolApi:
         async def guarded(request: server.Request) -> server.Reply:
             if describes and self._are_objects:
                 return _forbidden("pools are Pool objects here; change them with kubectl")
-            if not self._from_anywhere and not addresses.is_loopback(request.peer):
-                message = "pools are written from this machine only (--pool-writes-from-anywhere)"
-                return _forbidden(message)
-            if "origin" in request.headers:  # a page in a browser on this machine, which may be anybody's
-                return _forbidden("pools are not written by web pages")
             try:
                 return await handler(request)
             except AppError as error:

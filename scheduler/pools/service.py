@@ -136,7 +136,7 @@ class PoolService:
     Raises `OSError` where the directory cannot be used, or another scheduler uses it.
     """
 
-    def __init__(  # noqa: PLR0913 - what a process may choose
+    def __init__(
         self,
         core: Core,
         tell: Callable[[events.Input], object],
@@ -144,7 +144,6 @@ class PoolService:
         log: Logger,
         *,
         state_directory: Path | None = None,
-        writes_from_anywhere: bool = False,
         are_objects: bool = False,
         registry: Callable[[], PluginRegistry] = standard,
     ) -> None:
@@ -156,9 +155,7 @@ class PoolService:
         self._state = PoolStateFile(state_directory) if state_directory is not None else None
         self.objects = PoolObjects(core, tell, clock, log, self.stats, self._state)
         self.admission_queue = self.objects.admission_queue
-        self._api = PoolApi(
-            self.objects, core, clock, writes_from_anywhere=writes_from_anywhere, are_objects=are_objects
-        )
+        self._api = PoolApi(self.objects, core, clock, are_objects=are_objects)
         self._handle = PoolHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()

@@ -47,7 +47,9 @@ def test_the_scheduler_is_found_through_its_service(parley: ParleyPrograms, addr
     objects = Objects(parley.plane, "default")
     shown_blocking("the service account", lambda: objects.get("serviceaccounts", "default"))
     objects.create_pod(pod("p", node=NODE, labels={names.ENABLED: "true"}))
-    scheduler = parley.scheduler("scheduler", "--first-start", "--lease-duration", "2", "--host", address)
+    scheduler = parley.scheduler(
+        "scheduler", "--first-start", "--lease-duration", "2", "--host", address, "--plain-http"
+    )
     service = {"service": "default/parley-scheduler", "port": scheduler}
     parley.agent(NODE, [scheduler], scheduler=service, otherSchedulers=[])
 

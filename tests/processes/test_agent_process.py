@@ -112,7 +112,7 @@ def test_over_ipv6_and_a_wildcard_the_informant_calls_back_what_is_advertised(tm
             ("scheduler", scheduler, "--cluster", str(cluster)),
             ("informant", informant, *idle, "--host", "::", "--advertise", f"[::1]:{forwarded}"),
             ("informant", forwarded, *busy, "--host", "::1"),
-            ("agent", agent, "--config", str(file), "--host", "::", "--advertise", "[::1]"),
+            ("agent", agent, "--config", str(file), "--host", "::", "--plain-http", "--advertise", "[::1]"),
         ):
             log = tmp_path / f"{module}-{port}.log"
             stack.enter_context(running(module, *arguments, "--port", str(port), output=log))

@@ -19,7 +19,7 @@ from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
-from scheduler.permits.core.neon_callers import serves
+from scheduler.permits.core.rules import is_listed
 from scheduler.placing.plugins.published_reservations import ALLOCATED, allocated_uid
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
@@ -89,7 +89,7 @@ def is_served_by_published(
 ) -> bool:
     """Whether a published agent may serve a VirtualMachine: on the nodes of `globs`, and by its scheduler's name, which is any if
     ours has none. Published agents know no label for that."""
-    return serves(globs, node) and scheduler_name in (None, machine.scheduler_name)
+    return is_listed(globs, node) and scheduler_name in (None, machine.scheduler_name)
 
 
 def node_of(manifest: Manifest) -> NodeSpec:

@@ -32,7 +32,7 @@ from scheduler.permits.core import (
 from scheduler.permits.core.decision import Decision
 from scheduler.permits.core.ledger import OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
-from scheduler.permits.core.rules import DEFAULT_RULES, Rules
+from scheduler.permits.core.rules import DEFAULT_RULES, Rules, is_listed
 from scheduler.permits.core.state import AdmissionCall, CoreState, SchedulerConfig, VmRecord
 
 _Outputs = tuple[events.Output, ...]
@@ -95,6 +95,8 @@ def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
             record = None
     if record is None:
         return (_not_found(core, event),)
+    if not _may_ask_for(event, record.spec.node):
+        return (_wrong_node(event, record.spec.node),)
     outputs = _answer(core, record, event)
     # Without floors only what silence ends can be due, and a request of an agent can but put that off.
     state = record.row.state
@@ -195,6 +197,8 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
         if event.look is None:
             return events.LookNeeded(ticket, request.pod)
         named = core.vms.find(request.pod)
+        if named is not None and not _may_ask_for(event, named.spec.node):
+            return _wrong_node(event, named.spec.node)
         if named is not None:
             message = f"pod {request.pod} has UID {named.spec.uid}"
             return events.Refused(ticket, 404, ErrorCode.WRONG_POD_UID, message)
@@ -202,6 +206,8 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
     arrival = event.look.arrival if event.look is not None else None
     arriving = core.vms.find(arrival.vm_pod) if arrival is not None else None
     if arrival is not None and arriving is not None:
+        if not _may_ask_for(event, arrival.node):
+            return _wrong_node(event, arrival.node)
         return neon_callers.arriving(core, arriving, event, arrival.node)
     if neon_callers.may_be_held(core, event):
         return events.LookNeeded(ticket, request.pod)
@@ -210,6 +216,19 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
         why = "the cluster shows the pod, but no VM that is understood"
         return events.HungUp(ticket, request.pod, why)
     return _unknown(ticket, request.pod)
+
+
+def _may_ask_for(event: events.RequestArrived, node: str) -> bool:
+    return event.identity is None or is_listed(event.identity.nodes, node)
+
+
+def _wrong_node(event: events.RequestArrived, node: str) -> events.Refused:
+    """The refusal to an agent of another node; it touches nothing, as the VM's own agent must not notice it."""
+    identity = event.identity
+    assert identity is not None
+    own = ", ".join(identity.nodes) or "no node"
+    message = f"pod {event.request.pod} is on node {node}, and {identity.name} may ask for VMs on {own} only"
+    return events.Refused(event.ticket, 403, ErrorCode.WRONG_NODE, message)
 
 
 def _unknown(ticket: int, pod: PodName) -> events.Refused:

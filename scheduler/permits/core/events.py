@@ -12,6 +12,7 @@ from protocol.reasons import ErrorCode, Reason
 from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, PodName
 from scheduler.permits.core.model import (
+    AgentIdentity,
     Beneficiary,
     Holder,
     NodeSpec,
@@ -107,13 +108,15 @@ class Look:
 
 class RequestArrived(Value, frozen=True):
     """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first, in which
-    it may be the state that a watch shows; `since_s` is when the request arrived, None on its first pass."""
+    it may be the state that a watch shows; `since_s` is when the request arrived, None on its first pass. `identity` is who asks; None if
+    nobody has to tell, as on this machine."""
 
     ticket: int
     request: AgentRequest
     now_s: float
     look: Look | None = None
     since_s: float | None = None
+    identity: AgentIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)

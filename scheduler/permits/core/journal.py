@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
 
-FORMAT: Final = 11
+FORMAT: Final = 12
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
@@ -29,6 +29,7 @@ _VALUES: Final = (
     events.PoolVerdict,
     ledger.Floor,
     ledger.RowState,
+    model.AgentIdentity,
     model.Beneficiary,
     model.Holder,
     model.NodeSpec,
@@ -207,6 +208,7 @@ def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[eve
         "now_s": arrived.now_s,
         "look": _written(arrived.look),
         "since_s": arrived.since_s,
+        "identity": _written(arrived.identity),
         "body": body.decode("latin-1"),
     }
     return _line({"request": request, "outputs": [recorded(output) for output in outputs]})
@@ -312,8 +314,10 @@ def _read(content: Any) -> Snapshot | Step | Gap:
     if "request" in content:
         found = content["request"]
         message = codec.decode(wire.AgentRequest, found["body"].encode("latin-1"))
-        look = _read_value(found["look"])
-        event: Any = events.RequestArrived(found["ticket"], message, found["now_s"], look, found["since_s"])
+        look, identity = _read_value(found["look"]), _read_value(found["identity"])
+        event: Any = events.RequestArrived(
+            found["ticket"], message, found["now_s"], look, found["since_s"], identity
+        )
     else:
         event = _read_value(content["input"])
     return Step(event, content["outputs"])

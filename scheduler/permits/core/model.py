@@ -23,6 +23,13 @@ class Holder(Value, frozen=True):
     uid: str
 
 
+class AgentIdentity(Value, frozen=True):
+    """The agent that has shown who it is: its name, and the names or globs (`fnmatch.fnmatchcase`) of its nodes."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
 class Beneficiary(Value, frozen=True):
     """For whom a VM gives room back: `pod`, a VM that waits, of `priority`; without one, the quotas from which its own, `quota`, has
     borrowed."""

@@ -8,7 +8,6 @@ amount that the caller was told before stays reserved (`told`) until a read, beg
 Source: design section 4.
 """
 
-import fnmatch
 import functools
 
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from scheduler.permits.core import admission, events
 from scheduler.permits.core.decision import Decision, decided
 from scheduler.permits.core.ledger import OverCause, RowState, Verdict
 from scheduler.permits.core.limits import Grant
+from scheduler.permits.core.rules import is_listed
 from scheduler.permits.core.state import AdmissionCall, CoreState, SchedulerConfig, VmRecord
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
@@ -31,13 +31,7 @@ _Outputs = tuple[events.Output, ...]
 
 def is_allowed(config: SchedulerConfig, node: str) -> bool:
     """Whether callers without the extension are served on `node`."""
-    return serves(config.published_agents, node)
-
-
-@functools.lru_cache(maxsize=4096)
-def serves(patterns: tuple[str, ...], node: str) -> bool:
-    """Whether one of these globs names `node`."""
-    return any(fnmatch.fnmatchcase(node, pattern) for pattern in patterns)
+    return is_listed(config.published_agents, node)
 
 
 def is_first_of_its_caller(record: VmRecord | None) -> bool:

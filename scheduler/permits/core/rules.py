@@ -107,7 +107,7 @@ class Rules:
     def default_pool(self, namespace: str, labels: tuple[tuple[str, str], ...]) -> str | None:
         """The pool of a VM that names none itself: that of the first entry which it matches."""
         for entry in self.default_pools:
-            is_named = not entry.namespaces or _is_named(entry.namespaces, namespace)
+            is_named = not entry.namespaces or is_listed(entry.namespaces, namespace)
             if is_named and all(label in labels for label in entry.labels):
                 return entry.pool
         return None
@@ -116,7 +116,7 @@ class Rules:
         """The rules of the node `name`: of each value the first override that names the node and sets it."""
         system = watermark = compute_unit = None
         for override in self.overrides:
-            if _is_named(override.nodes, name):
+            if is_listed(override.nodes, name):
                 system = override.system if system is None else system
                 watermark = override.watermark if watermark is None else watermark
                 compute_unit = override.compute_unit if compute_unit is None else compute_unit
@@ -132,9 +132,9 @@ class Rules:
         if growth.recommend_only:
             return True
         # An empty tuple is false, so if there are no globs nothing is matched and no name is put together.
-        if growth.recommend_only_namespaces and _is_named(growth.recommend_only_namespaces, namespace):
+        if growth.recommend_only_namespaces and is_listed(growth.recommend_only_namespaces, namespace):
             return True
-        return bool(growth.recommend_only_vms) and _is_named(growth.recommend_only_vms, f"{namespace}/{name}")
+        return bool(growth.recommend_only_vms) and is_listed(growth.recommend_only_vms, f"{namespace}/{name}")
 
 
 def is_glob(name: str) -> bool:
@@ -143,7 +143,8 @@ def is_glob(name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=_CACHED_NAMES)
-def _is_named(names: tuple[str, ...], name: str) -> bool:
+def is_listed(names: tuple[str, ...], name: str) -> bool:
+    """Whether `name` is one of the names, or matches one of the globs among them."""
     exact, globs = _split(names)
     return name in exact or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 

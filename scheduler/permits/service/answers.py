@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from hosting import problems, server
+from hosting.access import AccessRefused, AccessScope, Refusals
 from hosting.logs import Logger
 from hosting.metrics import Durations
 from protocol import codec, wire
@@ -83,7 +84,10 @@ def _grown(before: Units, after: Units) -> int:
 class Answers:
     """Writes answers, counts them, and has them recorded."""
 
-    def __init__(self, stats: PermitStats, recorder: DecisionRecorder, log: Logger) -> None:
+    def __init__(
+        self, stats: PermitStats, recorder: DecisionRecorder, refusals: Refusals, log: Logger
+    ) -> None:
+        self.refusals = refusals
         self._stats = stats
         self._recorder = recorder
         self._log = log
@@ -95,10 +99,19 @@ class Answers:
         return server.Reply(200, decision.encode(decided), headers=headers)
 
     def write(
-        self, answer: events.Output, request: wire.AgentRequest, *, is_recorded: bool = True
+        self, answer: events.Output, arrived: events.RequestArrived, *, is_recorded: bool = True
     ) -> Outcome:
-        """Any answer of the core to a request. A refusal is not recorded if the agent itself has asked anew meanwhile."""
+        """Any answer of the core to a request. A refusal is not recorded if the agent itself has asked anew meanwhile, nor one to another
+        node's agent: it says nothing of the VM."""
+        request = arrived.request
         match answer:
+            case events.Refused(code=ErrorCode.WRONG_NODE):
+                who = arrived.identity.name if arrived.identity is not None else ""
+                refusal = AccessRefused(403, ErrorCode.WRONG_NODE.value, answer.message)
+                self.refusals.add(who, AccessScope.PERMITS, refusal)
+                return self.error(
+                    403, answer.code, answer.message, for_extension=request.extension is not None
+                )
             case events.Decided():
                 return self.permit(answer)
             case events.Refused():

@@ -16,6 +16,8 @@ from uuid import UUID
 import msgspec
 
 from hosting import server
+from hosting.access import AccessRefused, AccessScope, Refusals
+from hosting.logs import logger
 from hosting.metrics import Family
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol.explaining import AmountShown
@@ -24,6 +26,7 @@ from protocol.reasons import ErrorCode
 from scheduler.explain.core import queries
 from scheduler.explain.core.queries import Query, Whole, Word
 from scheduler.permits.core import events
+from scheduler.permits.core.rules import is_listed
 
 MAX_NODES: Final = 16_384
 """Mailboxes, and so open polls."""
@@ -54,6 +57,7 @@ NOTICES: Final = Operation(
         for each in _PARAMETERS
     ),
     problems={
+        403: "The caller is the agent of another node.",
         429: "Too many agents are listening.",
         503: "Another scheduler leads (`leader`), or this one ends.",
     },
@@ -95,7 +99,8 @@ class _Mailbox:
 class NoticeBoard:
     """Owns the mailboxes of one scheduler process, `instance`. `run` keeps the turns."""
 
-    def __init__(self, instance: UUID, epoch: int) -> None:
+    def __init__(self, instance: UUID, epoch: int, refusals: Refusals | None = None) -> None:
+        self._refusals = refusals or Refusals(logger("notices"))
         self._instance = str(instance)
         self._epoch = epoch
         self._boxes: list[dict[str, _Mailbox]] = [{} for _ in range(_TURNS)]
@@ -129,6 +134,12 @@ class NoticeBoard:
             return server.problem(400, ErrorCode.MALFORMED, "; ".join(query), query)
         if self._is_closed:
             return server.problem(503, ErrorCode.NOT_LEADER, "this scheduler serves no more")
+        refusal = _not_its_own(query.words["agent"], request)
+        if refusal is not None:
+            self._refusals.add(
+                request.caller.name if request.caller is not None else "", AccessScope.PERMITS, refusal
+            )
+            return server.refused(refusal)
         mailbox = self._mailbox(query.words["agent"])
         if mailbox is None:
             headers = {"Retry-After": str(RETRY_AFTER_S)}
@@ -257,6 +268,16 @@ def _notice(output: events.RoomOffered | events.YieldAsked) -> WireNotice:
         priority=beneficiary.priority,
         quota=beneficiary.quota,
     )
+
+
+def _not_its_own(node: str, request: server.Request) -> AccessRefused | None:
+    """Why a caller may not listen for `node`: it is another node's agent."""
+    caller = request.caller
+    if caller is None or caller.nodes is None or is_listed(caller.nodes, node):
+        return None
+    own = ", ".join(caller.nodes) or "no node"
+    message = f"{caller.name} may listen for {own} only, not for node {node[:253]}"
+    return AccessRefused(403, ErrorCode.WRONG_NODE.value, message, ErrorCode.WRONG_NODE)
 
 
 def _answer(poll: "asyncio.Future[NoticePage]", page: NoticePage) -> None:

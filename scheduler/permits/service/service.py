@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
+from hosting.access import Refusals
 from hosting.logs import Logger
 from protocol import wire
 from protocol.explaining import ProgressCode
@@ -20,6 +21,7 @@ from protocol.wire import AgentRequest
 from scheduler.explain.recording import DecisionRecorder
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
+from scheduler.permits.core.model import AgentIdentity
 from scheduler.permits.core.neon_callers import is_first_of_its_caller
 from scheduler.permits.core.state import VmRecord
 from scheduler.permits.service.answers import Answers, Outcome, PermitStats
@@ -69,6 +71,7 @@ class PermitService:
         migrator: Migrator | None = None,
         *,
         guard: LeadershipGuard | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._core = core
         self._cluster = cluster
@@ -80,8 +83,8 @@ class PermitService:
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self.stats = PermitStats()
         self.recorder = DecisionRecorder(core, clock, log)
-        self.answers = Answers(self.stats, self.recorder, log)
-        self.notices = NoticeBoard(core.config.instance, core.config.epoch)
+        self.answers = Answers(self.stats, self.recorder, refusals or Refusals(log), log)
+        self.notices = NoticeBoard(core.config.instance, core.config.epoch, self.answers.refusals)
         self._loop = CoreLoop(
             core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
         )
@@ -124,23 +127,29 @@ class PermitService:
     # ------------------------------------------------------------ requests
 
     def decide(
-        self, request: AgentRequest, body: bytes, waited_s: float = 0.0
+        self,
+        request: AgentRequest,
+        body: bytes,
+        waited_s: float = 0.0,
+        identity: AgentIdentity | None = None,
     ) -> Outcome | Awaitable[Outcome]:
-        """Answer a request that was read from `body`: at once if nothing must be waited for.
+        """Answer a request that was read from `body`, of a caller with that identity: at once if nothing must be waited for.
 
         A caller without the extension has waited for `waited_s` already.
         """
         if request.extension is not None:
-            return self.decide_extended(request, body)
+            return self.decide_extended(request, body, identity)
         if self._published >= MAX_PUBLISHED or self._is_pool_full(request):
             return self.answers.overloaded(request)
-        return self._decide_published(request, body, waited_s)
+        return self._decide_published(request, body, waited_s, identity)
 
-    def decide_extended(self, request: AgentRequest, body: bytes) -> Outcome | Awaitable[Outcome]:
+    def decide_extended(
+        self, request: AgentRequest, body: bytes, identity: AgentIdentity | None = None
+    ) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
         if self._waiting.is_busy and self._would_wait_too_long(request):
             return self.answers.overloaded(request)
-        arrived = events.RequestArrived(next(self._tickets), request, self._clock())
+        arrived = events.RequestArrived(next(self._tickets), request, self._clock(), identity=identity)
         found = self._submit(arrived, body, ADMISSION_DEADLINE_S)
         if not isinstance(found, WaitingRequest):
             return found
@@ -151,7 +160,9 @@ class PermitService:
         task.add_done_callback(lambda _: self._waiting.drop(arrived.ticket))
         return task
 
-    async def _decide_published(self, request: AgentRequest, body: bytes, waited_s: float) -> Outcome:
+    async def _decide_published(
+        self, request: AgentRequest, body: bytes, waited_s: float, identity: AgentIdentity | None
+    ) -> Outcome:
         """A request without the extension, which came `waited_s` ago: serial per pod, by arrival, after a look that began later."""
         lock = self._serial.setdefault(request.pod, asyncio.Lock())
         is_first = is_first_of_its_caller(self._core.vms.find(request.pod))
@@ -161,7 +172,9 @@ class PermitService:
             async with asyncio.timeout(deadline_s - waited_s), lock:
                 look = self._cluster.look(request.pod)
                 shown = look if look.is_watched else None
-                arrived = events.RequestArrived(next(self._tickets), request, self._clock(), shown)
+                arrived = events.RequestArrived(
+                    next(self._tickets), request, self._clock(), shown, identity=identity
+                )
                 found = self._submit(arrived, body, deadline_s, waited_s)
                 return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
@@ -212,7 +225,7 @@ class PermitService:
                 pending = self._waiting.find(output.ticket)
                 if pending is not None:
                     is_recorded = pending.pool is None or not _is_overtaken(output)
-                    outcome = self.answers.write(output, pending.arrived.request, is_recorded=is_recorded)
+                    outcome = self.answers.write(output, pending.arrived, is_recorded=is_recorded)
                     self._waiting.settle(output.ticket, outcome)
             case events.LookNeeded():
                 pending = self._waiting.find(output.ticket)
@@ -297,7 +310,7 @@ class PermitService:
         elif outcome:
             since_s = None if pending.for_extension else pending.since_s
             look = replace(self._cluster.look(pod), is_watched=False)
-            pending.arrived = events.RequestArrived(ticket, last.request, now_s, look, since_s)
+            pending.arrived = events.RequestArrived(ticket, last.request, now_s, look, since_s, last.identity)
             self._loop.put(pending.arrived, pending.body)
         elif self._may_look_again(pending, now_s):
             self._look(pending)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from hosting import server
+from hosting.access import AccessScope, Caller
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol import codec, wire
 from protocol.batch import read_batch, write_batch
@@ -22,6 +23,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
+from scheduler.permits.core.model import AgentIdentity
 from scheduler.permits.core.state import VmTable
 from scheduler.permits.service.answers import MAX_BATCH, Outcome, error_reply
 from scheduler.permits.service.service import PermitService, grows
@@ -68,7 +70,7 @@ PERMIT: Final = Operation(
     body=REQUEST,
     examples={"an agent's first request": _ASKED},
     problems={
-        403: "The caller has no extension, and such callers are not served on this node.",
+        403: "The caller has no extension, and such callers are not served on this node; or it is the agent of another node.",
         409: "The sequence number was used, a later request was decided, or a later life of the agent has asked.",
         **_OVERLOADED,
     },
@@ -89,6 +91,13 @@ BATCH: Final = Operation(
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
 
 
+def identity_of(caller: Caller | None) -> AgentIdentity | None:
+    """The agent that a caller has shown to be; None if it may ask for the VMs of all nodes."""
+    if caller is None or caller.nodes is None:
+        return None
+    return AgentIdentity(caller.name, caller.nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class PermitTransport:
     """Reads requests for the service, and tells those that cannot be read."""
@@ -99,8 +108,16 @@ class PermitTransport:
         """Published agents use no other path."""
         limit = codec.MAX_REQUEST_BYTES
         return (
-            server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True, about=PERMIT),
-            server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True),
+            server.Route(
+                "POST",
+                "/",
+                self.serve,
+                max_body_bytes=limit,
+                cuts=True,
+                about=PERMIT,
+                scope=AccessScope.PERMITS,
+            ),
+            server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True, scope=AccessScope.PERMITS),
         )
 
     async def serve(self, request: server.Request) -> Outcome:
@@ -114,14 +131,24 @@ class PermitTransport:
             text = f"the body must not exceed {codec.MAX_REQUEST_BYTES} bytes"
             return self.service.answers.error(413, ErrorCode.MALFORMED, text, for_extension=True)
         body = request.body if for_extension else request.body[: codec.MAX_FIRST_REQUEST_BYTES]
-        outcome = self.decide(body, for_extension=for_extension, waited_s=request.waited_s)
+        outcome = self.decide(
+            body,
+            for_extension=for_extension,
+            waited_s=request.waited_s,
+            identity=identity_of(request.caller),
+        )
         if not isinstance(outcome, server.Reply | server.HangUp):
             outcome = await outcome
         self.service.stats.latency.observe(perf_counter() - began_s)
         return outcome
 
     def decide(
-        self, body: bytes, *, for_extension: bool = False, waited_s: float = 0.0
+        self,
+        body: bytes,
+        *,
+        for_extension: bool = False,
+        waited_s: float = 0.0,
+        identity: AgentIdentity | None = None,
     ) -> Outcome | Awaitable[Outcome]:
         """Answer one request: at once where nothing must be waited for.
 
@@ -134,7 +161,7 @@ class PermitTransport:
             return self.service.answers.error(
                 error.status, error.code, str(error), for_extension=for_extension
             )
-        return self.service.decide(request, body, waited_s)
+        return self.service.decide(request, body, waited_s, identity)
 
 
 MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
@@ -156,6 +183,7 @@ class BatchService:
         outcomes: dict[int, Outcome | Awaitable[Outcome]] = {}
         requests: list[tuple[bool, int, AgentRequest]] = []
         seen: set[str] = set()
+        identity = identity_of(batch.caller)
         for index, item in enumerate(items):
             read = self._read(item)
             if isinstance(read, server.Reply):
@@ -171,7 +199,7 @@ class BatchService:
         requests.sort(key=lambda entry: entry[:2])
         for _, index, request in requests:
             began_s = perf_counter()
-            outcomes[index] = self._permits.decide_extended(request, items[index])
+            outcomes[index] = self._permits.decide_extended(request, items[index], identity)
             self._permits.stats.latency.observe(perf_counter() - began_s)
         done = await _all({index: outcomes[index] for index in range(len(items))})
         return server.Reply(200, write_batch([_entry(outcome) for outcome in done]))

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Final
 
 from hosting import openapi, server
+from hosting.access import AccessScope
 from hosting.kubernetes.resources import Manifest
 from hosting.logs import Logger
 from hosting.metrics import AnyFamily
@@ -111,6 +112,7 @@ class ExtenderService:
                 served("filter", self._filter, self._filter_fails),
                 MAX_BODY_BYTES,
                 about=operations.FILTER,
+                scope=AccessScope.EXTENDER,
             ),
             server.Route(
                 "POST",
@@ -118,6 +120,7 @@ class ExtenderService:
                 served("prioritize", self._prioritize, self._prioritize_fails),
                 MAX_BODY_BYTES,
                 about=operations.PRIORITIZE,
+                scope=AccessScope.EXTENDER,
             ),
             server.Route(
                 "POST",
@@ -125,6 +128,7 @@ class ExtenderService:
                 served("preempt", self._preempt, self._preempt_fails),
                 MAX_BODY_BYTES,
                 about=operations.PREEMPT,
+                scope=AccessScope.EXTENDER,
             ),
             server.Route(
                 "POST",
@@ -132,6 +136,7 @@ class ExtenderService:
                 served("bind", self._bind, self._bind_fails),
                 MAX_BINDING_BYTES,
                 about=operations.BIND,
+                scope=AccessScope.EXTENDER,
             ),
         )
         version = importlib.metadata.version("parley-autoscaler")

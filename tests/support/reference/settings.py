@@ -26,6 +26,7 @@ from agent.node.qos.strategies.evicting import CPUEvictArgs, MemoryEvictArgs
 from hosting.settings import Settings
 from informant.settings import InformantSettings, NodeSettings
 from protocol.values import Resources
+from scheduler.access.settings import AccessSettings
 from scheduler.clusters.file import ClusterFile
 from scheduler.permits.service.config_file import Config
 from scheduler.placing.plugins.base import ShippedPlugin
@@ -116,6 +117,11 @@ FILES: Final = (
     ),
     SettingsFile(
         "The cluster's file", "`parley-scheduler --cluster FILE`, where there is no Kubernetes.", ClusterFile
+    ),
+    SettingsFile(
+        "The access file",
+        "`parley-scheduler --access FILE`, read again when it changes; [examples/access.yaml](../../examples/access.yaml) shows one.",
+        AccessSettings,
     ),
     SettingsFile("The informant's file", "`parley-informant --config FILE`.", InformantSettings),
     SettingsFile("The node informant's file", "`parley-informant --node --config FILE`.", NodeSettings),

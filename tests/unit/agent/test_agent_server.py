@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent.daemon.server import AgentServer, ServerSettings, TokenFileError, ViewerToken
+from agent.daemon.server import AgentServer, ServerSettings
 from hosting import tokens
+from hosting.access import AccessScope
 from hosting.addresses import Advertised
 from hosting.client import Answered, HttpClient
 from hosting.problems import Operation
 from hosting.server import Reply, Request, Route
 from hosting.tls import Tls, TlsFiles
+from hosting.tokens import FileToken, TokenFileError
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.hosting.test_tls import Authority, loaded
 
@@ -53,17 +55,24 @@ async def opened(
     """AgentServer on free ports of `host`. The token is in a file `token` of the directory."""
     if token is not None:
         (directory / "token").write_text(token)
-    viewer = ViewerToken(directory / "token", may_be_missing=True)
+    viewer = FileToken(directory / "token", may_be_missing=True)
     viewer.load()
+    metrics = FileToken(directory / "metrics", may_be_missing=True)
+    metrics.load()
     authority = Authority(directory, "ca")
     tls = loaded(authority.issue(directory)) if with_tls else NONE
     log, lines = recorded()
     server = AgentServer(
-        ServerSettings(host, 0, Advertised("127.0.0.1"), viewer, tls, 0 if with_tls else None),
+        ServerSettings(
+            host, 0, Advertised("127.0.0.1"), viewer, tls, 0 if with_tls else None, metrics, plain_http=True
+        ),
         log,
-        pages=[Route("GET", "/healthz", serve, about=ABOUT)],
-        private=[Route("GET", "/v1/vms", serve, about=ABOUT)],
-        callbacks=[Route("GET", "/agents/{agent_id}/id", serve)],
+        pages=[
+            Route("GET", "/healthz", serve, about=ABOUT, scope=AccessScope.OPEN),
+            Route("GET", "/metrics", serve, about=ABOUT, scope=AccessScope.METRICS),
+            Route("GET", "/v1/vms", serve, about=ABOUT),
+        ],
+        callbacks=[Route("GET", "/agents/{agent_id}/id", serve, scope=AccessScope.OPEN)],
     )
     port, address = await server.open()
     protected = address.replace("0.0.0.0", "127.0.0.1") if address is not None else None
@@ -78,8 +87,8 @@ async def test_this_machine_is_served_and_with_a_token_who_shows_it(tmp_path: Pa
         assert await server.status(f"{server.plain}/v1/vms") == 200
         assert server.protected is None
         port = int(server.plain.rpartition(":")[2])
-        taken = ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), ViewerToken(), NONE)
-        other = AgentServer(taken, recorded()[0], [], [], [])
+        taken = ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), FileToken(), NONE)
+        other = AgentServer(taken, recorded()[0], [], [])
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             await other.open()
         await other.close()
@@ -90,7 +99,7 @@ async def test_this_machine_is_served_and_with_a_token_who_shows_it(tmp_path: Pa
         assert await server.status(f"{server.plain}/v1/vms", TOKEN) == 200
         assert await server.status(f"{server.plain}/v1/vms", TOKEN, proxied=True) == 200
         assert await server.status(f"{server.plain}/healthz") == 200
-        assert server.lines == []
+        assert [(line["event"], line["reason"]) for line in server.lines] == [("refused", "token")]
 
 
 async def test_with_tls_people_have_a_port_and_informants_keep_the_plain_one(tmp_path: Path) -> None:
@@ -106,7 +115,7 @@ async def test_a_token_is_taken_up_renewed_and_taken_away_while_the_agent_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.daemon.server.is_loopback", lambda _: False)  # as seen from elsewhere
-    monkeypatch.setattr("agent.daemon.server.LOOK_S", 0.0)
+    monkeypatch.setattr("hosting.tokens.LOOK_S", 0.0)
     other = "fedcba9876543210"
     async with opened(tmp_path) as server:
         url = f"{server.plain}/v1/vms"
@@ -119,12 +128,12 @@ async def test_a_token_is_taken_up_renewed_and_taken_away_while_the_agent_runs(
         assert await server.status(url, other) == 200, "what was read before stays in force"
         (tmp_path / "token").unlink()
         assert await server.status(url, other) == 403
-    told = [(line["event"], line.get("error", "")) for line in server.lines]
+    told = [(line["event"], line.get("error", "")) for line in server.lines if line["event"] != "refused"]
     assert [event for event, _ in told] == [
         "the token file cannot be used",
         "the token file can be used again",
     ]
-    assert "must hold a token of 16 to 512" in told[0][1]
+    assert "must hold a token of 16 to 4000" in told[0][1]
     assert "short" not in told[0][1]
 
 
@@ -140,7 +149,7 @@ async def test_the_file_is_not_read_with_every_request(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (None, "is missing"),
-        (b"short", "must hold a token of 16 to 512"),
+        (b"short", "must hold a token of 16 to 4000"),
         (b"\xff" * 16, "bytes that are no ASCII"),
     ],
 )
@@ -151,7 +160,7 @@ def test_a_token_file_that_cannot_be_used_is_told_without_what_it_holds(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(TokenFileError, match=said):
-        ViewerToken(path).load()
+        FileToken(path).load()
 
 
 @pytest.mark.parametrize(("token", "with_tls"), [(None, False), (None, True), (TOKEN, True)])
@@ -167,7 +176,7 @@ async def test_the_plain_port_tells_other_machines_nothing_that_tls_or_a_token_s
 async def test_a_token_that_comes_later_is_warned_of_each_time_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.daemon.server.LOOK_S", 0.0)
+    monkeypatch.setattr("hosting.tokens.LOOK_S", 0.0)
     async with opened(tmp_path, host="0.0.0.0") as server:
         url, told = f"{server.plain}/v1/vms", []
         for content in (TOKEN, TOKEN, None, TOKEN):

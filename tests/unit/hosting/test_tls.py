@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,14 @@ class Authority:
         self.ca = directory / f"{name}.ca"
         self._ca.cert_pem.write_to_path(str(self.ca))
 
-    def issue(self, directory: Path) -> TlsFiles:
-        """Write a certificate for loopback and its key in the place of those that are there."""
-        issued = self._ca.issue_cert("127.0.0.1", "localhost")
+    def issue(
+        self, directory: Path, *names: str, since: datetime | None = None, until: datetime | None = None
+    ) -> TlsFiles:
+        """Write a certificate for loopback, or for these names, and its key in the place of those that are there."""
+        directory.mkdir(exist_ok=True)
+        issued = self._ca.issue_cert(
+            *(names or ("127.0.0.1", "localhost")), not_before=since, not_after=until
+        )
         files = TlsFiles(directory / "tls.crt", directory / "tls.key")
         for path, parts in (
             (files.certificate, issued.cert_chain_pems),
@@ -110,7 +116,7 @@ async def test_renewed_files_hold_for_new_connections_on_both_sides(tmp_path: Pa
 async def test_clients_are_asked_for_a_certificate_that_the_authorities_of_now_believe(
     tmp_path: Path,
 ) -> None:
-    """No client without one; and a new authority holds for new connections, without listening anew."""
+    """A foreign one ends the handshake, none is for the gate to judge; and a new authority holds for new connections, without listening anew."""
     server, old, new = (Authority(tmp_path / name, name) for name in ("server", "old", "new"))
     shown, believed = server.issue(tmp_path / "server"), tmp_path / "believed.ca"
     believed.write_bytes(old.ca.read_bytes())
@@ -123,10 +129,10 @@ async def test_clients_are_asked_for_a_certificate_that_the_authorities_of_now_b
         return isinstance(found, Answered) and found.status == 200
 
     async with listening(tls) as port:
-        assert [await is_let_in(each) for each in (old, new, None)] == [True, False, False]
+        assert [await is_let_in(each) for each in (old, new, None)] == [True, False, True]
         believed.write_bytes(new.ca.read_bytes() + b"\n")
         assert await tls.refresh()
-        assert [await is_let_in(each) for each in (old, new, None)] == [False, True, False]
+        assert [await is_let_in(each) for each in (old, new, None)] == [False, True, True]
 
 
 async def test_without_files_nothing_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_help_names_keys_and_exit_codes_and_needs_no_textual() -> None:
         (b"short", "it holds 5 characters"),
         (b"\xff" * 20, "it holds bytes that are no ASCII"),
         (b"two words, both of them long", "it holds others"),
-        (b"x" * 600, "it holds more than 512 characters"),
+        (b"x" * 4050, "it holds more than 4000 characters"),
         (b"a-secret-of-length\nand-another", "it holds others"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_file_without_a_token_is_refused_and_not_quoted(tmp_path: Path, conten
     done = call("--token-file", str(file))
     assert done.exit_code == 2
     said = " ".join(done.output.split())
-    assert f"a token of 16 to 512 printable characters without blanks; {found}" in said
+    assert f"a token of 16 to 4000 printable characters without blanks; {found}" in said
     assert "secret" not in said
 
 

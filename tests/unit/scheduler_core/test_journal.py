@@ -15,6 +15,7 @@ from protocol.wire import Metrics, SlotResources
 from scheduler.permits.core import events, journal
 from scheduler.permits.core.ledger import OverCause
 from scheduler.permits.core.model import (
+    AgentIdentity,
     Holder,
     Kind,
     Migration,
@@ -146,6 +147,7 @@ INPUTS: list[events.Input] = [
     events.RequestArrived(1, vm.request("vm", cu(2), names=None, metrics=None), 2.0, events.Look(False)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 2.0, events.Look(True, READING)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 3.0, events.Look(True, READING), 1.5),
+    events.RequestArrived(1, vm.request("vm", cu(2)), 3.0, identity=AgentIdentity("agent", ("n1", "n-*"))),
     events.RequestArrived(
         1, vm.request("vm", cu(2)), 3.0, events.Look(True, arrival=events.Arrival(pod("a"), "n2"))
     ),

@@ -20,6 +20,7 @@ from hosting.kubernetes.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, POD
 from scheduler.daemon import leader
 from scheduler.daemon.leader import KubernetesProgram
 from scheduler.daemon.term import KubernetesOptions
+from tests.support.access import local_access
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_store import Selector
 from tests.support.processes import free_port, post, write_json
@@ -56,7 +57,7 @@ def _options(**given: Any) -> KubernetesOptions:
 async def _running(server: FakeApiServer, options: KubernetesOptions) -> AsyncIterator[None]:
     stop = lifecycle.Stop()
     async with server.api() as api:
-        running = asyncio.create_task(KubernetesProgram(options, api).run(stop))
+        running = asyncio.create_task(KubernetesProgram(options, api, local_access()).run(stop))
         try:
             yield
         finally:

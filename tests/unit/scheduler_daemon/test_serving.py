@@ -17,6 +17,7 @@ from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service.config_file import Configuration, model_of, read_configuration
 from scheduler.placing.core.profile import Profile
 from scheduler.program import Program
+from tests.support.access import local_access
 from tests.support.processes import cluster_file, free_port
 from tests.support.virtual_time import now_s, virtually
 from tests.support.waiting import until
@@ -30,7 +31,6 @@ OPTIONS: ServingOptions = {
     "first_start": False,
     "journal": None,
     "state": None,
-    "pool_writes_from_anywhere": False,
 }
 
 
@@ -149,7 +149,8 @@ async def test_a_poll_is_answered_when_the_end_is_asked_for(tmp_path: Path) -> N
     port, stop = free_port(), lifecycle.Stop()
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
     program = Program(
-        {**OPTIONS, "cluster": cluster, "config": None, "host": "127.0.0.1", "port": port, "page_routes": ()}
+        {**OPTIONS, "cluster": cluster, "config": None, "host": "127.0.0.1", "port": port, "page_routes": ()},
+        local_access(),
     )
     running = asyncio.create_task(program.run(stop))
     await until(program._serving.supervisor.names, beside=running)

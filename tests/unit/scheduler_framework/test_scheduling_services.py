@@ -151,28 +151,23 @@ def test_a_path_that_cannot_be_served_stops_the_start(endpoints: tuple[Endpoint,
     assert second == 'profile.plugins.reserve.enabled[1].name: initializing plugin "B": no pages'
 
 
-HERE: dict[str, Any] = {"peer": "127.0.0.1"}
-
-
 @pytest.mark.parametrize(
-    ("body", "how", "status", "flags"),
+    ("body", "status", "flags"),
     [
-        (b'{"scores": 3, "filters": true}', HERE, 200, (3, True)),
-        (b"{}", HERE, 200, (0, False)),
-        (b'{"scores": 101}', HERE, 400, (1, True)),
-        (b"", HERE, 400, (1, True)),
-        (b"null", HERE, 400, (1, True)),
-        (b'{"scores": 3}', {"peer": "10.0.0.7"}, 403, (1, True)),
-        (b'{"scores": 3}', {**HERE, "headers": {"origin": "http://x"}}, 403, (1, True)),
+        (b'{"scores": 3, "filters": true}', 200, (3, True)),
+        (b"{}", 200, (0, False)),
+        (b'{"scores": 101}', 400, (1, True)),
+        (b"", 400, (1, True)),
+        (b"null", 400, (1, True)),
     ],
 )
-async def test_debug_output_is_switched_from_this_machine_while_the_scheduler_runs(
-    body: bytes, how: dict[str, Any], status: int, flags: tuple[int, bool]
+async def test_debug_output_is_switched_while_the_scheduler_runs(
+    body: bytes, status: int, flags: tuple[int, bool]
 ) -> None:
     world = ExtenderWorld([])
     world.shared.flags.scores, world.shared.flags.filters = 1, True
     client = Client(world)
-    assert (await client.ask("/v1/scheduling/debug", "PUT", body=body, **how))[0] == status
+    assert (await client.ask("/v1/scheduling/debug", "PUT", body=body))[0] == status
     assert await client.ask("/v1/scheduling/debug") == (200, {"scores": flags[0], "filters": flags[1]})
 
 

@@ -39,7 +39,7 @@ class Api:
         self._router = server._Router(api.routes(), None)
 
     async def ask(
-        self, method: str, path: str, body: bytes | dict[str, Any] = b"", peer: str = "127.0.0.1"
+        self, method: str, path: str, body: bytes | dict[str, Any] = b""
     ) -> tuple[int, dict[str, Any]]:
         """The status and the content of an answer."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -47,7 +47,7 @@ class Api:
         assert not isinstance(found, Reply), found
         route, parameters = found
         assert len(content) <= route.max_body_bytes
-        got = await route.handler(Request(method, path, content, {}, parameters, {}, peer))
+        got = await route.handler(Request(method, path, content, {}, parameters))
         assert isinstance(got, Reply)
         answer: dict[str, Any] = json.loads(got.body)
         return got.status, answer
@@ -120,33 +120,6 @@ async def test_a_deletion_that_is_held_is_told_as_accepted() -> None:
     assert (await api.conditions())["Deleting"] == ("True", "FinalizersLeft")
     status, gone = await api.ask("PUT", "/v1/pools/bank", {**held, "finalizers": []})
     assert (status, gone) == (200, {"name": "bank", "deleted": True})
-
-
-# ------------------------------------------------------------ who may write
-
-
-@pytest.mark.parametrize("peer", ["10.0.0.7", "2001:db8::1", "", "localhost", "::ffff:10.0.0.7"])
-@pytest.mark.parametrize(("method", "path"), WRITES)
-@virtually
-async def test_from_elsewhere_pools_are_read_only(method: str, path: str, peer: str) -> None:
-    api = Api()
-    created = await api.create()
-    status, content = await api.ask(method, path, BANK, peer)
-    assert (status, content["code"]) == (403, "forbidden")
-    assert await api.ask("GET", "/v1/pools/bank", peer=peer) == (200, created)
-
-
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
-@virtually
-async def test_from_this_machine_pools_are_written(peer: str) -> None:
-    api = Api()
-    assert (await api.ask("POST", "/v1/pools", BANK, peer))[0] == 201
-
-
-@virtually
-async def test_from_anywhere_where_the_operator_says_so() -> None:
-    api = Api(writes_from_anywhere=True)
-    assert (await api.ask("POST", "/v1/pools", BANK, "10.0.0.7"))[0] == 201
 
 
 # ------------------------------------------------------------ bodies

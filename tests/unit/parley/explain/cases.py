@@ -608,6 +608,10 @@ def by_error() -> dict[ErrorCode, Evidence]:
         code.WRONG_METHOD: (400, "must be POST"),
         code.UNKNOWN_POD: (404, "the cluster shows no VM with the pod shop/web"),
         code.WRONG_POD_UID: (404, "pod shop/web has UID uid-web"),
+        code.WRONG_NODE: (
+            403,
+            "pod shop/web is on node n1, and spiffe://parley/agent/n2 may ask for VMs on n2 only",
+        ),
         code.SEQUENCE_REUSED: (409, "the last sequence number was 12"),
         code.SEQUENCE_STALE: (409, "the last sequence number was 12"),
         code.AGENT_SUPERSEDED: (

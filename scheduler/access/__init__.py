@@ -1,0 +1,1 @@
+"""Who may call the scheduler: the access file, the identities that callers show, and the rights that follow."""
