@@ -17,13 +17,10 @@ connection without a reply.
 """
 
 import asyncio
-import errno
 import functools
 import itertools
 import re
-import socket
 import ssl
-import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +36,7 @@ from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, R
 from hosting.addresses import UNIX, is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.fairness import Acceptor, Turns
+from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
 from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable, VirtualClock, peer_of
 from hosting.problems import Operation
@@ -237,7 +235,7 @@ class Server:
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._limits.drain_s)
         await self._runner.setup()
         is_unix = host.startswith(UNIX)
-        listening = _listen_unix(Path(host.removeprefix(UNIX))) if is_unix else _listen(host, port)
+        listening = listen_unix(Path(host.removeprefix(UNIX))) if is_unix else listen(host, port)
         peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
         if peers is not None:
             self._connects = peers.handshakes() if tls is not None else peers.new_connections()
@@ -541,51 +539,3 @@ def _response(reply: Reply, *, close: bool = False) -> web.Response:
     if close:
         response.force_close()
     return response
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _listen_unix(path: Path) -> socket.socket:
-    """A socket for this user alone, in a directory for this user alone unless there is one. Raises `OSError` if a process serves there, or if
-    something else is there."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _remove_stale(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(str(path))
-        path.chmod(0o600)  # nobody can connect before it listens
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, f"{path} is there, and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
-        trial.setblocking(False)  # a full queue is somebody's, too
-        try:
-            trial.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-        except BlockingIOError:
-            pass
-    raise OSError(errno.EADDRINUSE, "another process serves there")
