@@ -152,6 +152,8 @@ _TOO_MUCH: Final = AccessRefused(
 _PACKED: Final = AccessRefused(
     415, "packed", "a body must not be packed (Content-Encoding)", ErrorCode.MALFORMED
 )
+_NOT_HTTP: Final = "not a well-formed HTTP request"
+_CLOSE: Final = {"Connection": "close"}
 _UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
 """The cost of a request by its right; of others 1. A page tells of a whole cluster."""
 
@@ -339,10 +341,18 @@ class Server:
         if status < 500:
             self.stats["unparsable"] += 1
             self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
-            return _response(problem(status, ErrorCode.MALFORMED, "not a well-formed HTTP request"))
+            return _response(problem(status, ErrorCode.MALFORMED, _NOT_HTTP))
         self.stats["faults"] += 1
         self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
         return _response(problem(500, ErrorCode.INTERNAL, "internal error"))
+
+    def end_long_head(self, connection: ServedConnection) -> None:
+        """Refuse a request whose head is too long before it is parsed, and close. Only the first of a connection's requests is answered."""
+        self.stats["unparsable"] += 1
+        self._log.warning("request not parsable", peer=connection.peer, error="HeadTooLong")
+        if not connection.unanswered and connection.wire is not None:
+            connection.wire.write(_written(problem(400, ErrorCode.MALFORMED, _NOT_HTTP, headers=_CLOSE)))
+        connection.force_close()
 
     def fail(self, error: object, *said: object) -> None:
         """Log a fault beside handlers, once."""
