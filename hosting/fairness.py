@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from hosting.peers import PeerLimits, VirtualClock
+from hosting.peers import PeerLimits
 
 AT_ONCE: Final = 16
 """Connections that are accepted before others have their turn."""
@@ -25,7 +25,7 @@ class Turns:
     """
 
     def __init__(self, limits: PeerLimits) -> None:
-        self._clock = VirtualClock(limits.units_per_s, limits.burst_units, limits.longest_wait_s)
+        self._sustained, self._peak = limits.sustained(), limits.peak()
         self._longest_wait_s = limits.longest_wait_s
         self._served: set[str] = set()
         """The callers that have had this turn of the loop."""
@@ -38,7 +38,10 @@ class Turns:
         A request that is given up while it waits has cost as much as one that was served: its head was read.
         """
         loop = asyncio.get_running_loop()
-        wait_s = self._clock.turn(caller, cost_units, loop.time())
+        now_s = loop.time()
+        wait_s = self._sustained.turn(caller, cost_units, now_s)
+        if wait_s is not None:
+            wait_s = max(wait_s, self._peak.turn(caller, cost_units, now_s) or 0.0)
         if wait_s == 0.0 and caller not in self._served:
             self._serve(caller, loop)
             return True

@@ -10,6 +10,7 @@ import os
 import signal
 import ssl
 import sys
+import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -114,10 +115,19 @@ class Attacker:
 
     async def batches(self) -> None:
         """The same in batches of 100."""
-        every = self.fleet[:100]
-        await self.repeat(
-            lambda _: agents.batch(every, [each.ask(each.next_units(), agents.NOBODY) for each in every])
-        )
+        instance = agents.NOBODY
+
+        async def one(_: int) -> None:
+            nonlocal instance
+            async with self.connected(self.tls) as (reader, writer):
+                while True:
+                    bodies = [each.ask(each.next_units(), instance) for each in self.fleet]
+                    writer.write(agents.batch(self.fleet, bodies))
+                    answer = json.loads(await self.answer(reader))
+                    if isinstance(answer, list) and answer[0]["status"] == 200:
+                        instance = agents.read(answer[0]["body"]).instance
+
+        await self.side_by_side(one)
 
     async def pipelined(self) -> None:
         """A thousand requests at once on each connection, without waiting for an answer."""
@@ -277,12 +287,10 @@ def client(directory: Path, name: str | None) -> ssl.SSLContext:
 
 async def _attack(name: str, port: int, directory: Path) -> None:
     first = int((directory / "attacker.first").read_text())
-    attacker = Attacker(
-        port,
-        client(directory, "attacker"),
-        client(directory, None),
-        [Agent(first + index) for index in range(100)],
-    )
+    fleet = [Agent(first + index) for index in range(100)]
+    for each in fleet:
+        each.number = round(time.time() * 1000)  # beyond those of an attack before
+    attacker = Attacker(port, client(directory, "attacker"), client(directory, None), fleet)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, attacker.end)
     if name != "idle":
         print("ready", flush=True)

@@ -165,7 +165,7 @@ class PermitTransport:
 
 
 MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
-AT_ONCE: Final = 8
+AT_ONCE: Final = 4
 """Requests of a batch that are decided before callers beside it have their turn."""
 
 

@@ -13,7 +13,7 @@ from hosting.fairness import Acceptor, Turns
 from hosting.peers import PeerLimits
 from tests.support.waiting import until
 
-GENEROUS = PeerLimits(units_per_s=1e6, burst_units=1e9)
+GENEROUS = PeerLimits(units_per_s=1e6, burst_units=1e9, peak_units_per_s=1e9, peak_burst_units=1e9)
 
 
 async def _turn(turns: Turns, caller: str, order: list[str], name: str = "") -> bool:
