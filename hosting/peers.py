@@ -29,14 +29,15 @@ class PeerLimits:
     new_connections_per_s: float = 50.0
     """Without TLS, from one address, beyond as many at once as it may have open."""
     handshakes_per_s: float = 10.0
-    """From one address, where each costs more than a millisecond. Those of one second are made at once. More wait for up to
+    """From one address, where each costs more than a millisecond. `handshakes_at_once` are made at once, and more wait for up to
     `longest_handshake_wait_s`, which is long: a caller that is closed at once calls again at once."""
+    handshakes_at_once: float = 3.0
     longest_handshake_wait_s: float = 15.0
     units_per_s: float = 300.0
     burst_units: float = 600.0
     """For a peer at rest: so much it may have at `peak_units_per_s`."""
-    peak_units_per_s: float = 3000.0
-    """About a quarter of what a core does."""
+    peak_units_per_s: float = 1000.0
+    """Less than a tenth of what a core does."""
     peak_burst_units: float = 25.0
     """Served without any wait to a peer at rest: some ten requests, or one batch."""
     longest_wait_s: float = 3.0
@@ -54,8 +55,7 @@ class PeerLimits:
         return VirtualClock(self.new_connections_per_s, self.connections)
 
     def handshakes(self) -> "VirtualClock":
-        a_second = self.handshakes_per_s
-        return VirtualClock(a_second, a_second, self.longest_handshake_wait_s)
+        return VirtualClock(self.handshakes_per_s, self.handshakes_at_once, self.longest_handshake_wait_s)
 
 
 DEFAULT_PEER_LIMITS: Final = PeerLimits()

@@ -290,12 +290,13 @@ class Server:
         self._open.reserve(peer)
         return peer, wait_s
 
-    def _unmade(self, connection: asyncio.Protocol) -> None:
+    def _unmade(self, peer: str, connection: asyncio.Protocol | None) -> None:
         """A connection that was counted has not been made, or has been and is gone."""
-        assert isinstance(connection, ServedConnection)
-        if connection.wire is None:
+        assert connection is None or isinstance(connection, ServedConnection)
+        if connection is None or connection.wire is None:
+            self._open.release(peer)
+        if connection is not None:
             connection.is_counted = False
-            self._open.release(connection.peer)
 
     def _evict(self, connection: ServedConnection) -> None:
         self.stats["evicted"] += 1
