@@ -28,11 +28,11 @@ class PeerLimits:
     """Of one address, idle and busy, and those in their handshake."""
     new_connections_per_s: float = 50.0
     """Without TLS, from one address, beyond as many at once as it may have open."""
-    handshakes_per_s: float = 10.0
-    """From one address, where each costs more than a millisecond. `handshakes_at_once` are made at once, and more wait for up to
+    handshakes_per_s: float = 4.0
+    """From one address, where each costs a millisecond: more of them would be what the slowest hundredth of all others waits for. `handshakes_at_once` are made at once, and more wait for up to
     `longest_handshake_wait_s`, which is long: a caller that is closed at once calls again at once."""
-    handshakes_at_once: float = 3.0
-    longest_handshake_wait_s: float = 15.0
+    handshakes_at_once: float = 6.0
+    longest_handshake_wait_s: float = 20.0
     units_per_s: float = 300.0
     burst_units: float = 600.0
     """For a peer at rest: so much it may have at `peak_units_per_s`."""
@@ -45,17 +45,17 @@ class PeerLimits:
     spares_loopback: bool = False
     """Callers on this machine have no limits."""
 
-    def sustained(self) -> "VirtualClock":
-        return VirtualClock(self.units_per_s, self.burst_units, self.longest_wait_s)
+    def sustained(self) -> "PeerClock":
+        return PeerClock(self.units_per_s, self.burst_units, self.longest_wait_s)
 
-    def peak(self) -> "VirtualClock":
-        return VirtualClock(self.peak_units_per_s, self.peak_burst_units, math.inf)
+    def peak(self) -> "PeerClock":
+        return PeerClock(self.peak_units_per_s, self.peak_burst_units, math.inf)
 
-    def new_connections(self) -> "VirtualClock":
-        return VirtualClock(self.new_connections_per_s, self.connections)
+    def new_connections(self) -> "PeerClock":
+        return PeerClock(self.new_connections_per_s, self.connections)
 
-    def handshakes(self) -> "VirtualClock":
-        return VirtualClock(self.handshakes_per_s, self.handshakes_at_once, self.longest_handshake_wait_s)
+    def handshakes(self) -> "PeerClock":
+        return PeerClock(self.handshakes_per_s, self.handshakes_at_once, self.longest_handshake_wait_s)
 
 
 DEFAULT_PEER_LIMITS: Final = PeerLimits()
@@ -76,7 +76,7 @@ def peer_of(address: str) -> str:
     return str(ipaddress.IPv6Network((parsed, 64), strict=False))
 
 
-class VirtualClock:
+class PeerClock:
     """Spaces what each peer does to `units_per_s`, with `burst_units` at once for a peer at rest.
 
     A peer's clock runs ahead of the real one by the time that what it did would take at that rate. A peer whose clock is no further ahead

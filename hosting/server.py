@@ -37,7 +37,7 @@ from hosting.addresses import is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.fairness import Acceptor, Turns
 from hosting.logs import Logger
-from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable, VirtualClock, peer_of
+from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable, PeerClock, peer_of
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode
 from protocol.values import Value
@@ -214,7 +214,7 @@ class Server:
         """Those by limits for peers."""
         peers = limits.peers
         self._turns = Turns(peers) if peers is not None else None
-        self._connects: VirtualClock | None = None
+        self._connects: PeerClock | None = None
         self._busy: dict[float, dict[ServedConnection, float]] = {}
         """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
         self._runner: web.ServerRunner | None = None
