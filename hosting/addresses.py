@@ -37,14 +37,20 @@ def is_own(host: str) -> bool:
 
 
 def is_url(value: str, schemes: tuple[str, ...]) -> bool:
-    """Whether `value` is a URL with a host and one of these schemes."""
+    """Whether `value` is a URL with a host and one of these schemes, and without credentials: URLs are logged."""
     try:
         parts = urlsplit(value)
         port = parts.port
     except ValueError:  # a port beyond all ports, a bracket without its other one
         return False
     is_plain = value.isascii() and value.isprintable() and not any(part.isspace() for part in value)
-    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
+    return (
+        parts.scheme in schemes
+        and bool(parts.hostname)
+        and port != 0
+        and is_plain
+        and "@" not in parts.netloc
+    )
 
 
 def bracketed(host: str) -> str:

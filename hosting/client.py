@@ -53,9 +53,14 @@ class HttpClient:
         max_answer_bytes: int = 64 * 1024,
         tls: Tls | None = None,
         token: FileToken | None = None,
+        server_name: str | None = None,
     ) -> None:
-        """`tls` is for https://; without it the authorities of the system are trusted. `token` is shown with each call, as it is then."""
+        """`tls` is for https://; without it the authorities of the system are trusted. `token` is shown with each call, as it is then.
+
+        `server_name` is the name that peers' certificates are for, where URLs have addresses: of a Service's endpoints, for example.
+        """
         self._token = token
+        self._server_name = server_name
         self._max_connections = max_connections
         self._max_answer_bytes = max_answer_bytes
         self._tls = tls
@@ -102,6 +107,7 @@ class HttpClient:
                     timeout=_NO_TIMEOUT,
                     # Read for each call: connections made with older files are not used again.
                     ssl=self._tls.client() if self._tls is not None else True,
+                    server_hostname=self._server_name,
                 ) as response,
             ):
                 return await self._read(response)

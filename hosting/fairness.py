@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from hosting.access import AccessRefused
 from hosting.peers import PeerLimits
+from protocol.reasons import ErrorCode
 
 AT_ONCE: Final = 16
 """Connections that are accepted before others have their turn."""
@@ -16,6 +18,12 @@ HANDSHAKES_AT_ONCE: Final = 2
 """Of one peer. Each takes this process a millisecond or more at one go; the peer's others wait in the kernel."""
 PAUSE_S: Final = 1.0
 """After a connection that could not be accepted, for want of a file or of memory."""
+
+TOO_MANY: Final = AccessRefused(429, "connections", "too many connections of one address are open and busy")
+TOO_FAST: Final = AccessRefused(429, "connects", "too many new connections of one address")
+TOO_MUCH: Final = AccessRefused(
+    429, "rate", "too many requests of one caller", ErrorCode.OVERLOADED, retry_after_s=5
+)
 
 
 class Turns:

@@ -1,9 +1,13 @@
-"""Files that several processes meet at: a lock on a file, and the replacement of a file as a whole."""
+"""Files that several processes meet at, and files that a program keeps: a lock on a file, and the replacement of a file as a whole.
+
+None of these is ever reached by a symbolic link: whoever may make one in the directory could have another file of ours read or overwritten.
+Settings, tokens and certificates are others' files, which links may well lead to (Kubernetes' volumes are made of them)."""
 
 import asyncio
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,7 +23,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +73,18 @@ def locked(directory: Path, taken: str) -> FileLock:
     return lock
 
 
+MAX_KEPT_BYTES: Final = 64 * 2**20
+
+
+def kept(path: Path, most_bytes: int = MAX_KEPT_BYTES) -> bytes:
+    """The first `most_bytes` of a file that was put in its place by `replace`. Raises `OSError`, also for a link and for what is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return file.read(most_bytes)
+
+
 def replace(path: Path, content: bytes, *, is_durable: bool = True) -> None:
     """Put a file with `content` in place of the one at `path`; a reader finds the old file or the new one, never a part.
 
@@ -76,7 +92,8 @@ def replace(path: Path, content: bytes, *, is_durable: bool = True) -> None:
     path at a time. Raises `OSError`; then the old file is still in place.
     """
     new = path.with_suffix(".new")
-    with new.open("wb") as file:
+    new.unlink(missing_ok=True)  # of a process that died, or somebody's link
+    with new.open("xb") as file:
         file.write(content)
         if is_durable:
             file.flush()

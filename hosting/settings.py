@@ -5,6 +5,7 @@ Faults of fields and of rules between fields are reported together: a rule is ju
 
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -88,7 +89,7 @@ class Settings(BaseModel):
 
 def _broken(path: str, text: str) -> InitErrorDetails:
     kind = PydanticCustomError(_RULE, "{text}", {"text": text})
-    parts = (int(part) if part.isdigit() else part for part in path.split(".") if part)
+    parts = (int(part) if part.isdecimal() else part for part in path.split(".") if part)
     return InitErrorDetails(type=kind, loc=tuple(parts), input=None)
 
 
@@ -127,14 +128,22 @@ def _right_fields(model: type[Settings], data: dict[Any, Any]) -> dict[str, Any]
     return {name: value for name, value in read.__dict__.items() if value is not _ABSENT}
 
 
+MAX_TOLD: Final = 100
+"""So many faults are in an error's text."""
+MAX_PATH_PART: Final = 100
+"""So many characters of a key are in a fault's path."""
+
+
 class SettingsError(Exception):
-    """A settings file cannot be used. `faults` are lines for a person, one for each thing that is wrong."""
+    """A settings file cannot be used. `faults` are lines for a person, one for each thing that is wrong; the text has the first of them."""
 
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path
         self.faults = faults
         count = counted(len(faults), "fault")
-        super().__init__(f"{path}: {count}\n" + "\n".join(f"  {fault}" for fault in faults))
+        more = [f"and {len(faults) - MAX_TOLD} more"] if len(faults) > MAX_TOLD else []
+        told = "\n".join(f"  {fault}" for fault in (*faults[:MAX_TOLD], *more))
+        super().__init__(f"{path}: {count}\n{told}")
 
 
 class FaultsError(ValueError):
@@ -230,13 +239,17 @@ def _checked(path: Path, data: Any, faults: list[str], model: type[M]) -> M:
     raise SettingsError(path, faults) from None
 
 
+_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
+"""Those of a URL, which no message quotes."""
+
+
 def _shown(value: object) -> str:
     """A value for a person; texts and numbers in part, and of anything larger its kind."""
     match value:
         case bool() | float() | None:
             return repr(value)
         case str():
-            return repr(value[:60])
+            return repr(_CREDENTIALS.sub("//…@", value)[:60])
         case int() if abs(value) < 10**60:
             return repr(value)
         case int():
@@ -272,7 +285,8 @@ _LIMITS: Final = {
 def _fault(item: ErrorDetails) -> str:
     path = ""
     for part in item["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        name = str(part)[:MAX_PATH_PART]
+        path += f"[{name}]" if isinstance(part, int) else f".{name}" if path else name
     path = path or "(file)"
     kind, found = item["type"], item["input"]
     shown = f" (found {_shown(found)})"

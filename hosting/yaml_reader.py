@@ -70,7 +70,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
         line = key_node.start_mark.line + 1
         if key in seen:
             loader.duplicates.append(
-                f"line {line}: the key {key!r} was given on line {seen[key]} already; each key may come once"
+                f"line {line}: the key {repr(key)[:60]} was given on line {seen[key]} already; each key may come once"
             )
         seen[key] = line
     return SafeConstructor.construct_mapping(loader, node, deep=True)

@@ -148,7 +148,7 @@ def _in_short(line: str) -> str:
     """A line of a log for people: of our own lines the event and the error."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return clean(line)
     if not isinstance(found, dict) or not isinstance(found.get("event"), str):
         return clean(line)

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from hosting.options import FiniteRange
 from labs.vms.command import vm
 from parley.agent_commands import status, status_command, top, top_command
+from parley.certs.commands import certs
 from parley.commands import commands, explain_command
 from parley.completion import completion_command
 from parley.reach.ways import TEXT_OR_JSON, ByAddress, ByCluster
@@ -140,6 +141,7 @@ for _command in (
     status,
     top,
     vm,
+    certs,
     explain_command(_BY_ADDRESS),
     *commands(_BY_ADDRESS),
     completion_command("parley"),

@@ -22,6 +22,7 @@ from protocol.fields import (
     Field,
     Kind,
     Listed,
+    Mapped,
     Message,
     Nested,
     Parameter,
@@ -172,8 +173,9 @@ def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], 
     def take(form: Any) -> Sequence[Any]:
         values = list(parts(form))
         for place in wide:
-            if values[place] > UINT64_MAX:
-                raise ValueError(f"{values[place]} is beyond 64 bits")
+            value = values[place]
+            if value is not None and value > UINT64_MAX:
+                raise ValueError(f"{value} is beyond 64 bits")
         for place, read in conversions:
             value = values[place]
             if value is not None:
@@ -197,6 +199,8 @@ def _checked_type(kind: Kind) -> Any:
             return _form(kind.message)[0]
         case Listed():
             return tuple[_checked_type(kind.item), ...]  # type: ignore[misc]  # a type made at run time
+        case Mapped():
+            return dict[str, _checked_type(kind.item)]  # type: ignore[misc]  # a type made at run time
         case Converted():
             return _checked_type(kind.form)
         case Parameter():
@@ -212,6 +216,11 @@ def _reading(kind: Kind) -> Convert | None:
         case Listed():
             item = _reading(kind.item)
             return None if item is None else lambda items: tuple(map(item, items))
+        case Mapped():
+            member = _reading(kind.item)
+            return (
+                None if member is None else lambda found: {key: member(each) for key, each in found.items()}
+            )
         case Converted() if not kind.mark.is_ensured:
             form, read = _reading(kind.form), kind.mark.read
             both = read if form is None else lambda value: read(form(value))
@@ -283,6 +292,11 @@ def _writing(kind: Kind) -> Convert | None:
         case Listed():
             item = _writing(kind.item)
             return None if item is None else lambda items: [item(value) for value in items]
+        case Mapped():
+            member = _writing(kind.item)
+            return (
+                None if member is None else lambda found: {key: member(each) for key, each in found.items()}
+            )
         case Converted():
             form, write = _writing(kind.form), kind.mark.write
             both = write if form is None else lambda value: form(write(value))

@@ -111,6 +111,13 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Mapped:
+    """An object of any names, with values of one kind."""
+
+    item: "Kind"
+
+
+@dataclass(frozen=True, slots=True)
 class Converted:
     """A value of `type` that travels in another form."""
 
@@ -124,7 +131,7 @@ class Parameter:
     """A message whose type only the value tells: the parameter of a generic message."""
 
 
-Kind: TypeAlias = Scalar | Nested | Listed | Converted | Parameter
+Kind: TypeAlias = Scalar | Nested | Listed | Mapped | Converted | Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +191,8 @@ def _kind(annotation: Any) -> tuple[Kind, bool]:
             return Converted(plain, mark, _kind(mark.form)[0]), False
     if typing.get_origin(plain) is tuple:
         return Listed(_kind(typing.get_args(plain)[0])[0]), False
+    if typing.get_origin(plain) is dict:
+        return Mapped(_kind(typing.get_args(plain)[1])[0]), False
     if isinstance(plain, typing.TypeVar):
         return Parameter(), False
     if issubclass(_origin(plain), Message):

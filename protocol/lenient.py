@@ -26,6 +26,7 @@ from protocol.fields import (
     Field,
     Kind,
     Listed,
+    Mapped,
     Nested,
     Parameter,
     Scalar,
@@ -123,6 +124,8 @@ def _reader(kind: Kind) -> Reader:
             return _object_reader(kind.message)
         case Listed():
             return _listed(_reader(kind.item))
+        case Mapped():
+            return _mapped(_reader(kind.item))
         case Converted(type=quantities.Quantity):
             return _plain(_read_quantity)  # Go reads numbers as quantities, too
         case Converted():
@@ -140,6 +143,8 @@ def _zero(kind: Kind) -> Any:
             return _object_reader(kind.message)(_Pairs(), None, "", [])
         case Listed():
             return ()
+        case Mapped():
+            return {}
         case Scalar():
             return wire.NIL_UUID if kind.type is UUID else kind.type(0 if issubclass(kind.type, int) else "")
         case Converted(type=values.Resources):
@@ -177,6 +182,23 @@ def _listed(inner: Reader) -> Reader:
             if item is None:
                 faults.append(Fault(f"{path}[{index}]", "must not be null", "null"))
         return tuple(inner(item, None, f"{path}[{index}]", faults) for index, item in enumerate(value))
+
+    return read
+
+
+def _mapped(inner: Reader) -> Reader:
+    def read(value: Any, current: Any, path: str, faults: list[Fault]) -> Any:
+        if value is None:
+            return current
+        if not isinstance(value, _Pairs):
+            faults.append(Fault(path, "must be an object", _show(value)))
+            return current
+        found: dict[str, Any] = {}
+        for key, item in value:
+            if item is None:
+                faults.append(Fault(f"{path}.{_sound(key)}", "must not be null", "null"))
+            found[_sound(key)] = inner(item, None, f"{path}.{_sound(key)}", faults)
+        return found
 
     return read
 
@@ -270,8 +292,12 @@ def _read_text(kind: Scalar, value: Any) -> str:
     high = LONGEST_TEXT if kind.high is None else kind.high
     if type(value) is not str or not kind.low <= len(value) <= high:
         raise _RefusedError(f"must be a string of {kind.low} to {high} characters")
-    # Go replaces unpaired surrogates; a Python string that holds one could not be written again.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _sound(value)
+
+
+def _sound(text: str) -> str:
+    """Go replaces unpaired surrogates; a Python string that holds one could not be written again."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _read_bool(_: Scalar, value: Any) -> bool:

@@ -31,7 +31,9 @@ class ChangeLog:
         path = directory / FILE_NAME
         if path.exists() and path.stat().st_size > ROTATE_BYTES:
             path.replace(path.with_suffix(".old.jsonl"))
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+        )
 
     def __enter__(self) -> Self:
         return self

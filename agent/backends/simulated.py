@@ -95,7 +95,7 @@ _earlier_decoder = msgspec.json.Decoder(_EarlierFile)
 
 
 def _decoded(content: bytes) -> VmFile:
-    """Raises `ValueError` for content that is not a VM's file."""
+    """Raises `ValueError` for content that is not a VM's file, `RecursionError` for such that nests without end."""
     if b'"size_cpu"' in content:
         read = _earlier_decoder.decode(content).translated()
     else:
@@ -341,10 +341,10 @@ class SimulatedBackend:
     def _read(self, vm: Vm) -> VmFile:
         path = self._path(vm)
         try:
-            return _decoded(path.read_bytes())
+            return _decoded(files.kept(path))
         except OSError as error:
             raise BackendError(f"{path} cannot be read: {error.strerror}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BackendError(
                 f"{path} is no file of a simulated VM; remove it to make the VM anew"
             ) from None

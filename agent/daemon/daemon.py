@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import click
@@ -139,15 +140,17 @@ class Daemon:
             click.echo(error.strerror, err=True)
             await self._server.close()
             return 1
-        tls, token = self._server_settings.tls, self._server_settings.scheduler_token
+        for_schedulers = partial(
+            HttpClient,
+            max_answer_bytes=MAX_BATCH_ANSWER_BYTES,
+            tls=self._server_settings.tls,
+            token=self._server_settings.scheduler_token,
+            server_name=self._settings.scheduler.server_name,
+        )
         async with (
-            HttpClient(
-                max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls, token=token
-            ) as to_scheduler,
+            for_schedulers(max_connections=64) as to_scheduler,
             to_informants,
-            HttpClient(
-                max_connections=1, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls, token=token
-            ) as for_notices,
+            for_schedulers(max_connections=1) as for_notices,
             HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s

@@ -192,20 +192,20 @@ def _fixed(pod: Manifest, scaling: Scaling) -> dict[ResourceName, str]:
 
 def _schedulers(settings: AgentSettings, watching: _Watching) -> Callable[[], tuple[str, ...]]:
     """The URLs of the schedulers, as they are at each call."""
-    service, port = settings.scheduler.service, settings.scheduler.port
+    service, port, scheme = settings.scheduler.service, settings.scheduler.port, settings.scheduler.scheme
     if service is None:
         return lambda: settings.schedulers
     namespace, _, name = service.partition("/")
     selector = f"{SERVICE_LABEL}={name}"
     slices = watching.reflector(ENDPOINT_SLICES, namespace, labels=selector)
-    return lambda: (*ready_urls(slices.objects().values(), port), *settings.schedulers)
+    return lambda: (*ready_urls(slices.objects().values(), port, scheme), *settings.schedulers)
 
 
-def ready_urls(slices: Iterable[Manifest], port: int) -> tuple[str, ...]:
+def ready_urls(slices: Iterable[Manifest], port: int, scheme: str = "http") -> tuple[str, ...]:
     """The URLs of the ready endpoints of a Service, in a fixed order. An endpoint that does not say is ready (EndpointConditions of
     discovery.k8s.io/v1); one that is terminating is not."""
     found = {
-        f"http://{endpoint(address, port)}/"
+        f"{scheme}://{endpoint(address, port)}/"
         for each in slices
         for one in each.get("endpoints") or ()
         if (one.get("conditions") or {}).get("ready") is not False

@@ -53,8 +53,7 @@ class LoadFiles:
         """The memory of `vm`; empty if there is no file that can be used."""
         path = self._directory / _name(vm)
         try:
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
+            content = files.kept(path, MAX_BYTES + 1)
         except FileNotFoundError:
             return NOTHING
         except OSError as error:

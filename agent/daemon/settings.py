@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -14,7 +15,7 @@ from agent.core.timing import Timing
 from agent.daemon import annotations, policies, windows
 from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
 from agent.sources.file import InformantUrl, VmList, VmSettings
-from hosting.addresses import is_url
+from hosting.addresses import is_own, is_url
 from hosting.settings import AdvertiseSetting, Name, Settings, listed
 from hosting.tls import TlsFiles
 from protocol import quantities
@@ -81,6 +82,11 @@ def _scheduler_url(value: str) -> str:
     if not is_url(value, ("http", "https")):
         raise ValueError("must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535")
     return value
+
+
+def _is_readable(url: str) -> bool:
+    """Whether what is sent there travels in the clear beyond this machine."""
+    return not url.startswith("https:") and not is_own(urlsplit(url).hostname or "")
 
 
 def _service(value: str) -> str:
@@ -157,12 +163,34 @@ class SchedulerSettings(Settings):
     """The endpoints' port."""
     token_file: File | None = None
     """A file with the token that is shown to the scheduler, such as a projected token of the pod's service account. It is read again."""
+    server_name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9.-]+$")] | None = (
+        None
+    )
+    """The name that the schedulers' certificate is for, if it is not the host of their URL. A Service's endpoints are asked with TLS where it is
+    given, and in the clear otherwise."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """A URL or a Service is named, one of them."""
-        if "url" in found and "service" in found and (found["url"] is None) == (found["service"] is None):
+        """A URL or a Service is named, one of them; and neither a name nor a token goes with the clear."""
+        if not {"url", "service", "server_name", "token_file"} <= found.keys():
+            return
+        url, service, server_name = found["url"], found["service"], found["server_name"]
+        if (url is None) == (service is None):
             yield "", "needs url or service, and one of them only"
+            return
+        is_plain = not url.startswith("https:") if url is not None else server_name is None
+        if is_plain and server_name is not None:
+            yield "serverName", "is for a url with https, or a service"
+        if found["token_file"] is not None and (server_name is None if url is None else _is_readable(url)):
+            yield (
+                "tokenFile",
+                "would travel in the clear: use a url with https, or give the serverName of the service",
+            )
+
+    @property
+    def scheme(self) -> str:
+        """Of the endpoints of a Service."""
+        return "http" if self.server_name is None else "https"
 
 
 class KubernetesSettings(Settings):
@@ -235,6 +263,11 @@ class AgentSettings(VmList):
                 "backend",
                 f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
             )
+        scheduler = found.get("scheduler")
+        if scheduler is not None and scheduler.token_file is not None:
+            for index, url in enumerate(found.get("other_schedulers", ())):
+                if _is_readable(url):
+                    yield f"otherSchedulers.{index}", "gets the token of scheduler.tokenFile, too: use https"
         qos = found.get("qos")
         if source == "file" and qos is not None:
             objects = {

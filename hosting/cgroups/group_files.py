@@ -53,10 +53,14 @@ class KeptFiles:
         self._open.clear()
 
 
+LONGEST_NUMBER: Final = 21
+"""Digits: no number of the kernel has so many."""
+
+
 def number(text: bytes) -> int | None:
     """The number in a file; None for "max", an empty text or nonsense."""
     text = text.strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdigit() and len(text) < LONGEST_NUMBER else None
 
 
 def value(text: bytes, name: bytes) -> int:
@@ -65,7 +69,7 @@ def value(text: bytes, name: bytes) -> int:
     if at == 0 and not text.startswith(name):
         return 0
     found = text[at + len(name) :].partition(b"\n")[0]
-    return int(found) if found.isdigit() else 0
+    return number(found) or 0
 
 
 _UNLIMITED: Final = 2**60

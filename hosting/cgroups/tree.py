@@ -99,7 +99,8 @@ class CgroupTree:
     def _find(self, uid: str) -> PodGroup | None:
         for tree in self._kubepods:
             for name in _names(tree.name, uid):
-                if (self._hierarchies["memory"] / tree / name).is_dir():
+                path = self._hierarchies["memory"] / tree / name
+                if path.is_dir() and not (path.is_symlink() or path.parent.is_symlink()):
                     return self.group(tree / name)
         return None
 

@@ -83,7 +83,7 @@ def cpus_told(annotations: Mapping[str, str]) -> PodCpus:
         found = json.loads(text)
         nodes = frozenset(int(each["node"]) for each in found.get("numaNodeResources") or ())
         return PodCpus(cpus_of(str(found.get("cpuset") or "")), nodes)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return PodCpus()
 
 

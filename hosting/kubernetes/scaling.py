@@ -272,7 +272,7 @@ def _port(effective: Mapping[str, str], faults: list[str]) -> int | None:
     text = effective.get(names.INFORMANT)
     if text is None:
         return None
-    if not text.isdecimal() or not 1 <= int(text[:6]) <= 65535:
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
         faults.append(f"{names.INFORMANT}: must be a port from 1 to 65535 (found {annotations.short(text)})")
         return None
     return int(text)

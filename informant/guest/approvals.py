@@ -36,8 +36,7 @@ class Approvals:
     def load(self) -> Agreed | None:
         """The size that was kept; None if there is none of this life of the guest, or none that can be read."""
         try:
-            with self._file.open("rb") as file:
-                found = json.loads(file.read(_MOST_BYTES))
+            found = json.loads(files.kept(self._file, _MOST_BYTES))
             size = Resources(int(found["vcpuMilli"]), int(found["memoryBytes"]))
             agreed = Agreed(size, max(0, int(found.get("hiddenBytes", 0))))
             is_ours = found["bootId"] == self._boot_id.read_text().strip()

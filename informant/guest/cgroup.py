@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from hosting.cgroups.group_files import stalls
+from hosting.cgroups.group_files import LONGEST_NUMBER, stalls
 from informant.core.limits import PERIOD_US, Control
 from informant.core.report import CgroupReading
 
@@ -78,7 +78,7 @@ def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
 def root(mounts: Path = MOUNTS) -> Path | None:
     """The mount of cgroup v2; None if there is none."""
     try:
-        lines = mounts.read_text().splitlines()
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
     return next((Path(parts[1]) for parts in map(str.split, lines) if parts[2:3] == ["cgroup2"]), None)
@@ -87,7 +87,7 @@ def root(mounts: Path = MOUNTS) -> Path | None:
 def own_name(own: Path = OWN) -> str | None:
     """Our own group below the mount point of cgroup v2: empty for the root, None if we live in none."""
     try:
-        lines = own.read_text().splitlines()
+        lines = own.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
     return next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
@@ -156,7 +156,7 @@ class FileCgroup:
 def _number(text: str) -> int | None:
     """The number in a file; None for "max", an empty text or nonsense."""
     text = text.strip()
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) < LONGEST_NUMBER else None
 
 
 def _quota(text: str) -> int | None:
@@ -171,6 +171,6 @@ def _pairs(text: str) -> dict[str, int]:
     found = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")
-        if number.isdecimal():
+        if number.isdecimal() and len(number) < LONGEST_NUMBER:
             found[name] = int(number)
     return found

@@ -13,6 +13,7 @@ from informant.core.report import Reading
 from informant.core.workload import Workload
 from informant.guest.cgroup import Cgroup
 from informant.guest.kernel import Finding
+from protocol.cpu_lists import cpus_of
 from protocol.texts import counted
 from protocol.values import Resources
 
@@ -36,8 +37,8 @@ class MachineFiles:
 
     def cpus(self) -> GuestCpus:
         """The CPUs now. Raises `OSError` or `ValueError` if the kernel does not tell."""
-        online = _numbers((self._cpus / "online").read_text())
-        present = _numbers((self._cpus / "present").read_text())
+        online = cpus_of((self._cpus / "online").read_text())
+        present = cpus_of((self._cpus / "present").read_text())
         if not online & present:
             raise ValueError(f"{self._cpus} shows no CPU that is online")
         return GuestCpus(present, online & present)
@@ -90,15 +91,6 @@ def _is_online(block: Path) -> bool:
         return (block / "state").read_text().strip() == "online"
     except OSError:  # it has just been plugged out
         return False
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """The numbers in a list such as `0-2,5`. Raises `ValueError` for anything else."""
-    found: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, dash, last = part.partition("-")
-        found |= set(range(int(first), int(last if dash else first) + 1))
-    return frozenset(found)
 
 
 GIB = 2**30

@@ -18,7 +18,7 @@ PROGRAM: Final = "app.kubernetes.io/name"
 AGENT: Final = "parley-agent"
 SCHEDULER: Final = "parley-scheduler"
 PORT_WITH_TLS: Final = "tls"
-"""The name of a container's port if an agent serves its pages with TLS: it goes before the plain one."""
+"""The name of a container's port if a program serves its pages with TLS: it goes before the plain one."""
 PORTS: Final = {AGENT: ("agent", 10300), SCHEDULER: ("permits", 10299)}
 """The name of the container's port for each program, and its number if no port of the pod has that name."""
 

@@ -73,7 +73,7 @@ class PoolStateFile:
     def load(self) -> tuple[tuple[PoolRecord, ...], str]:
         """The stored pools, and the chain under which they were stored. Raises `SettingsError` with every fault."""
         try:
-            content = self._path.read_bytes()
+            content = files.kept(self._path)
         except FileNotFoundError:
             return (), ""
         except OSError as error:

@@ -7,7 +7,15 @@ from pathlib import Path
 from tests.tidy.repository import output, run
 
 # rich is none of them: structlog loads it wherever it is installed, and the demo needs it.
-OPTIONAL = {"kubernetes_asyncio", "textual", "qemu", "grpc", "google.protobuf", "asyncinotify"}
+OPTIONAL = {
+    "kubernetes_asyncio",
+    "textual",
+    "qemu",
+    "grpc",
+    "google.protobuf",
+    "asyncinotify",
+    "cryptography",
+}
 MODULES = ("agent.program", "scheduler.program", "informant.program", "parley.program")
 
 

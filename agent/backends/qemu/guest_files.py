@@ -46,12 +46,12 @@ class GuestFiles:
         """The record of `vm`; None if it was never fenced. Raises `BackendError`."""
         path = vm_path(self._directory, vm)
         try:
-            return self._decoder.decode(path.read_bytes())
+            return self._decoder.decode(files.kept(path))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise BackendError(f"{path} cannot be read: {error.strerror}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BackendError(
                 f"{path} is no file of a guest; remove it, and the size of the guest becomes its target"
             ) from None

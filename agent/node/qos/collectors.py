@@ -35,7 +35,7 @@ from hosting.cgroups.tree import CgroupTree, PodGroup
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.threads import in_own_thread
-from protocol.cpu_lists import CpuListError, cpus_of
+from protocol.cpu_lists import cpus_of
 from protocol.pages import CollectorsShown
 
 
@@ -148,7 +148,7 @@ def best_effort_limit(tree: CgroupTree, path: str) -> GroupLimit:
 def _set_size(directory: Path) -> float | None:
     """How many CPUs the group may run on; None if the kernel does not say so for this group."""
     for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-        with contextlib.suppress(OSError, CpuListError):
+        with contextlib.suppress(OSError, ValueError):
             found = cpus_of((directory / name).read_text())
             if found:
                 return float(len(found))

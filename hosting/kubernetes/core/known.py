@@ -18,6 +18,10 @@ Key: TypeAlias = tuple[str, str]
 MAX_MARKS: Final = 64
 
 
+_LONGEST_VERSION: Final = 20
+"""Digits: a version has 64 bits."""
+
+
 class ManifestError(ValueError):
     """An answer holds no object of the API: its name, UID or a version that can be ordered is missing."""
 
@@ -57,7 +61,7 @@ class Known:
 def version_of(manifest: Mapping[str, Any]) -> int:
     """The resourceVersion of an object or a list. Raises `ManifestError`."""
     text = _metadata(manifest).get("resourceVersion")
-    if not (isinstance(text, str) and text.isdecimal()):
+    if not (isinstance(text, str) and text.isdecimal() and len(text) <= _LONGEST_VERSION):
         raise ManifestError(f"the resourceVersion {str(text)[:60]!r} is no whole number")
     return int(text)
 

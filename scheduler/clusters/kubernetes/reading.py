@@ -22,7 +22,15 @@ from scheduler.permits.core.model import Migration, NodeSpec, PodSpec, VmSpec
 from scheduler.permits.core.rules import is_listed
 from scheduler.placing.plugins.published_reservations import ALLOCATED, allocated_uid
 
-MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+MALFORMED: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
 """The errors raised by the reading of an object that is not as the API says."""
 
 

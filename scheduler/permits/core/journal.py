@@ -282,7 +282,15 @@ def read_line(text: str) -> Snapshot | Step | Gap:
         return _read(json.loads(text))
     except JournalError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RemoteProtocolError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        RemoteProtocolError,
+    ) as error:
         raise JournalError(f"not a line of a journal: {_in_words(error)}") from None
 
 

@@ -57,7 +57,7 @@ class JournalWriter:
         present = files_of(directory)
         self._number = int(present[-1].stem.rpartition("-")[2]) if present else 0
         self._begin()
-        self._file: TextIO | None = self._next_path().open("a", encoding="utf-8")
+        self._file: TextIO | None = self._next_path().open("x", encoding="utf-8")
         self._written_bytes = 0
         self._retry_at_s = 0.0
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
@@ -156,7 +156,7 @@ class JournalWriter:
             self._file = None
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._next_path()
-        file = path.open("a", encoding="utf-8")
+        file = path.open("x", encoding="utf-8")
         try:
             file.write(journal.snapshot_line(snapshot))
             file.flush()

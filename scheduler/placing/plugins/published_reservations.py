@@ -415,5 +415,5 @@ def is_garbage(manifest: Manifest, wall: datetime, kept_s: float) -> bool:
         return False
     try:
         return wall >= datetime.fromisoformat(since) + timedelta(seconds=kept_s)
-    except (ValueError, TypeError):  # somebody else has written it
+    except (ValueError, TypeError, OverflowError):  # somebody else has written it
         return False

@@ -128,6 +128,9 @@ class DeployedContainers:
         path.mkdir(parents=True, exist_ok=True)
         if "secret" in volume:
             self._write_secret(pod, volume)
+        for source in volume.get("projected", {}).get("sources", ()):
+            asked = source["serviceAccountToken"]
+            (path / asked["path"]).write_text(self._token(pod, f"--audience={asked['audience']}"))
         return path
 
     def _write_config_maps(self, pod: Manifest, container: Manifest, mounts: Mapping[str, Path]) -> None:
@@ -160,6 +163,13 @@ class DeployedContainers:
     def _secrets(self, pod: Manifest, path: Path) -> Path:
         """The files that the kubelet puts into a pod with a service account."""
         path.mkdir(parents=True, exist_ok=True)
+        (path / "token").write_text(self._token(pod))
+        (path / "namespace").write_text(pod["metadata"]["namespace"])
+        shutil.copyfile(self._plane.authority, path / "ca.crt")
+        return path
+
+    def _token(self, pod: Manifest, *options: str) -> str:
+        """A token of the pod's service account that is bound to the pod."""
         metadata = pod["metadata"]
         bound = (
             "--bound-object-kind=Pod",
@@ -167,11 +177,9 @@ class DeployedContainers:
             f"--bound-object-uid={metadata['uid']}",
         )
         account, namespace = pod["spec"]["serviceAccountName"], metadata["namespace"]
-        token = self._plane.kubectl("create", "token", account, f"--namespace={namespace}", *bound)
-        (path / "token").write_text(token.strip())
-        (path / "namespace").write_text(namespace)
-        shutil.copyfile(self._plane.authority, path / "ca.crt")
-        return path
+        return self._plane.kubectl(
+            "create", "token", account, f"--namespace={namespace}", *bound, *options
+        ).strip()
 
 
 def _is_going(pod: Manifest) -> bool:
@@ -196,8 +204,8 @@ def _argument(text: str, pod: Manifest, environment: Mapping[str, str], mounts: 
 
 
 def _here(text: str, mounts: Mapping[str, Path]) -> str:
-    for there, here in mounts.items():
-        text = text.replace(there, str(here))
+    for there in sorted(mounts, key=len, reverse=True):  # one may be the beginning of another
+        text = text.replace(there, str(mounts[there]))
     return text
 
 

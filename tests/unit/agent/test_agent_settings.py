@@ -231,6 +231,23 @@ def test_on_kubernetes_the_node_comes_from_the_environment_and_the_scheduler_fro
         ("{service", "{url: 'http://s:1/', service", "scheduler"),
         ("{service: parley-system/parley-scheduler}", "{service: parley-scheduler}", "scheduler.service"),
         ("{service: parley-system/parley-scheduler}", "{url: nowhere}", "scheduler.url"),
+        ("-scheduler}", "-scheduler, tokenFile: /t}", "scheduler.tokenFile"),
+        (
+            "{service: parley-system/parley-scheduler}",
+            "{url: 'http://s:1/', tokenFile: /t}",
+            "scheduler.tokenFile",
+        ),
+        (
+            "{service: parley-system/parley-scheduler}",
+            "{url: 'http://s:1/', serverName: s}",
+            "scheduler.serverName",
+        ),
+        ("-scheduler}", "-scheduler, serverName: 'a b'}", "scheduler.serverName"),
+        (
+            "-scheduler}",
+            "-scheduler, serverName: s, tokenFile: /t}\notherSchedulers: ['http://s:1/']",
+            "otherSchedulers[0]",
+        ),
         ("source: kubernetes", "source: file", "backend"),
         ("backend: kubernetes", "backend: simulated", "backend"),
     ],
@@ -238,6 +255,20 @@ def test_on_kubernetes_the_node_comes_from_the_environment_and_the_scheduler_fro
 def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str, path: str) -> None:
     (fault,) = _faults(ON_KUBERNETES.replace(before, after))
     assert fault.startswith(f"{path}: "), fault
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "scheme"),
+    [
+        ("{service: a/b}", "http"),
+        ("{service: a/b, serverName: b.a.svc, tokenFile: /t}", "https"),
+        ("{url: 'https://10.0.0.1/', serverName: b.a.svc, tokenFile: /t}", "https"),
+        ("{url: 'http://127.0.0.1:1/', tokenFile: /t}", "http"),
+    ],
+)
+def test_a_token_travels_encrypted_or_on_this_machine(scheduler: str, scheme: str) -> None:
+    text = ON_KUBERNETES.replace("{service: parley-system/parley-scheduler}", scheduler)
+    assert parse(Path("agent.yaml"), text.encode(), AgentSettings).scheduler.scheme == scheme
 
 
 def test_a_node_metric_needs_kubernetes() -> None:

@@ -80,3 +80,4 @@ def test_every_endpoint_that_is_not_known_to_be_unready_may_be_asked() -> None:
         {"endpoints": None},
     ]
     assert ready_urls(slices, 1) == (A, B, C)
+    assert ready_urls(slices, 1, "https") == tuple(each.replace("http:", "https:") for each in (A, B, C))

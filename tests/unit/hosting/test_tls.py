@@ -88,6 +88,23 @@ async def test_a_client_that_believes_the_authority_is_served_and_others_say_why
         assert found.message.startswith("no TLS with it: ")
 
 
+async def test_an_address_is_asked_by_the_name_that_its_certificate_is_for(tmp_path: Path) -> None:
+    """As the endpoints of a Service are, whose certificate names the Service and no addresses."""
+    ours = Authority(tmp_path, "ours")
+    tls = loaded(TlsFiles(ca=ours.ca))
+    async with listening(loaded(ours.issue(tmp_path, "parley-scheduler.parley-system.svc"))) as port:
+        told = []
+        for name in ("parley-scheduler.parley-system.svc", "other.parley-system.svc", None):
+            async with HttpClient(tls=tls, server_name=name) as client:
+                found = await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)
+                told.append(found.status if isinstance(found, Answered) else found.message)
+    assert told[0] == 200
+    assert all("its certificate is not trusted: " in str(each) for each in told[1:])
+    async with listening() as port, HttpClient(server_name="any") as client:
+        found = await client.call("GET", f"http://127.0.0.1:{port}/hello", deadline_s=20)
+        assert isinstance(found, Answered)
+
+
 async def test_renewed_files_hold_for_new_connections_on_both_sides(tmp_path: Path) -> None:
     """A certificate by another authority: the server shows it without listening anew, the client believes it."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")

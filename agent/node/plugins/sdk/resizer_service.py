@@ -72,8 +72,8 @@ class GenerationFile:
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
+        found = json.loads(files.kept(path))
+    except (ValueError, RecursionError):
         found = None
     if not (isinstance(found, dict) and all(type(each) is int for each in found.values())):
         raise ValueError(f"{path} is no file of generations; remove it to begin anew")

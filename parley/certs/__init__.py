@@ -1,0 +1,1 @@
+"""`parley certs`: certificates for development, and for installations without an authority of their own."""
