@@ -277,7 +277,7 @@ def main() -> None:
     """Parse the command line and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--short", action="store_true", help="2 turns of 3 s for each attack instead of 5 of 4 s"
+        "--short", action="store_true", help="1 turn of 4 s for each attack instead of 2 of 6 s"
     )
     parser.add_argument("--only", default=",".join(attackers.NAMES), help="attacks, with commas between them")
     parser.add_argument("--rate", type=float, default=800.0, help="requests per second of the agents")
@@ -285,7 +285,7 @@ def main() -> None:
     names = tuple(given.only.split(","))
     if given.rate <= 0 or not set(names) <= set(attackers.NAMES):
         parser.error(f"the rate must be above zero, and attacks are {', '.join(attackers.NAMES)}")
-    slice_s, rounds = (3.0, 2) if given.short else (4.0, 5)
+    slice_s, rounds = (4.0, 1) if given.short else (6.0, 2)
     sys.exit(program.run(lambda: _main(Options(names, given.rate, slice_s, rounds))))
 
 

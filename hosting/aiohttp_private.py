@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hosting.server import Server
 
 KEEP_ALIVE_S: Final = 75.0
+MAX_HEAD_BYTES: Final = 32_768
+"""aiohttp limits each header and their number, which would be a megabyte. A bearer token is 8 KiB at most."""
 LINGER_S: Final = 0.5
 """How long the rest of a refused body is read: a peer that still sends would not see the answer."""
 
@@ -38,6 +40,7 @@ class ServedConnection(web.RequestHandler):
 
     __slots__ = (
         "_certificate",
+        "_head_bytes",
         "_received",
         "deadline_s",
         "has_ended",
@@ -62,7 +65,7 @@ class ServedConnection(web.RequestHandler):
         self.owner = owner
         self.peer = peer or ""
         self.is_counted = peer is not None
-        self._received = 0
+        self._received = self._head_bytes = 0
         self.deadline_s: float | None = None
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
@@ -95,13 +98,22 @@ class ServedConnection(web.RequestHandler):
         self._received += len(data)
         # The rest of a body that was answered already does not make the connection busy.
         is_late = self.request_body is not None and not self.request_body.is_eof()
+        if not is_late and self._is_head_too_long(data):
+            self.owner.end_long_head(self)
+            return
         if data and self.deadline_s is None and not is_late:  # aiohttp resumes with no data
             self.owner.began(self)
         waiting = len(self._messages)
         super().data_received(data)
         if len(self._messages) > waiting:
+            self._head_bytes = 0
             self.unanswered += len(self._messages) - waiting
             self.request_body = self._messages[-1][1]
+
+    def _is_head_too_long(self, data: bytes) -> bool:
+        left = MAX_HEAD_BYTES - self._head_bytes
+        self._head_bytes += len(data)
+        return self._head_bytes > MAX_HEAD_BYTES and data.find(b"\r\n\r\n", 0, left + 4) < 0
 
     def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp never keeps the connection
         """The peer sends nothing more; whether it is still to be answered."""

@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from hosting.peers import PeerLimits, VirtualClock
+from hosting.access import AccessRefused
+from hosting.peers import PeerLimits
+from protocol.reasons import ErrorCode
 
 AT_ONCE: Final = 16
 """Connections that are accepted before others have their turn."""
@@ -16,6 +18,12 @@ HANDSHAKES_AT_ONCE: Final = 2
 """Of one peer. Each takes this process a millisecond or more at one go; the peer's others wait in the kernel."""
 PAUSE_S: Final = 1.0
 """After a connection that could not be accepted, for want of a file or of memory."""
+
+TOO_MANY: Final = AccessRefused(429, "connections", "too many connections of one address are open and busy")
+TOO_FAST: Final = AccessRefused(429, "connects", "too many new connections of one address")
+TOO_MUCH: Final = AccessRefused(
+    429, "rate", "too many requests of one caller", ErrorCode.OVERLOADED, retry_after_s=5
+)
 
 
 class Turns:
@@ -25,7 +33,7 @@ class Turns:
     """
 
     def __init__(self, limits: PeerLimits) -> None:
-        self._clock = VirtualClock(limits.units_per_s, limits.burst_units, limits.longest_wait_s)
+        self._sustained, self._peak = limits.sustained(), limits.peak()
         self._longest_wait_s = limits.longest_wait_s
         self._served: set[str] = set()
         """The callers that have had this turn of the loop."""
@@ -38,7 +46,10 @@ class Turns:
         A request that is given up while it waits has cost as much as one that was served: its head was read.
         """
         loop = asyncio.get_running_loop()
-        wait_s = self._clock.turn(caller, cost_units, loop.time())
+        now_s = loop.time()
+        wait_s = self._sustained.turn(caller, cost_units, now_s)
+        if wait_s is not None:
+            wait_s = max(wait_s, self._peak.turn(caller, cost_units, now_s) or 0.0)
         if wait_s == 0.0 and caller not in self._served:
             self._serve(caller, loop)
             return True
@@ -84,7 +95,8 @@ class Acceptor:
     """Accepts connections for a server that has limits for peers.
 
     asyncio's own server asks nobody before a handshake. `admit` is told the address, and names the peer and the seconds to wait if the
-    connection may be made: then `make` gives its protocol, and `fail` is told of a protocol whose connection was not made after all.
+    connection may be made: then `make` gives its protocol, and `fail` is told of the peer if it was not made after all,
+    with the protocol if there was one already.
     """
 
     def __init__(
@@ -94,7 +106,7 @@ class Acceptor:
         handshake_s: float,
         admit: Callable[[str], tuple[str, float] | None],
         make: Callable[[str], asyncio.Protocol],
-        fail: Callable[[asyncio.Protocol], None],
+        fail: Callable[[str, asyncio.Protocol | None], None],
     ) -> None:
         self._listening = listening
         self._tls = tls
@@ -104,7 +116,7 @@ class Acceptor:
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._begun: dict[str, set[asyncio.Task[None]]] = {}
-        self._waiting: dict[str, deque[tuple[socket.socket, asyncio.Protocol, float]]] = {}
+        self._waiting: dict[str, deque[tuple[socket.socket, float]]] = {}
         """By peer: its connections without a handshake yet, and when that may begin."""
         self._pause: asyncio.TimerHandle | None = None
 
@@ -120,9 +132,9 @@ class Acceptor:
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening.fileno())
             self._listening.close()
-        for waiting in self._waiting.values():
+        for peer, waiting in self._waiting.items():
             while waiting:
-                self._drop(*waiting.popleft()[:2])
+                self._drop(waiting.popleft()[0], peer)
         for task in itertools.chain.from_iterable(self._begun.values()):
             task.cancel()
 
@@ -146,8 +158,7 @@ class Acceptor:
                 continue
             connected.setblocking(False)
             peer, wait_s = admitted
-            entry = (connected, self._make(peer), self._loop.time() + wait_s)
-            self._waiting.setdefault(peer, deque()).append(entry)
+            self._waiting.setdefault(peer, deque()).append((connected, self._loop.time() + wait_s))
             begun = self._begun.setdefault(peer, set())
             if len(begun) < HANDSHAKES_AT_ONCE:
                 begun.add(self._loop.create_task(self._connect_waiting(peer)))
@@ -157,7 +168,7 @@ class Acceptor:
         waiting, begun = self._waiting[peer], self._begun[peer]
         try:
             while waiting:
-                await self._connect(*waiting.popleft())
+                await self._connect(*waiting.popleft(), peer)
         finally:
             task = asyncio.current_task()
             assert task is not None
@@ -165,14 +176,15 @@ class Acceptor:
             if not begun:
                 del self._begun[peer], self._waiting[peer]
 
-    async def _connect(self, connected: socket.socket, protocol: asyncio.Protocol, begin_s: float) -> None:
-        made = False
+    async def _connect(self, connected: socket.socket, begin_s: float, peer: str) -> None:
+        made, protocol = False, None
         try:
             wait_s = begin_s - self._loop.time()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
             left_s = self._handshake_s + min(wait_s, 0.0)  # the peer's others may have taken its time
             if left_s > 0:
+                protocol = self._make(peer)
                 await self._loop.connect_accepted_socket(
                     lambda: protocol,
                     connected,
@@ -180,12 +192,12 @@ class Acceptor:
                     ssl_handshake_timeout=left_s if self._tls is not None else None,
                 )
                 made = True
-        except OSError:
-            pass  # the handshake failed, or took too long
+        except Exception:  # noqa: BLE001, S110 - the handshake failed or took too long, in the words of either event loop
+            pass
         finally:
             if not made:
-                self._drop(connected, protocol)
+                self._drop(connected, peer, protocol)
 
-    def _drop(self, connected: socket.socket, protocol: asyncio.Protocol) -> None:
-        self._fail(protocol)
+    def _drop(self, connected: socket.socket, peer: str, protocol: asyncio.Protocol | None = None) -> None:
+        self._fail(peer, protocol)
         connected.close()

@@ -4,12 +4,13 @@ Pure: moments come as arguments, in seconds of one clock that never goes back. T
 """
 
 import ipaddress
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-UNIT_BYTES: Final = 1024
+UNIT_BYTES: Final = 512
 """A request costs its caller so many units as its route says, and one more for so many bytes."""
 MAX_PEERS: Final = 65_536
 """Peers whose use is remembered. Beyond that the one that was silent for longest counts as one at rest."""
@@ -20,31 +21,41 @@ class PeerLimits:
     """The most that one peer may take.
 
     A peer is an address before a request is read (of IPv6 the /64, which is one machine's), and then the caller's name if it has shown a
-    credential. An agent of 1,000 VMs takes about 60 units/s in batches and 360 units/s without, and at a start as much as that of 5 s at once.
+    credential. An agent of 1,000 VMs takes about 60 units/s, because it asks in batches, and at a start 900 units at once; a published one of 100 VMs 45 units/s.
     """
 
     connections: int = 128
     """Of one address, idle and busy, and those in their handshake."""
     new_connections_per_s: float = 50.0
     """Without TLS, from one address, beyond as many at once as it may have open."""
-    handshakes_per_s: float = 10.0
-    """From one address, where each costs more than a millisecond. Those of one second are made at once. More wait for up to
+    handshakes_per_s: float = 4.0
+    """From one address, where each costs a millisecond: more of them would be what the slowest hundredth of all others waits for. `handshakes_at_once` are made at once, and more wait for up to
     `longest_handshake_wait_s`, which is long: a caller that is closed at once calls again at once."""
-    longest_handshake_wait_s: float = 15.0
-    units_per_s: float = 500.0
-    burst_units: float = 2000.0
-    """Served without a wait to a peer at rest."""
-    longest_wait_s: float = 2.0
+    handshakes_at_once: float = 6.0
+    longest_handshake_wait_s: float = 20.0
+    units_per_s: float = 300.0
+    burst_units: float = 600.0
+    """For a peer at rest: so much it may have at `peak_units_per_s`."""
+    peak_units_per_s: float = 1000.0
+    """Less than a tenth of what a core does."""
+    peak_burst_units: float = 25.0
+    """Served without any wait to a peer at rest: some ten requests, or one batch."""
+    longest_wait_s: float = 3.0
     """A request that would wait longer is refused, after this wait. Agents give up after 4 s."""
     spares_loopback: bool = False
     """Callers on this machine have no limits."""
 
-    def new_connections(self) -> "VirtualClock":
-        return VirtualClock(self.new_connections_per_s, self.connections)
+    def sustained(self) -> "PeerClock":
+        return PeerClock(self.units_per_s, self.burst_units, self.longest_wait_s)
 
-    def handshakes(self) -> "VirtualClock":
-        a_second = self.handshakes_per_s
-        return VirtualClock(a_second, a_second, self.longest_handshake_wait_s)
+    def peak(self) -> "PeerClock":
+        return PeerClock(self.peak_units_per_s, self.peak_burst_units, math.inf)
+
+    def new_connections(self) -> "PeerClock":
+        return PeerClock(self.new_connections_per_s, self.connections)
+
+    def handshakes(self) -> "PeerClock":
+        return PeerClock(self.handshakes_per_s, self.handshakes_at_once, self.longest_handshake_wait_s)
 
 
 DEFAULT_PEER_LIMITS: Final = PeerLimits()
@@ -65,7 +76,7 @@ def peer_of(address: str) -> str:
     return str(ipaddress.IPv6Network((parsed, 64), strict=False))
 
 
-class VirtualClock:
+class PeerClock:
     """Spaces what each peer does to `units_per_s`, with `burst_units` at once for a peer at rest.
 
     A peer's clock runs ahead of the real one by the time that what it did would take at that rate. A peer whose clock is no further ahead

@@ -17,28 +17,25 @@ connection without a reply.
 """
 
 import asyncio
-import functools
 import itertools
 import re
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from email.utils import formatdate
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from hosting import problems
+from hosting import http_bytes, problems
 from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
 from hosting.addresses import UNIX, is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
-from hosting.fairness import Acceptor, Turns
+from hosting.fairness import TOO_FAST, TOO_MANY, TOO_MUCH, Acceptor, Turns
 from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
-from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable, VirtualClock, peer_of
+from hosting.peers import UNIT_BYTES, PeerClock, PeerLimits, PeerTable, peer_of
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode
 from protocol.values import Value
@@ -145,14 +142,11 @@ class ServerLimits:
     """Without them no peer has limits of its own."""
 
 
-_TOO_MANY: Final = AccessRefused(429, "connections", "too many connections of one address are open and busy")
-_TOO_FAST: Final = AccessRefused(429, "connects", "too many new connections of one address")
-_TOO_MUCH: Final = AccessRefused(
-    429, "rate", "too many requests of one caller", ErrorCode.OVERLOADED, retry_after_s=5
-)
 _PACKED: Final = AccessRefused(
     415, "packed", "a body must not be packed (Content-Encoding)", ErrorCode.MALFORMED
 )
+_NOT_HTTP: Final = "not a well-formed HTTP request"
+_CLOSE: Final = {"Connection": "close"}
 _UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
 """The cost of a request by its right; of others 1. A page tells of a whole cluster."""
 
@@ -213,7 +207,7 @@ class Server:
         """Those by limits for peers."""
         peers = limits.peers
         self._turns = Turns(peers) if peers is not None else None
-        self._connects: VirtualClock | None = None
+        self._connects: PeerClock | None = None
         self._busy: dict[float, dict[ServedConnection, float]] = {}
         """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
         self._runner: web.ServerRunner | None = None
@@ -285,23 +279,24 @@ class Server:
         if limits.spares_loopback and is_loopback(peer):
             peer, wait_s = "", 0.0
         elif (wait_s := clock.turn(peer, 1.0, self.now())) is None:
-            self.refusals.add(peer, AccessScope.OPEN, _TOO_FAST)
+            self.refusals.add(peer, AccessScope.OPEN, TOO_FAST)
             return None
         elif self._open.count(peer) >= limits.connections:
             oldest = next((each for each in self._open.of(peer) if each.deadline_s is None), None)
             if oldest is None:
-                self.refusals.add(peer, AccessScope.OPEN, _TOO_MANY)
+                self.refusals.add(peer, AccessScope.OPEN, TOO_MANY)
                 return None
             self._evict(oldest)
         self._open.reserve(peer)
         return peer, wait_s
 
-    def _unmade(self, connection: asyncio.Protocol) -> None:
+    def _unmade(self, peer: str, connection: asyncio.Protocol | None) -> None:
         """A connection that was counted has not been made, or has been and is gone."""
-        assert isinstance(connection, ServedConnection)
-        if connection.wire is None:
+        assert connection is None or isinstance(connection, ServedConnection)
+        if connection is None or connection.wire is None:
+            self._open.release(peer)
+        if connection is not None:
             connection.is_counted = False
-            self._open.release(connection.peer)
 
     def _evict(self, connection: ServedConnection) -> None:
         self.stats["evicted"] += 1
@@ -347,10 +342,20 @@ class Server:
         if status < 500:
             self.stats["unparsable"] += 1
             self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
-            return _response(problem(status, ErrorCode.MALFORMED, "not a well-formed HTTP request"))
+            return http_bytes.response(problem(status, ErrorCode.MALFORMED, _NOT_HTTP))
         self.stats["faults"] += 1
         self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
-        return _response(problem(500, ErrorCode.INTERNAL, "internal error"))
+        return http_bytes.response(problem(500, ErrorCode.INTERNAL, "internal error"))
+
+    def end_long_head(self, connection: ServedConnection) -> None:
+        """Refuse a request whose head is too long before it is parsed, and close. Only the first of a connection's requests is answered."""
+        self.stats["unparsable"] += 1
+        self._log.warning("request not parsable", peer=connection.peer, error="HeadTooLong")
+        if not connection.unanswered and connection.wire is not None:
+            connection.wire.write(
+                http_bytes.written(problem(400, ErrorCode.MALFORMED, _NOT_HTTP, headers=_CLOSE))
+            )
+        connection.force_close()
 
     def fail(self, error: object, *said: object) -> None:
         """Log a fault beside handlers, once."""
@@ -367,7 +372,7 @@ class Server:
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
             over = await self._limited(request, connection, None, AccessScope.OPEN)
-            return over if over is not None else _response(found)
+            return over if over is not None else http_bytes.response(found)
         route, parameters = found
         caller = await self._caller(request, connection, route.right)
         if isinstance(caller, web.Response):
@@ -376,7 +381,7 @@ class Server:
         if over is not None:
             return over
         try:
-            body = await _read_body(request, route.max_body_bytes, cuts=route.cuts)
+            body = await http_bytes.read_body(request, route.max_body_bytes, cuts=route.cuts)
         except (web.RequestPayloadError, ConnectionError) as error:
             # The peer left within its body, was cut off, or sent a body that cannot be unpacked: no fault of ours.
             connection.end_with_answer()
@@ -386,7 +391,7 @@ class Server:
         if body is None:
             connection.end_with_answer()
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
-            return _response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
+            return http_bytes.response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
         if route.deadline_s is not None:
             self._allow(connection, route.deadline_s)
         is_cut = len(body) > route.max_body_bytes
@@ -414,8 +419,8 @@ class Server:
             return web.Response()
         is_plain = request.keep_alive and request.version == HttpVersion11 and not is_cut
         if is_plain and request.method in ("GET", "POST"):
-            return cast("web.Response", OneWrite(connection, _written(answer)))
-        return _response(answer, close=is_cut)
+            return cast("web.Response", OneWrite(connection, http_bytes.written(answer)))
+        return http_bytes.response(answer, close=is_cut)
 
     async def _caller(
         self, request: web.BaseRequest, connection: ServedConnection, right: AccessScope
@@ -431,7 +436,7 @@ class Server:
         if isinstance(admission, AccessRefused):
             gate.refusals.add(head.peer or "this machine", right, admission)
             connection.end_with_answer()
-            return _response(refused(admission), close=True)
+            return http_bytes.response(refused(admission), close=True)
         return admission
 
     async def _limited(
@@ -451,7 +456,7 @@ class Server:
             if not isinstance(turn, bool):
                 self.stats["waited"] += 1
                 if not await turn:
-                    return self._over(request, connection, name, right, _TOO_MUCH)
+                    return self._over(request, connection, name, right, TOO_MUCH)
                 self._allow(connection, self._limits.request_deadline_s)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return self._over(request, connection, name or "this machine", right, _PACKED)
@@ -470,7 +475,7 @@ class Server:
         is_read = request.content.is_eof()
         if not is_read:
             connection.end_with_answer()
-        return _response(refused(refusal), close=not is_read)
+        return http_bytes.response(refused(refusal), close=not is_read)
 
     async def _sweep(self) -> None:
         while True:
@@ -485,57 +490,3 @@ class Server:
                 self.stats["aborted"] += 1
                 self.forget(connection)
                 connection.cut()
-
-
-async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> bytes | None:
-    """The body; as soon as it exceeds `limit` bytes, the part that came if the route `cuts`, else None."""
-    content = request.content
-    if content.is_eof() and content.exception() is None:  # it came with the head, as most do
-        found = content.read_nowait(-1)
-        return found if cuts or len(found) <= limit else None
-    if not cuts and (request.content_length or 0) > limit:
-        return None
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the peer sends nothing before
-    body = bytearray()
-    async for chunk in content.iter_any():
-        body += chunk
-        if len(body) > limit:
-            return bytes(body) if cuts else None
-    return bytes(body)
-
-
-_WITHOUT_BODY: Final = (204, 304)
-"""Statuses whose answers end with the head, even if they have a length."""
-
-
-def _written(reply: Reply) -> bytes:
-    """Head and body of the reply to an ordinary request."""
-    has_body = reply.status not in _WITHOUT_BODY
-    kind = f"Content-Type: {reply.content_type}\r\n" if has_body else ""
-    length = f"Content-Length: {len(reply.body)}\r\n" if has_body else ""
-    head = (
-        f"HTTP/1.1 {reply.status} {problems.title_of(reply.status)}\r\n{kind}Server: parley\r\n"
-        f"{length}Date: {_date(int(time.time()))}\r\n"
-    )
-    for name, value in reply.headers.items():
-        head += f"{name}: {value}\r\n"
-    return (head + "\r\n").encode() + (reply.body if has_body else b"")
-
-
-@functools.lru_cache(maxsize=1)
-def _date(unix_s: int) -> str:
-    return formatdate(unix_s, usegmt=True)
-
-
-def _response(reply: Reply, *, close: bool = False) -> web.Response:
-    has_body = reply.status not in _WITHOUT_BODY
-    kind = {"Content-Type": reply.content_type} if has_body else {}
-    response = web.Response(
-        status=reply.status,
-        body=reply.body if has_body else None,
-        headers={**kind, "Server": "parley", **reply.headers},
-    )
-    if close:
-        response.force_close()
-    return response

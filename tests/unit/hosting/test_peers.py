@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hosting import peers
-from hosting.peers import PeerTable, VirtualClock, peer_of
+from hosting.peers import PeerClock, PeerTable, peer_of
 
 
 @pytest.mark.parametrize(
@@ -33,30 +33,30 @@ def test_all_addresses_that_one_machine_can_choose_are_one_peer(address: str, pe
 
 
 def test_a_burst_goes_through_and_what_follows_is_spaced() -> None:
-    clock = VirtualClock(10.0, 5.0, 60.0)
+    clock = PeerClock(10.0, 5.0, 60.0)
     assert [clock.turn("a", 1.0, 0.0) for _ in range(8)] == pytest.approx([0, 0, 0, 0, 0, 0, 0.1, 0.2])
 
 
 def test_after_a_rest_there_is_the_same_burst_again_and_no_more() -> None:
-    clock = VirtualClock(8.0, 4.0)
+    clock = PeerClock(8.0, 4.0)
     for now_s in (0.0, 1024.0):
         assert [clock.turn("a", 1.0, now_s) for _ in range(7)] == [0.0] * 5 + [None] * 2
 
 
 def test_a_request_that_costs_more_than_the_burst_is_served_and_then_paid_for() -> None:
-    clock = VirtualClock(10.0, 5.0, 60.0)
+    clock = PeerClock(10.0, 5.0, 60.0)
     assert clock.turn("a", 100.0, 0.0) == 0.0
     assert clock.turn("a", 1.0, 0.0) == pytest.approx(9.5)
 
 
 def test_a_refused_request_costs_nothing() -> None:
-    clock = VirtualClock(1.0, 0.0, 1.0)
+    clock = PeerClock(1.0, 0.0, 1.0)
     assert [clock.turn("a", 1.0, 0.0) for _ in range(4)] == [0.0, 1.0, None, None]
     assert clock.turn("a", 1.0, 1.0) == 1.0
 
 
 def test_peers_at_rest_are_forgotten() -> None:
-    clock = VirtualClock(10.0, 5.0)
+    clock = PeerClock(10.0, 5.0)
     for each in range(1000):
         clock.turn(str(each), 1.0, each * 1.0)
     assert len(clock) <= 2
@@ -64,7 +64,7 @@ def test_peers_at_rest_are_forgotten() -> None:
 
 def test_peers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MAX_PEERS", 10)
-    clock = VirtualClock(10.0, 5.0)
+    clock = PeerClock(10.0, 5.0)
     for each in range(1000):
         clock.turn(str(each), 1.0, 0.0)
     assert len(clock) == 10
@@ -79,7 +79,7 @@ RATE, BURST, LONGEST = 8.0, 16.0, 4.0
 )
 def test_a_caller_below_its_share_never_waits_for_a_flooder(flood: list[float], modest: list[float]) -> None:
     """The modest caller asks for `cost` each time it could have earned that; the flooder asks at every moment in between."""
-    clock, now_s = VirtualClock(RATE, BURST, LONGEST), 0.0
+    clock, now_s = PeerClock(RATE, BURST, LONGEST), 0.0
     for cost in modest:
         for other in flood:
             clock.turn("flooder", other, now_s)
@@ -91,7 +91,7 @@ def test_a_caller_below_its_share_never_waits_for_a_flooder(flood: list[float], 
 def test_each_request_is_served_in_order_within_the_longest_wait_or_refused(
     asked: list[tuple[float, float]],
 ) -> None:
-    clock, now_s, last_s, served = VirtualClock(RATE, BURST, LONGEST), 0.0, 0.0, []
+    clock, now_s, last_s, served = PeerClock(RATE, BURST, LONGEST), 0.0, 0.0, []
     for gap_s, cost in asked:
         now_s += gap_s
         wait_s = clock.turn("a", cost, now_s)

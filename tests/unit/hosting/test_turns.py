@@ -13,7 +13,7 @@ from hosting.fairness import Acceptor, Turns
 from hosting.peers import PeerLimits
 from tests.support.waiting import until
 
-GENEROUS = PeerLimits(units_per_s=1e6, burst_units=1e9)
+GENEROUS = PeerLimits(units_per_s=1e6, burst_units=1e9, peak_units_per_s=1e9, peak_burst_units=1e9)
 
 
 async def _turn(turns: Turns, caller: str, order: list[str], name: str = "") -> bool:
@@ -79,19 +79,23 @@ class Server:
 
     def __init__(self, tls: ssl.SSLContext | None = None, handshake_s: float = 5.0) -> None:
         self.made: list[str] = []
-        self.failed: list[asyncio.Protocol] = []
+        self.failed: list[str] = []
         self.asked: list[str] = []
         self.refused: set[str] = set()
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         self.listening = listening
-        self.acceptor = Acceptor(listening, tls, handshake_s, self._admit, self._make, self.failed.append)
+        self.acceptor = Acceptor(listening, tls, handshake_s, self._admit, self._make, self._fail)
         self.acceptor.open(64)
         self.port = listening.getsockname()[1]
 
     def _admit(self, address: str) -> tuple[str, float] | None:
         self.asked.append(address)
         return None if address in self.refused else (address, 0.001)
+
+    def _fail(self, peer: str, protocol: asyncio.Protocol | None) -> None:
+        del protocol
+        self.failed.append(peer)
 
     def _make(self, peer: str) -> asyncio.Protocol:
         made = self.made
