@@ -10,7 +10,7 @@ import pytest
 
 from hosting.kubernetes import names
 from labs.clusters.programs import Programs
-from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, node_of_programs
+from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, make_certificates, node_of_programs
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.plugin import Kubectl, kubectl
 from tests.support.own_network import own_network
@@ -39,6 +39,7 @@ def cluster(
     """Two nodes with an agent each, and a pod on each that wants to grow: `busy` in `default`, and `busy` in `shop`."""
     made = (tmp_path_factory.mktemp(name) for name in ("seen", "logs", "cgroup"))
     with node_of_programs(programs, pod_network, *made, prefix="seen-", count=2) as found:
+        make_certificates(found.plane, tmp_path_factory.mktemp("certs"))
         found.plane.kubectl("apply", f"--kustomize={ROOT / 'deploy/overlays/kind'}")
         found.plane.kubectl("create", "namespace", "shop")
         for account in (VIEWER, STRANGER):
