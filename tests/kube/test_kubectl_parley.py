@@ -76,7 +76,9 @@ def _asked(typed: Kubectl, *words: str) -> Any:
     return done.document() if done.code == 0 else None
 
 
-def test_the_scheduler_is_found_and_lists_nodes_and_vms(cluster: NodeOfPrograms, typed: Kubectl) -> None:
+def test_the_scheduler_is_found_and_lists_nodes_and_vms(
+    secret: None, cluster: NodeOfPrograms, typed: Kubectl
+) -> None:
     shown_blocking(
         "both pods", lambda: len(typed("parley", "vms", "-A", "--no-headers").printed.splitlines()) == 2
     )
@@ -90,7 +92,7 @@ def test_the_scheduler_is_found_and_lists_nodes_and_vms(cluster: NodeOfPrograms,
     assert typed("parley", "pools").code == 0
 
 
-def test_decisions_are_listed_and_watched(cluster: NodeOfPrograms, typed: Kubectl) -> None:
+def test_decisions_are_listed_and_watched(secret: None, cluster: NodeOfPrograms, typed: Kubectl) -> None:
     """Both pods want more than they were made with, so the scheduler permits each of them something."""
     grown = ("permitted", "partial")
 
