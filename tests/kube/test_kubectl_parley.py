@@ -10,7 +10,7 @@ import pytest
 
 from hosting.kubernetes import names
 from labs.clusters.programs import Programs
-from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, node_of_programs
+from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, make_certificates, node_of_programs
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.plugin import Kubectl, kubectl
 from tests.support.own_network import own_network
@@ -39,6 +39,7 @@ def cluster(
     """Two nodes with an agent each, and a pod on each that wants to grow: `busy` in `default`, and `busy` in `shop`."""
     made = (tmp_path_factory.mktemp(name) for name in ("seen", "logs", "cgroup"))
     with node_of_programs(programs, pod_network, *made, prefix="seen-", count=2) as found:
+        make_certificates(found.plane, tmp_path_factory.mktemp("certs"))
         found.plane.kubectl("apply", f"--kustomize={ROOT / 'deploy/overlays/kind'}")
         found.plane.kubectl("create", "namespace", "shop")
         for account in (VIEWER, STRANGER):
@@ -75,7 +76,9 @@ def _asked(typed: Kubectl, *words: str) -> Any:
     return done.document() if done.code == 0 else None
 
 
-def test_the_scheduler_is_found_and_lists_nodes_and_vms(cluster: NodeOfPrograms, typed: Kubectl) -> None:
+def test_the_scheduler_is_found_and_lists_nodes_and_vms(
+    secret: None, cluster: NodeOfPrograms, typed: Kubectl
+) -> None:
     shown_blocking(
         "both pods", lambda: len(typed("parley", "vms", "-A", "--no-headers").printed.splitlines()) == 2
     )
@@ -89,7 +92,7 @@ def test_the_scheduler_is_found_and_lists_nodes_and_vms(cluster: NodeOfPrograms,
     assert typed("parley", "pools").code == 0
 
 
-def test_decisions_are_listed_and_watched(cluster: NodeOfPrograms, typed: Kubectl) -> None:
+def test_decisions_are_listed_and_watched(secret: None, cluster: NodeOfPrograms, typed: Kubectl) -> None:
     """Both pods want more than they were made with, so the scheduler permits each of them something."""
     grown = ("permitted", "partial")
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from click.testing import CliRunner
+
 from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.hollow_nodes import HollowNodes
 from labs.clusters.programs import Programs
+from parley.certs.commands import certs
 from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
 from tests.support.kube.containers import DeployedContainers, deployed_containers
+from tests.support.kube.deployed import DEPLOY
 from tests.support.kube.objects import Objects
 from tests.support.processes import free_port
 
@@ -37,6 +41,22 @@ class NodeOfPrograms:
         label = f"--selector={names.ROLE}={names.LEADER}"
         found = self.plane.kubectl("get", "pods", f"--namespace={SYSTEM}", label, "--output=name").split()
         return found[0] if len(found) == 1 else ""
+
+
+def make_certificates(plane: ControlPlane, directory: Path) -> None:
+    """The Secrets that the pods wait for, as docs/guides/kubernetes.md makes them."""
+    hosts = {
+        "scheduler": "parley-scheduler.parley-system.svc",
+        "agent-ports": "parley-agent.parley-system.svc",
+    }
+    made = directory / "certificates"
+    options = [f"--{name}={host}" for name, host in hosts.items()]
+    done = CliRunner().invoke(certs, ["create", str(made), *options])
+    assert done.exit_code == 0, done.output
+    plane.kubectl("apply", f"--filename={DEPLOY / 'base/namespace.yaml'}")
+    for secret, folder in (("parley-scheduler-tls", "scheduler"), ("parley-agent-tls", "agent-ports")):
+        files = f"--from-file={made / folder}"
+        plane.kubectl("create", "secret", "generic", secret, f"--namespace={SYSTEM}", files)
 
 
 @contextmanager
