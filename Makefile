@@ -8,7 +8,7 @@ ARGS   ?=
 # On all cores, of many at most eight: each of the workers collects every test. Tests that start real programs go file by file to a worker.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: help setup demo test test-all kube-assets vm-assets watch-assets check format lint types contracts explore vm-soak bench reference protos clean
+.PHONY: help setup demo test test-all kube-assets vm-assets watch-assets check format lint types contracts explore vm-soak bench reference image-requirements protos clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -61,6 +61,9 @@ contracts: $(VENV)/.dev ## the import contracts
 
 reference: $(VENV)/.dev ## the pages below docs/reference, after a change of a reason, error, metric, option or setting
 	@$(BIN)/python -m tests.support.reference
+
+image-requirements: $(VENV)/.dev ## the packages of the image with the hashes of their files, after a change of versions (asks the package index)
+	@$(BIN)/python -m tests.support.image_requirements
 
 protos: $(VENV)/.dev ## the modules of the .proto files of node plugins, after a change of those
 	@$(BIN)/python -m tests.support.protos

@@ -127,8 +127,8 @@ async def _slice(server: program.Program, callers: Agents, seconds: float) -> Sl
 
 
 async def _main(options: Options) -> int:
-    with tempfile.TemporaryDirectory(prefix="parley-bench-") as name:
-        directory = Path(name)
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as made:
+        directory = Path(made)
         names = {f"agent-{node}": f"node-{node:04}.agents.parley" for node in range(NODES)}
         certificates.write(directory, {**names, "metrics": "metrics.parley"})
         path = cluster.write(directory / "cluster.yaml", SHAPE, None)
@@ -150,8 +150,8 @@ async def _main(options: Options) -> int:
                 await each.connect()
                 await each.settle()
             for turn in range(options.rounds):
-                for each in (*servers,) if turn % 2 else (*reversed([*servers]),):
-                    slices[each].append(await _slice(servers[each], callers[each], options.slice_s))
+                for name in [*servers] if turn % 2 else [*reversed(servers)]:
+                    slices[name].append(await _slice(servers[name], callers[name], options.slice_s))
             for each in callers.values():
                 each.close()
         errors = sum(each.faults.count for each in callers.values())

@@ -21,6 +21,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _RULE: Final = "must be an address, a host name with a dot, or the name of a network interface, with :PORT where that differs"
 
 
+UNIX: Final = "unix:"
+"""Begins the address of a Unix socket, such as `unix:/run/parley/agent.sock`. In a URL a colon and the path of the page follow."""
+MAX_SOCKET_BYTES: Final = 107
+"""Bytes of a path that the kernel takes for a socket."""
+
+
 class AddressError(ValueError):
     """An address cannot be used. The message says which, why, and what could be used."""
 
@@ -51,6 +57,15 @@ def is_url(value: str, schemes: tuple[str, ...]) -> bool:
         and is_plain
         and "@" not in parts.netloc
     )
+
+
+def checked_socket(path: str) -> str:
+    """The path of a Unix socket. Raises `AddressError`."""
+    if not path.startswith("/") or ":" in path or len(path.encode()) > MAX_SOCKET_BYTES:
+        raise AddressError(
+            f"must be the absolute path of a socket, without a colon and of at most {MAX_SOCKET_BYTES} bytes"
+        )
+    return path
 
 
 def bracketed(host: str) -> str:

@@ -14,6 +14,7 @@ from typing import Final, Literal, Self, TypeAlias
 import aiohttp
 
 from hosting import tokens
+from hosting.addresses import UNIX
 from hosting.tls import Tls
 from hosting.tokens import FileToken
 
@@ -41,6 +42,8 @@ Outcome: TypeAlias = Answered | Unanswered
 
 # Below the server's 75 s, so that we never write into a connection that the peer is just closing.
 _KEEP_ALIVE_S: Final = 45.0
+_MOST_SOCKETS: Final = 8
+"""Unix sockets that a client has sessions for; those of the one that was used longest ago are closed."""
 
 
 class HttpClient:
@@ -65,21 +68,39 @@ class HttpClient:
         self._max_answer_bytes = max_answer_bytes
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._by_socket: dict[str, aiohttp.ClientSession] = {}
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEP_ALIVE_S)
-        self._session = aiohttp.ClientSession(
+        self._session = self._open(
+            aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEP_ALIVE_S)
+        )
+        return self
+
+    @staticmethod
+    def _open(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
             connector=connector,
             trust_env=False,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._session is not None
-        await self._session.close()
+        for each in (self._session, *self._by_socket.values()):
+            await each.close()
+
+    async def _at_socket(self, path: str) -> aiohttp.ClientSession:
+        """The session of a Unix socket. Another one that was not used for longest is closed for it, with its calls."""
+        found = self._by_socket.pop(path, None)
+        if found is None:
+            if len(self._by_socket) >= _MOST_SOCKETS:
+                await self._by_socket.pop(next(iter(self._by_socket))).close()
+            limit, keep_s = self._max_connections, _KEEP_ALIVE_S
+            found = self._open(aiohttp.UnixConnector(path, limit=limit, keepalive_timeout=keep_s))
+        self._by_socket[path] = found
+        return found
 
     async def call(
         self,
@@ -90,15 +111,22 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Send one request and read its answer within `deadline_s` seconds. Cancellation passes through."""
+        """Send one request and read its answer within `deadline_s` seconds. Cancellation passes through.
+
+        `unix:/run/parley/agent.sock:/healthz` is the page `/healthz` at that Unix socket.
+        """
         assert self._session is not None, "use `async with HttpClient(...)`"
+        session = self._session
+        if url.startswith(UNIX):
+            socket_path, _, page = url.removeprefix(UNIX).partition(":")
+            session, url = await self._at_socket(socket_path), f"http://localhost{page or '/'}"
         sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
         if self._token is not None and self._token.value is not None:
             sent = {**(sent or {}), **tokens.headers(self._token.value)}
         try:
             async with (
                 asyncio.timeout(deadline_s),
-                self._session.request(
+                session.request(
                     method,
                     url,
                     data=body,

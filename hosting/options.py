@@ -4,7 +4,7 @@ that call agents and schedulers."""
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from urllib.parse import urlsplit
 
 import click
@@ -12,6 +12,9 @@ import click
 from hosting import addresses, tokens
 from hosting.addresses import is_own
 from protocol import quantities
+
+if TYPE_CHECKING:
+    from hosting.tls import Tls
 
 
 class FiniteRange(click.FloatRange):
@@ -203,12 +206,38 @@ token_option = click.option(
     type=TokenFile(),
     help=f"Show the token in this file ({tokens.RULE}), which the agent was started with as --token-file.",
 )
+certificate_option = click.option(
+    "--certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show this certificate (PEM) to a scheduler that knows its callers (parley certs).",
+)
+key_option = click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Its key (PEM); left out if it is in the same file.",
+)
 ca_option = click.option(
     "--ca-file",
     "tls",
     type=CaFile(),
     help="Trust the authorities in this file (PEM) where the address is https://, instead of the system's.",
 )
+
+
+def with_certificate(tls: "Tls | None", certificate: Path | None, key: Path | None) -> "Tls | None":
+    """TLS that shows this certificate, too. Raises `click.UsageError`."""
+    if certificate is None:
+        if key is not None:
+            raise click.UsageError("--key: goes with --certificate")
+        return tls
+    from hosting.tls import Tls, TlsError, TlsFiles  # noqa: PLC0415 - `--version` should not load it
+
+    shown = Tls(TlsFiles(certificate, key, tls.files.ca if tls is not None else None))
+    try:
+        shown.load()
+    except TlsError as error:
+        raise click.UsageError(f"--certificate: {error}") from None
+    return shown
 
 
 def warn_of_plain_tokens(urls: Sequence[str], token: str | None) -> None:

@@ -19,10 +19,10 @@ connection without a reply.
 import asyncio
 import itertools
 import re
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 import msgspec
@@ -30,9 +30,10 @@ from aiohttp import HttpVersion11, web
 
 from hosting import http_bytes, problems
 from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
-from hosting.addresses import is_loopback
+from hosting.addresses import UNIX, is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.fairness import TOO_FAST, TOO_MANY, TOO_MUCH, Acceptor, Turns
+from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
 from hosting.peers import UNIT_BYTES, PeerClock, PeerLimits, PeerTable, peer_of
 from hosting.problems import Operation
@@ -218,19 +219,26 @@ class Server:
         """Answer by these routes from the next request on."""
         self._router = _Router(routes, fallback)
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`."""
+    async def start(self, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`.
+
+        A `host` such as `unix:/run/parley/agent.sock` is a Unix socket for this user alone, and has no port: 0. One that a dead process has
+        left is replaced.
+        """
         server = ConnectionServer(self, self._serve)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._limits.drain_s)
         await self._runner.setup()
-        listening = _listen(host, port)
-        if (peers := self._limits.peers) is not None:
+        is_unix = host.startswith(UNIX)
+        listening = listen_unix(Path(host.removeprefix(UNIX))) if is_unix else listen(host, port)
+        peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
+        if peers is not None:
             self._connects = peers.handshakes() if tls is not None else peers.new_connections()
             acceptor = Acceptor(listening, tls, HANDSHAKE_S, self._expect, server.expect, self._unmade)
             acceptor.open(BACKLOG)
             self._listening = acceptor
         else:
-            self._listening = await asyncio.get_running_loop().create_server(
+            loop = asyncio.get_running_loop()
+            self._listening = await (loop.create_unix_server if is_unix else loop.create_server)(
                 server,
                 sock=listening,
                 ssl=tls,
@@ -238,7 +246,7 @@ class Server:
                 ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
             )
         self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
-        return int(listening.getsockname()[1])
+        return 0 if is_unix else int(listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop accepting, let requests in progress end within the drain time, close every connection."""
@@ -482,17 +490,3 @@ class Server:
                 self.stats["aborted"] += 1
                 self.forget(connection)
                 connection.cut()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError:
-        listening.close()
-        raise
-    return listening

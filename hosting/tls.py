@@ -63,6 +63,10 @@ class Tls:
         self._listening: ssl.SSLContext | None = None
         self._look = SingleCall()
 
+    @property
+    def files(self) -> TlsFiles:
+        return self._files
+
     def load(self) -> None:
         """Read the files. Raises `TlsError`."""
         self._stamp, self._now = _read(self._files)

@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertised, advertised, endpoint
+from hosting.addresses import UNIX, AddressError, Advertised, advertised, endpoint
 from hosting.cgroups.tree import CgroupTree, PodGroup
 from hosting.client import HttpClient
 from hosting.logs import Logger
@@ -71,7 +71,11 @@ class NodeInformant:
         settings: NodeSettings,
         client: HttpClient,
         log: Logger,
+        *,
+        takes_sockets: bool = False,
     ) -> None:
+        """`takes_sockets`: agents may be called back at Unix sockets."""
+        self._takes_sockets = takes_sockets
         self._tree = tree
         self._node_memory_bytes = node_memory_bytes
         self._settings = settings
@@ -128,6 +132,7 @@ class NodeInformant:
         log = self._log.bind(pod=uid)
         informant = Informant(Guest(source), self._settings, self._client, log, self._rng)
         informant.agents.metrics_port = self.metrics_port
+        informant.agents.takes_sockets = self._takes_sockets
 
         async def cgroups(_: Request) -> Reply | HangUp:
             try:
@@ -249,6 +254,7 @@ class NodeInformant:
 
 
 PORT: Final = 10302
+SOCKET: Final = Path("/run/parley/informant.sock")
 MAX_CONNECTIONS: Final = 512
 ANSWER_S: Final = 3.5
 """How long a request may take, without the time for which an agent's `/id` is waited for."""
@@ -256,7 +262,8 @@ ANSWER_S: Final = 3.5
 
 @dataclass(frozen=True, slots=True)
 class NodeCommand:
-    """The command line of a node informant. `once` is the format in which the findings are printed, instead of serving."""
+    """The command line of a node informant. `host` is an address, or `unix:` and the path of a socket. `once` is the format in which the findings
+    are printed, instead of serving."""
 
     host: str
     port: int
@@ -295,22 +302,25 @@ async def serve(
     _allow_open_files()
     async with HttpClient(max_connections=MAX_CONNECTIONS) as client:
         tree = CgroupTree(settings.cgroup_root)
-        node = NodeInformant(tree, node_bytes(), settings, client, log)
+        at_socket = host.startswith(UNIX)
+        node = NodeInformant(tree, node_bytes(), settings, client, log, takes_sockets=at_socket)
         limits = ServerLimits(MAX_CONNECTIONS, settings.deadlines.id + ANSWER_S)
         server = Server(log, node.routes(), limits=limits)
         try:
             bound = await server.start(host, port)
         except OSError as error:
-            click.echo(f"cannot listen on {endpoint(host, port)}: {error.strerror}", err=True)
+            where = host if at_socket else endpoint(host, port)
+            click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
         told = told or Advertised(host)
-        node.metrics_port = told.port or bound
+        # At a socket the port means nothing to an agent, and is none that a published one would refuse.
+        node.metrics_port = PORT if at_socket else told.port or bound
         gc.collect()
         gc.freeze()
         log.info(
             "serving",
-            address=f"http://{endpoint(host, bound)}",
-            advertised=told.endpoint(bound),
+            address=host if at_socket else f"http://{endpoint(host, bound)}",
+            advertised=host if at_socket else told.endpoint(bound),
             cgroup_root=str(tree.root),
             cgroup_version=2 if tree.is_v2 else 1,
             resident_bytes=protection.resident_bytes(),

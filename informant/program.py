@@ -14,11 +14,12 @@ import click
 from click.core import ParameterSource
 
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertised, advertised, endpoint
+from hosting.addresses import UNIX, AddressError, Advertised, advertised, checked_socket, endpoint
 from hosting.client import HttpClient
 from hosting.options import Advertise, FiniteRange, MemoryAmount, daemon
 from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
+from hosting.signed_link import OF_INFORMANT, SecretFileError, SignedLink, check_file, hardware_ms, system_ms
 from hosting.supervisor import Supervisor
 from informant import diagnose, node
 from informant.core.workload import IDLE_BYTES, Shape, Workload
@@ -59,6 +60,29 @@ class Wanted:
     approves_all: bool
     advertised: Advertised | None = None
     """The address that agents call, as the settings say; None means the address on which this program listens."""
+    signed: SignedLink | None = None
+    """By the VM's secret; None if it has none."""
+
+
+FIRMWARE_SECRET: Final = Path("/sys/firmware/qemu_fw_cfg/by_name/opt/parley/secret/raw")
+"""QEMU's `-fw_cfg name=opt/parley/secret,file=…`, as the module qemu_fw_cfg shows it to root."""
+
+
+def _link(path: Path | None, *, is_real: bool) -> SignedLink | None:
+    """The link to the VM's agents by its secret; None if it has none. A secret that is there and cannot be used is no reason to do without.
+
+    A secret of the firmware is not read before an agent comes: it must not be in the memory of a guest that is saved when it has booted, because
+    other guests go on from that. Raises `SecretFileError`.
+    """
+    if path is None and not (is_real and FIRMWARE_SECRET.exists()):
+        return None
+    # A guest that was saved or paused goes on with its old time, until somebody sets its clock.
+    link = SignedLink(path or FIRMWARE_SECRET, OF_INFORMANT, (system_ms, hardware_ms))
+    if path is None:
+        check_file(FIRMWARE_SECRET)
+    else:
+        link.load()
+    return link
 
 
 def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSource:
@@ -126,7 +150,7 @@ async def _serve(
             approvals = Approvals(settings.state) if group is not None else None
             machine = MachineFiles() if is_real else None
             guest = Guest(source, group, approvals, wanted.approves_all, sources, machine)
-            informant = Informant(guest, settings, client, log, random.Random())
+            informant = Informant(guest, settings, client, log, random.Random(), wanted.signed)
             longest_s = max(settings.deadlines.id, settings.deadlines.reclaim) + ANSWER_S
             limits = ServerLimits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
             server = Server(log, informant.routes(), limits=limits)
@@ -150,6 +174,7 @@ async def _serve(
                 "serving",
                 address=f"http://{endpoint(wanted.host, port)}",
                 advertised=told.endpoint(port),
+                callers="agents that sign by the VM's secret" if wanted.signed is not None else "anybody",
                 resident_bytes=protection.resident_bytes(),
             )
             supervisor = Supervisor(log, random.Random())
@@ -176,12 +201,23 @@ async def _serve(
     help="The address that agents call if it is not the one of --host: an address or a network interface, with :PORT if "
     "a port is forwarded (overrides `advertise` of the settings).",
 )
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The secret of this VM, which its agent has, too: both sign what they ask of each other, and nobody else is heard. "
+    f"By default {FIRMWARE_SECRET} if it is there.",
+)
 @click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")
 @click.option(
     "--node",
     "is_node",
     is_flag=True,
-    help="Serve the pods of this node by their cgroups, under /pods/{uid}/, on port 10302 unless told otherwise.",
+    help="Serve the pods of this node by their cgroups, under /pods/{uid}/, at a Unix socket, or on port 10302 of --host.",
+)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"For --node: the Unix socket, {node.SOCKET} by default. It is made for this user alone. With --host or --port there is none.",
 )
 @click.option(
     "--cgroup-root",
@@ -259,31 +295,49 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     advertise: str | None,
     is_node: bool,
     cgroup_root: Path | None,
+    secret_file: Path | None,
+    socket: Path | None,
     **wanted: Unpack[WorkloadOptions],
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
 
     With --node it stands beside the agent instead, and does the same for the node's pods, which need nothing inside.
 
-    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file or cgroup.
+    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file, cgroup or secret.
     """
     logs.configure(log_level, log_format)
     if is_node:
-        if cgroup is not None or approves_all or wanted["workload"] is not None:
-            raise click.UsageError("--node goes with none of --cgroup, --approve-all and --workload")
-        is_default = click.get_current_context().get_parameter_source("port") is ParameterSource.DEFAULT
-        chosen = node.PORT if is_default else port
+        alone = (cgroup, approves_all or None, wanted["workload"], secret_file)
+        if any(each is not None for each in alone):
+            raise click.UsageError(
+                "--node goes with none of --cgroup, --approve-all, --workload and --secret-file"
+            )
+        source_of = click.get_current_context().get_parameter_source
+        is_default = {name: source_of(name) is ParameterSource.DEFAULT for name in ("host", "port")}
+        has_port = not all(is_default.values())
+        if has_port and socket is not None:
+            raise click.UsageError("--socket goes with neither --host nor --port")
+        if not has_port:
+            try:
+                host = f"{UNIX}{checked_socket(str(socket or node.SOCKET))}"
+            except AddressError as error:
+                raise click.UsageError(f"--socket {socket}: {error}") from None
+        chosen = node.PORT if is_default["port"] else port
         once = output if is_once else None
         sys.exit(node.main(node.NodeCommand(host, chosen, config, cgroup_root, advertise, once)))
-    if cgroup_root is not None:
-        raise click.UsageError("--cgroup-root goes with --node")
+    if cgroup_root is not None or socket is not None:
+        raise click.UsageError(
+            "--cgroup-root goes with --node" if cgroup_root is not None else "--socket goes with --node"
+        )
     try:
         settings = load(config, InformantSettings) if config is not None else InformantSettings()
         name = cgroup or settings.cgroup
         group = cgroups.find(name) if name is not None else None
         setting = advertise or settings.advertise
-        asked = Wanted(host, port, approves_all, advertised(setting, host) if setting is not None else None)
-    except (SettingsError, AddressError, cgroups.CgroupError) as error:
+        told = advertised(setting, host) if setting is not None else None
+        signed = None if is_once else _link(secret_file, is_real=wanted["workload"] is None)
+        asked = Wanted(host, port, approves_all, told, signed)
+    except (SettingsError, AddressError, cgroups.CgroupError, SecretFileError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     if wanted["workload"] is not None and (group is not None or is_once):

@@ -94,6 +94,7 @@ class GuestVm:
     qmp: Path
     """The agent's socket."""
     informant_url: str
+    secret: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,12 @@ class GuestScene:
             # Emulated guests share this machine's cores: one that is late is not silent, and its plugged vCPUs are not all in use.
             "qemu": {"silence": SILENCE_S},
             "vms": [
-                {**entry, "informant": vm.informant_url, "qmp": str(vm.qmp)}
+                {
+                    **entry,
+                    "informant": vm.informant_url,
+                    "qmp": str(vm.qmp),
+                    **({"secretFile": str(vm.secret)} if vm.secret is not None else {}),
+                }
                 for entry, vm in zip(common, running, strict=True)
             ],
         }
@@ -307,11 +313,11 @@ class GuestKeeper:
         """Start a guest, and enter it in the files. Raises `GuestError`."""
         self._lives[name] += 1
         directory = self._place / f"{name}-{self._lives[name]}"
-        setup = GuestSetup(SPEC, self._image, directory, GuestWords(workload=True, quick=True))
+        setup = GuestSetup(SPEC, self._image, directory, GuestWords(workload=True, quick=True, secret=True))
         guest = await starting.start(setup, say=say)
         self._running[name] = guest
         uid = f"uid-{name}-{uuid.uuid4().hex[:8]}"
-        self._vms[name] = GuestVm(name, uid, guest.qmp_path, guest.informant_url)
+        self._vms[name] = GuestVm(name, uid, guest.qmp_path, guest.informant_url, guest.secret_path)
         self._write_files()
 
     def _write_files(self) -> None:

@@ -169,16 +169,17 @@ class NotLeadingError(Exception):
 class LeadershipGuard(Protocol):
     """Says before each decision whether this process may make it."""
 
-    def check(self, seen_epoch: int) -> None:
-        """Raises `NotLeadingError` if it may not. `seen_epoch` is the highest one that the caller has met; 0 if it has met none."""
+    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+        """Raises `NotLeadingError` if it may not. `seen_epoch` is the highest one that the caller has met; 0 if it has met none.
+        `witness` are the nodes of a caller that has shown who it is."""
 
 
 class SoleScheduler:
     """The only scheduler there is."""
 
-    def check(self, seen_epoch: int) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
         """It always decides."""
-        del seen_epoch
+        del seen_epoch, witness
 
 
 class Placements(Protocol):

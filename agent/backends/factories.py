@@ -18,6 +18,7 @@ from hosting.client import HttpClient
 from hosting.kubernetes.scaling import Scaling
 from hosting.logs import Logger
 from hosting.metrics import Family
+from hosting.signed_link import OF_AGENT, SignedLink
 from protocol.agent_pages import MachineShown
 from protocol.informant_pages import PodCgroups
 
@@ -179,7 +180,8 @@ def _qemu(options: BackendOptions) -> InstalledBackend:
     backend = QemuBackend(context)
 
     def prepare(spec: VmDescription) -> None:
-        guest = InformantMachine(there.to_informants, spec.informant_url)
+        signed = SignedLink(Path(spec.secret_file), OF_AGENT) if spec.secret_file else None
+        guest = InformantMachine(there.to_informants, spec.informant_url, signed)
         backend.describe(spec.vm, GuestAccess(Path(spec.qmp), guest))
 
     return InstalledBackend(backend, prepare, backend)

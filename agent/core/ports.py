@@ -149,7 +149,7 @@ class VmDescription:
     `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the size that a back
     end makes the VM with, if the back end makes VMs; None for the minimum. `is_tied` is the source's word on the VM's resources; None
     leaves that to the settings. `qmp` is the path of the QMP socket of a QEMU guest. `containers` are a pod's containers with their states:
-    once these change, the VM is looked at.
+    once these change, the VM is looked at. `secret_file` is the path of the secret that the VM and this agent share; empty if there is none.
     """
 
     vm: Vm
@@ -159,6 +159,7 @@ class VmDescription:
     is_tied: bool | None = None
     qmp: str = ""
     containers: tuple[str, ...] = ()
+    secret_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

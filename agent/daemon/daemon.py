@@ -26,7 +26,8 @@ from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, qos, vm_pages
 from agent.daemon.announcer import Announcer, ClusterNode, NodeEvents
-from agent.daemon.fleet import Callbacks, Fleet
+from agent.daemon.callbacks import Callbacks
+from agent.daemon.fleet import Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.node_plugins import NodePlugins
 from agent.daemon.qos import NodeStrategies, StrategyOptions
@@ -106,6 +107,7 @@ class Daemon:
             self._strategies = NodeStrategies(
                 settings, parts.strategies, parts.cluster, events, self._log, self._rng
             )
+        self._callbacks = Callbacks(self._runners, self._log)
         self._server = AgentServer(
             server_settings,
             self._log,
@@ -126,7 +128,7 @@ class Daemon:
                 self._plugins.route(),
                 qos.route(settings.node, self._strategies),
             ),
-            callbacks=Callbacks(self._runners).routes(),
+            callbacks=self._callbacks.routes(),
         )
 
     async def run(self, stop: lifecycle.Stop) -> int:
@@ -334,6 +336,7 @@ class Daemon:
             *stats.families(runners, self._supervisor.restarts_total, tasks, calls),
             *(self._notices.families() if self._notices is not None else ()),
             *self._server.families(),
+            *self._callbacks.families(),
             *stats.state_families(runners),
             *stats.latency_families(self._latencies),
             *(self._kubernetes.api.families() if self._kubernetes is not None else ()),

@@ -121,7 +121,7 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
     )
     registry = policies.standard(has_plugins=settings.plugins.directory is not None)
     source = KubernetesSource(
-        node, stores, settings.kubernetes.informant, _fixed, _checks(registry, settings.policies)
+        node, stores, settings.kubernetes.informant_base, _fixed, _checks(registry, settings.policies)
     )
     watching.listener = source.note_change
 

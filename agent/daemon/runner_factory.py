@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,8 +21,9 @@ from agent.peers.informant import ExporterLink, InformantLink
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
-from hosting.addresses import Advertised, bracketed, is_own
+from hosting.addresses import UNIX, Advertised, bracketed, is_own
 from hosting.client import HttpClient
+from hosting.signed_link import OF_AGENT, SecretFileError, SignedLink
 from protocol.values import ComputeUnit
 
 
@@ -152,31 +154,55 @@ class RunnerFactory:
         return own.policies or policies.build(self.settings.policies, self.registry)
 
     def _peers(self, spec: VmDescription, own: annotations.Overrides, policy: Combined) -> Peers:
-        host = urlsplit(spec.informant_url).hostname
-        assert host is not None, "sources check URLs"
-        if is_own(self.advertised.host) and not is_own(host):
+        url = spec.informant_url
+        at_socket = url.startswith(UNIX)
+        host = urlsplit(url).hostname or ""
+        assert host or at_socket, "sources check URLs"
+        if not at_socket and is_own(self.advertised.host) and not is_own(host):
             self.context.log.warning(
                 "this informant cannot call back: it is told to call its own machine; set `advertise` and --host",
                 vm=spec.vm.name,
                 informant=spec.informant_url,
                 advertised=self.callback_address,
             )
-        rng = self.context.rng
+        signed = SignedLink(Path(spec.secret_file), OF_AGENT) if spec.secret_file else None
+        if signed is not None:
+            try:
+                signed.load()
+            except SecretFileError as error:
+                self.context.log.warning(
+                    "no call from or to this VM's informant before its secret can be read",
+                    vm=spec.vm.name,
+                    error=str(error),
+                )
         return Peers(
             self.backend,
             self.scheduler,
             InformantLink(
-                self.to_informants, spec.informant_url, self.callback_address, INFORMANT_DEADLINE_S, rng
+                self.to_informants,
+                url,
+                f"{UNIX}{self.settings.callback_socket}:" if at_socket else self.callback_address,
+                INFORMANT_DEADLINE_S,
+                self.context.rng,
+                signed,
             ),
-            self._exporter(bracketed(host), urlsplit(spec.informant_url).path, own.metrics_plugin),
+            self._exporter(url, own.metrics_plugin),
             self._policy_peer(policy),
+            signed,
         )
 
-    def _exporter(self, host: str, path: str, plugin: str | None) -> ExporterPeer:
+    def _exporter(self, url: str, plugin: str | None) -> ExporterPeer:
         """The source of the load; `plugin` is the one that the VM's annotation names."""
         settings, rng = self.settings, self.context.rng
+        at_socket = url.startswith(UNIX)
         link = ExporterLink(
-            self.to_exporters, host, settings.metrics_prefix, METRICS_DEADLINE_S, rng, path=path
+            self.to_exporters,
+            "" if at_socket else bracketed(urlsplit(url).hostname or ""),
+            settings.metrics_prefix,
+            METRICS_DEADLINE_S,
+            rng,
+            path="" if at_socket else urlsplit(url).path,
+            base=url if at_socket else "",
         )
         name = settings.plugins.metrics if plugin is None else plugin
         if not name or self.catalogue is None:

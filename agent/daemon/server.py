@@ -1,4 +1,5 @@
-"""The agent's ports: a plain one for informants and for this machine, and one with TLS for people on other machines.
+"""The agent's ports: a plain one for informants and for this machine, one with TLS for people on other machines, and a Unix socket for the
+informant of the node's pods.
 
 Published informants call back over plain HTTP, so that port stays plain in every configuration.
 """
@@ -12,7 +13,7 @@ from typing import Final
 
 from hosting import openapi, tokens
 from hosting.access import AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
-from hosting.addresses import Advertised, endpoint, is_loopback, is_own
+from hosting.addresses import UNIX, Advertised, endpoint, is_loopback, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
@@ -39,7 +40,8 @@ class ServerSettings:
     """The addresses of the agent: its own, and the one that informants are told to call; and the tokens of other machines: `token` opens the
     pages, `metrics_token` the metrics alone.
 
-    `tls_port` is the port with `tls`; None if there is none. `plain_http` says that the plain port may listen beyond this machine.
+    `tls_port` is the port with `tls`; None if there is none. `plain_http` says that the plain port may listen beyond this machine. `socket` is
+    the path of the Unix socket for callbacks alone, if there is one.
     """
 
     host: str
@@ -52,6 +54,7 @@ class ServerSettings:
     plain_http: bool = False
     scheduler_token: FileToken = field(default_factory=FileToken)
     """Shown to the scheduler."""
+    socket: str | None = None
 
     @property
     def plain_host(self) -> str:
@@ -153,18 +156,21 @@ class AgentServer:
         refusals = Refusals(log)
         gate = PageGate(settings, refusals, tokens_travel=not has_tls)
         gate.renewed = self._warn_of_token
-        callbacks = (replace(each, scope=AccessScope.OPEN) for each in callbacks)
+        callbacks = tuple(replace(each, scope=AccessScope.OPEN) for each in callbacks)
         limits = ServerLimits(connections=MAX_CONNECTIONS)
         self._plain = Server(log, (*pages, described, *callbacks), limits=limits, gate=gate)
         self._protected: Server | None = None
         if has_tls:
             gate = PageGate(settings, refusals, tokens_travel=True)
             self._protected = Server(log, (*pages, described), gate=gate)
+        self._at_socket = Server(log, callbacks, limits=limits) if settings.socket is not None else None
 
     async def open(self) -> tuple[int, str | None]:
         """Listen. Returns the plain port, and the address with TLS or None. Raises `OSError` that names the address."""
         settings = self._settings
         port = await self._listen(self._plain, settings.plain_host, settings.port)
+        if self._at_socket is not None:
+            await self._listen(self._at_socket, f"{UNIX}{settings.socket}")
         self._warn_of_token()
         if self._protected is None:
             return port, None
@@ -199,17 +205,22 @@ class AgentServer:
             )
         self._is_warned = is_bare
 
-    async def _listen(self, server: Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def _listen(
+        self, server: Server, host: str, port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> int:
         try:
             return await server.start(host, port, tls)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {endpoint(host, port)}: {error.strerror}") from None
+            where = host if host.startswith(UNIX) else endpoint(host, port)
+            raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from None
 
     async def close(self) -> None:
         """Stop accepting, let requests in progress end, close every connection."""
-        await self._plain.close()
-        if self._protected is not None:
-            await self._protected.close()
+        for each in self._servers():
+            await each.close()
 
     def families(self) -> tuple[Family, ...]:
-        return server_families(self._plain, *((self._protected,) if self._protected is not None else ()))
+        return server_families(*self._servers())
+
+    def _servers(self) -> list[Server]:
+        return [each for each in (self._plain, self._protected, self._at_socket) if each is not None]

@@ -133,6 +133,7 @@ def run(given: CommandLine) -> int:
         metrics_token,
         given.plain_http,
         scheduler_token,
+        settings.callback_socket,
     )
     if (fault := server.fault()) is not None:
         click.echo(fault, err=True)

@@ -14,8 +14,8 @@ from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import annotations, policies, windows
 from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
-from agent.sources.file import InformantUrl, VmList, VmSettings
-from hosting.addresses import is_own, is_url
+from agent.sources.file import VmList, VmSettings
+from hosting.addresses import UNIX, checked_socket, is_own, is_url
 from hosting.settings import AdvertiseSetting, Name, Settings, listed
 from hosting.tls import TlsFiles
 from protocol import quantities
@@ -110,6 +110,15 @@ def _backend(value: str) -> str:
     return value
 
 
+def _node_informant(value: str) -> str:
+    if value.startswith(UNIX):
+        return f"{UNIX}{checked_socket(value.removeprefix(UNIX))}"
+    if not is_url(value, ("http",)):
+        raise ValueError("must be unix:/PATH/OF/A/SOCKET, or a URL such as http://127.0.0.1:10302")
+    return value
+
+
+NodeInformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_node_informant)]
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(path)]
@@ -200,14 +209,21 @@ class KubernetesSettings(Settings):
     """By default the service account of the agent's pod."""
     context: str | None = None
     """A context of the kubeconfig; by default its current one."""
-    informant: InformantUrl = "http://127.0.0.1:10302"
-    """The node informant, for pods without an informant of their own."""
+    informant: NodeInformantUrl = f"{UNIX}/run/parley/informant.sock"
+    """The node informant, for pods without an informant of their own: `unix:` and its socket, or an http:// URL."""
+    callback_socket: Annotated[str, AfterValidator(checked_socket)] = "/run/parley/agent.sock"
+    """The Unix socket that the agent makes, at which a node informant at a socket calls back."""
     denied_after: Annotated[float, Field(ge=1, le=3600)] = 30.0
     """Seconds for which a pod's needs must have been denied before that is told: by an Event, by the condition `parley.dev/Denied`."""
     predicted_requests: bool = False
     """Whether a pod that is denied for so long, for want of room, gets the annotation `autoscaling.k8s.io/predicted-pod-requests`."""
     evict_after: Annotated[float, Field(ge=30, le=86_400)] = 600.0
     """Seconds for which a pod's needs must have been denied before it is evicted, if it allows that."""
+
+    @property
+    def informant_base(self) -> str:
+        """What begins the URL of each page of the node informant."""
+        return f"{self.informant}:" if self.informant.startswith(UNIX) else self.informant
 
 
 class AgentSettings(VmList):
@@ -313,6 +329,12 @@ class AgentSettings(VmList):
     @property
     def is_on_kubernetes(self) -> bool:
         return self.source == "kubernetes" or self.scheduler.service is not None
+
+    @property
+    def callback_socket(self) -> str | None:
+        """The socket for the node informant; None unless that is at one, too."""
+        at_socket = self.source == "kubernetes" and self.kubernetes.informant.startswith(UNIX)
+        return self.kubernetes.callback_socket if at_socket else None
 
     def timing(self) -> Timing:
         return Timing(

@@ -3,14 +3,15 @@ node informant for the control groups of a pod. Every outcome of the first two i
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from agent.core import events
 from agent.core.model import Sample, Stalls, Vm
-from hosting import problems
+from hosting import problems, signed_link
 from hosting.client import Answered, HttpClient, Outcome
+from hosting.signed_link import SignedLink
 from protocol import codec, exporter, wire
 from protocol.errors import RemoteProtocolError
 from protocol.informant_pages import PodCgroups
@@ -29,13 +30,18 @@ def _told(answer: Answered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InformantLink:
-    """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back; a path is added to it."""
+    """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back, or the base of a `unix:` URL; a path is added to it.
+
+    Requests are signed by `signed`, if the VM has a secret, under the ID `sender`: most of them belong to no registration.
+    """
 
     client: HttpClient
     url: str
     serve_addr: str
     deadline_s: float
     rng: random.Random
+    signed: SignedLink | None = None
+    sender: UUID = field(default_factory=uuid4)
 
     def _desc(self, registration: UUID) -> wire.AgentDesc:
         address = f"{self.serve_addr}/agents/{registration}"
@@ -59,8 +65,7 @@ class InformantLink:
         return events.Registered(registration, desc.proto_version, desc.metrics_method.prometheus.port)
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
-        body = codec.encode(self._desc(registration))
-        _ = await self.client.call("DELETE", f"{self.url}/unregister", body=body, deadline_s=deadline_s)
+        await self._send("DELETE", "/unregister", self._desc(registration), deadline_s)
 
     async def ask_downscale(
         self, amount: Resources
@@ -82,9 +87,17 @@ class InformantLink:
             return self._failure(outcome)
         return events.UpscaleAnnounced(amount)
 
-    async def _send(self, method: str, path: str, message: wire.Message) -> Outcome:
-        return await self.client.call(
-            method, f"{self.url}{path}", body=codec.encode(message), deadline_s=self.deadline_s
+    async def _send(
+        self, method: str, path: str, message: wire.Message, deadline_s: float | None = None
+    ) -> Outcome:
+        return await signed_link.call(
+            self.client,
+            self.signed,
+            self.sender,
+            method,
+            f"{self.url}{path}",
+            body=codec.encode(message),
+            deadline_s=self.deadline_s if deadline_s is None else deadline_s,
         )
 
     def _failure(self, outcome: Outcome) -> events.InformantFailed:
@@ -114,7 +127,10 @@ _QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressu
 
 @dataclass(frozen=True, slots=True)
 class ExporterLink:
-    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`."""
+    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`.
+
+    With `base`, a `unix:` URL, the page is there: a socket has no ports.
+    """
 
     client: HttpClient
     host: str
@@ -122,11 +138,12 @@ class ExporterLink:
     deadline_s: float
     rng: random.Random
     path: str = ""
+    base: str = ""
 
     async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
         del vm  # it is the only one there
-        url = f"http://{self.host}:{port}{self.path.rstrip('/')}/metrics{_QUERY}"
-        outcome = await self.client.call("GET", url, deadline_s=self.deadline_s)
+        base = self.base or f"http://{self.host}:{port}{self.path.rstrip('/')}"
+        outcome = await self.client.call("GET", f"{base}/metrics{_QUERY}", deadline_s=self.deadline_s)
         chance = self.rng.random()
         if not isinstance(outcome, Answered):
             return events.MetricsFailed(outcome.message, outcome.kind == "connect", chance)

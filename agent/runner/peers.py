@@ -21,18 +21,21 @@ from agent.core.ports import (
     VmBackend,
 )
 from agent.core.timing import Timing
+from hosting.signed_link import SignedLink
 from protocol.values import Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The peers of one runner. `policies` is None if no policy is in a process of its own."""
+    """The peers of one runner. `policies` is None if no policy is in a process of its own, `signed` if the VM has no secret: else what its
+    informant says must be signed by it."""
 
     backend: VmBackend
     scheduler: SchedulerPeer
     informant: InformantPeer
     exporter: ExporterPeer
     policies: PolicyPeer | None = None
+    signed: SignedLink | None = None
 
 
 class Performer:

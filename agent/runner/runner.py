@@ -33,6 +33,7 @@ from agent.runner.peers import Peers, Performer
 from agent.runner.runner_log import HeldJournal, RunnerLog, event_document
 from agent.runner.stats import GrowthTimer, Latencies, RunnerStats
 from hosting.logs import Logger
+from hosting.signed_link import SignedLink
 from protocol.reasons import Reason
 from protocol.sequence import Life
 from protocol.values import ZERO
@@ -123,6 +124,11 @@ class Runner:
         self.state = RunnerState(
             vm, self._new_life(), self._now_s(), metrics=MetricsState(remembered=remembered)
         )
+
+    @property
+    def signed(self) -> SignedLink | None:
+        """The link by which calls of the VM's informant are checked; None if the VM has no secret."""
+        return self._peers.signed
 
     def known_load(self) -> KnownLoad:
         return KnownLoad(self.vm, self.state.metrics.remembered, self._core.policy.remembering)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from agent.core.model import Vm, VmKind
 from agent.core.ports import VmChange, VmDescription, VmSourceError
 from agent.sources.described import changes_between
-from hosting.addresses import is_url
+from hosting.addresses import MAX_SOCKET_BYTES, is_url
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
 from hosting.settings import Name, Settings, SettingsError, listed
@@ -23,8 +23,6 @@ from protocol.wire import PodName
 
 CHECK_S: Final = 2.0
 """How often the file is looked at."""
-MAX_SOCKET: Final = 107
-"""Bytes of a path that the kernel takes for a socket."""
 
 
 def _informant_url(value: str) -> str:
@@ -35,8 +33,14 @@ def _informant_url(value: str) -> str:
 
 
 def _socket(value: str) -> str:
-    if not value.startswith("/") or len(value.encode()) > MAX_SOCKET:
-        raise ValueError(f"must be the absolute path of a socket, of at most {MAX_SOCKET} bytes")
+    if not value.startswith("/") or len(value.encode()) > MAX_SOCKET_BYTES:
+        raise ValueError(f"must be the absolute path of a socket, of at most {MAX_SOCKET_BYTES} bytes")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError("must be the absolute path of a file")
     return value
 
 
@@ -58,6 +62,9 @@ class VmSettings(Settings):
     slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
     initial: PositiveResources | None = None
     qmp: QmpSocket | None = None
+    secret_file: Annotated[str, Field(max_length=4096), AfterValidator(_absolute)] | None = None
+    """The file of the secret that this VM's informant has, too: then both sign what they ask of each other, and the agent refuses all
+    other calls in this VM's name. 64 hexadecimal digits, and closed to other users."""
     tied: bool | None = None
     """Whether the VM has one number of units for CPU and memory; by default as the settings' own `tied` says."""
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -78,7 +85,15 @@ class VmSettings(Settings):
             VmKind.SIMULATED if self.qmp is None else VmKind.QEMU,
         )
         qmp = "" if self.qmp is None else self.qmp
-        return VmDescription(vm, self.informant, self.annotations, self.initial, self.tied, qmp)
+        return VmDescription(
+            vm,
+            self.informant,
+            self.annotations,
+            self.initial,
+            self.tied,
+            qmp,
+            secret_file=self.secret_file or "",
+        )
 
     @property
     def slot_bytes(self) -> int:
@@ -86,19 +101,23 @@ class VmSettings(Settings):
 
 
 class VmList(Settings):
-    """A settings file that lists VMs. Two of them must not have one name."""
+    """A settings file that lists VMs. Two of them must have neither one name nor one secret: each could speak for the other."""
 
     vms: list[VmSettings] = Field(default_factory=list)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        faults, seen = [], set()
+        faults, seen, secrets = [], set(), set()
         for index, entry in enumerate(listed(data, "vms")):
             if isinstance(entry, dict):
                 name = (str(entry.get("namespace")), str(entry.get("name")))
                 if name in seen:
                     faults.append(f"vms[{index}].name: {'/'.join(name)!r} is used more than once")
                 seen.add(name)
+                if (secret := entry.get("secretFile")) is not None:
+                    if str(secret) in secrets:
+                        faults.append(f"vms[{index}].secretFile: {secret!r} is used more than once")
+                    secrets.add(str(secret))
         return faults
 
     def fixed(self) -> Self:

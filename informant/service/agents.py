@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 from uuid import UUID
 
+from hosting import signed_link
+from hosting.addresses import UNIX
 from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
+from hosting.signed_link import SignedLink
 from hosting.supervisor import Child
 from informant.core.sessions import (
     MAX_SESSIONS,
@@ -67,7 +70,13 @@ class AgentSet:
         health: HealthSettings,
         wishes: Wishes,
         rng: random.Random,
+        signed: SignedLink | None = None,
     ) -> None:
+        """`signed` is None if this VM has no secret."""
+        self._signed = signed
+        self.takes_sockets = False
+        """Whether agents may be called at Unix sockets: only where they come by one themselves, else any caller could make this program
+        speak to the sockets of its machine."""
         self._client = client
         self._log = log
         self._deadlines = deadlines
@@ -113,6 +122,8 @@ class AgentSet:
                 400,
                 f"no shared version: the agent speaks {desc.protocol_range()}, I speak {INFORMANT_SPOKEN}",
             )
+        if desc.server_addr.startswith(UNIX) and not self.takes_sockets:
+            return text(400, "agents are not called at Unix sockets here")
         if self._sessions.find(desc.agent_id) is not None:
             return text(409, f"agent {desc.agent_id} is registered already")
         if self._sessions.is_full():
@@ -295,8 +306,17 @@ class AgentSet:
     async def _exchange(
         self, session: Session, method: str, path: str, body: wire.Message, deadline_s: float
     ) -> _Failure | None:
-        url = f"http://{session.server_addr}{path}"
-        outcome = await self._client.call(method, url, body=codec.encode(body), deadline_s=deadline_s)
+        address = session.server_addr
+        url = f"{address}{path}" if address.startswith(UNIX) else f"http://{address}{path}"
+        outcome = await signed_link.call(
+            self._client,
+            self._signed,
+            session.agent_id,
+            method,
+            url,
+            body=codec.encode(body),
+            deadline_s=deadline_s,
+        )
         if not isinstance(outcome, Answered):
             return _Failure(outcome.message)
         if outcome.status != 200:

@@ -10,6 +10,8 @@ from hosting.client import HttpClient
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.server import Handler, HangUp, Reply, Request, Route, text
+from hosting.signed_link import RefusalTally, SignedLink
+from hosting.signing import HEADER, SIGNATURE_REFUSALS, SignedRequest
 from hosting.supervisor import Child
 from hosting.threads import SingleCall
 from informant.core import report
@@ -172,15 +174,23 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Informant:
-    """An informant over its guest and the agents of its VM."""
+    """An informant over its guest and the agents of its VM. With `signed`, the link by the VM's secret, agents must sign what they ask."""
 
     def __init__(
-        self, guest: Guest, settings: CommonSettings, client: HttpClient, log: Logger, rng: random.Random
+        self,
+        guest: Guest,
+        settings: CommonSettings,
+        client: HttpClient,
+        log: Logger,
+        rng: random.Random,
+        signed: SignedLink | None = None,
     ) -> None:
         self._settings = settings
         self._guest = guest
+        self._signed = signed
+        self._refused = RefusalTally(log, "request refused")
         self.agents = AgentSet(
-            client, log, settings.deadlines, settings.health, Wishes(timing=settings.wishes()), rng
+            client, log, settings.deadlines, settings.health, Wishes(timing=settings.wishes()), rng, signed
         )
         state = GuestState(
             Guard(settings.guard()), ShortageDetector(settings.thresholds()), guest.approves_all
@@ -189,14 +199,16 @@ class Informant:
         self.machine = MachineControl(guest.machine, log)
 
     def routes(self) -> tuple[Route, ...]:
-        """The routes of the informant. Source: reference/neon.md section 1.1."""
+        """The routes of the informant. Source: reference/neon.md section 1.1. `/metrics` is open, as that of a published guest is: it tells
+        of load alone, and exporters are read by others than agents, too."""
+        signed = self._of_a_signer
         return (
-            Route("POST", "/register", self.agents.register),
-            Route("DELETE", "/unregister", self.agents.unregister),
-            Route("PUT", "/downscale", partial(self._of_an_agent, self.limits.downscale)),
-            Route("PUT", "/upscale", partial(self._of_an_agent, self.limits.upscale)),
-            Route("GET", "/machine", self.machine.show),
-            Route("PUT", "/machine", self.machine.order),
+            Route("POST", "/register", partial(signed, self.agents.register)),
+            Route("DELETE", "/unregister", partial(signed, self.agents.unregister)),
+            Route("PUT", "/downscale", partial(signed, partial(self._of_an_agent, self.limits.downscale))),
+            Route("PUT", "/upscale", partial(signed, partial(self._of_an_agent, self.limits.upscale))),
+            Route("GET", "/machine", partial(signed, self.machine.show)),
+            Route("PUT", "/machine", partial(signed, self.machine.order)),
             Route("GET", "/metrics", self._metrics),
             Route("GET", "/healthz", self._healthz),
             Route("GET", "/readyz", self._healthz),
@@ -210,6 +222,17 @@ class Informant:
         for number, source in enumerate(self._guest.sources):
             found[f"listen-{number}"] = partial(self.limits.listen, source)
         return found
+
+    async def _of_a_signer(self, handler: Handler, request: Request) -> Reply | HangUp:
+        """Refuse what is not signed by the VM's secret, if it has one."""
+        if self._signed is not None:
+            said = SignedRequest(request.method, request.path, request.body)
+            refused = self._signed.refusal(request.headers.get(HEADER.lower()), said)
+            if refused is not None:
+                now_s = asyncio.get_running_loop().time()
+                self._refused.refused(refused, now_s, path=request.path, peer=request.peer)
+                return text(401, refused.why)
+        return await handler(request)
 
     async def _of_an_agent(self, handler: Handler, request: Request) -> Reply | HangUp:
         """Agree on sizes with registered agents alone. These requests carry no ID: an agent that hears 404 registers again.
@@ -247,6 +270,10 @@ class Informant:
                 ("found_frozen", state.stats.found_frozen),
             )
         }
+        if self._signed is not None:
+            for reason in SIGNATURE_REFUSALS:
+                name = f'parley_informant_requests_refused_total{{reason="{reason}"}}'
+                figures[name] = self._refused.counts[reason]
         figures['parley_informant_wish{resource="cpu"}'] = wished.cpu
         figures['parley_informant_wish{resource="memory"}'] = wished.memory
         size = state.guard.size

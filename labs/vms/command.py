@@ -111,7 +111,7 @@ def boot(name: str | None, directory: Path | None, cold: bool, workload: bool, *
         raise click.UsageError(str(error)) from None
     guest = _run(_boot(_store(directory), name, spec, workload=workload, is_cold=cold))
     click.echo(_where(guest))
-    click.echo(agents_file(guest.setup.directory.name, guest.setup.spec, guest.informant_url, guest.qmp_path))
+    click.echo(agents_file(guest))
 
 
 @vm.command("list")
@@ -182,7 +182,8 @@ async def _boot(
         if spec.accel == "kvm":
             _say(f"trying KVM ({probe.PROBE_S:g} s at most)")
             await probe.prove(spec.accel, built)
-        setup = GuestSetup(spec, built, directory, GuestWords(workload=workload), is_kept=True)
+        words = GuestWords(workload=workload, secret=True)
+        setup = GuestSetup(spec, built, directory, words, is_kept=True)
         guest = await starting.start(setup, is_cold=is_cold, say=_say)
         await guest.release()
     return guest
@@ -236,8 +237,9 @@ qmp        {guest.qmp_path}
 """
 
 
-def agents_file(name: str, spec: MachineSpec, informant_url: str, qmp_path: Path) -> str:
+def agents_file(guest: "RunningGuest") -> str:
     """The lines for the agent's file that make it scale a guest."""
+    name, spec = guest.setup.directory.name, guest.setup.spec
     return f"""\
 # in the agent's file
 backend: qemu
@@ -246,8 +248,9 @@ vms:
   - namespace: default
     name: {name}
     uid: {name}
-    informant: {informant_url}
-    qmp: {qmp_path}
+    informant: {guest.informant_url}
+    qmp: {guest.qmp_path}
+    secretFile: {guest.secret_path}
     min: {{cpu: {spec.vcpus}, memory: {_amount(spec.memory_bytes)}}}
     max: {{cpu: {spec.max_vcpus}, memory: {_amount(spec.memory_bytes + spec.growth_bytes)}}}
     computeUnit: {{cpu: 1, memory: {_amount(spec.slot_bytes)}}}

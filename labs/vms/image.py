@@ -21,7 +21,7 @@ from labs.vms import assets, cpio, ext4, kernel_modules
 from labs.vms.contents import Contents, ContentsError, guest_contents
 from labs.vms.machine import BootFiles
 
-MODULES: Final = ("virtio_pci", "virtio_net", "virtio_blk", "virtio_mem")
+MODULES: Final = ("virtio_pci", "virtio_net", "virtio_blk", "virtio_mem", "qemu_fw_cfg")
 KEPT: Final = 4
 """So many images are kept at least; of the others those are removed that were not used for `IN_USE_S`."""
 IN_USE_S: Final = 3600.0

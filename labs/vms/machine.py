@@ -21,6 +21,8 @@ INFORMANT_PORT: Final = 10301
 WORKLOAD_PORT: Final = 10400
 VIRTIO_MEM_ID: Final = "vmem0"
 VIRTIO_MEM_BACKEND_ID: Final = f"{VIRTIO_MEM_ID}-backend"
+FIRMWARE_NAME: Final = "opt/parley/secret"
+"""In QEMU's firmware configuration; names below `opt/` are for users."""
 PROBE_WORD: Final = "parley.probe=1"
 """The kernel word that has the initramfs say `PROBE_LINE` and end the guest."""
 PROBE_LINE: Final = "parley: the kernel runs"
@@ -103,15 +105,17 @@ def addressable_bytes(memory_bytes: int, slots: int, slot_bytes: int = MEMORY_BL
 
 @dataclass(frozen=True, slots=True)
 class GuestWords:
-    """The further words that a guest is told at its boot.
+    """What a guest is told at its boot, beside its image.
 
     `workload`: run the load generator. `shell`: a root shell on a second serial port. `quick`: the growth by a wish for more may be
-    taken back after 2 s instead of 30 s, for tests and demos.
+    taken back after 2 s instead of 30 s, for tests and demos. `secret`: its informant and its agent have a secret, and the informant hears
+    nobody else.
     """
 
     workload: bool = False
     shell: bool = False
     quick: bool = False
+    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,11 @@ class GuestPaths:
         return self.directory / "shell.sock"
 
     @property
+    def secret(self) -> Path:
+        """The secret that QEMU shows the guest, for its agent, too."""
+        return self.directory / "secret"
+
+    @property
     def serial(self) -> Path:
         """The output of the kernel, init and the informant."""
         return self.directory / "serial.log"
@@ -180,6 +189,7 @@ def qemu_arguments(
         *("-uuid", str(identity.boot)),
         *_network(identity.address),
         *_channels(words, paths),
+        *(["-fw_cfg", f"name={FIRMWARE_NAME},file={_in_option(paths.secret)}"] if words.secret else []),
         *(["-incoming", f"exec:cat {shell_quoted(incoming)}"] if incoming else []),
     ]
 

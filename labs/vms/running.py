@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import random
+import secrets
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 from hosting import qmp
 from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient
+from hosting.signing import SECRET_BYTES, Secret
 from labs.vms import assets, entries, processes
 from labs.vms.addresses import NoAddressError, free_address
 from labs.vms.entries import GuestEntry
@@ -93,6 +95,11 @@ class RunningGuest:
     def qmp_path(self) -> Path:
         """The monitor for the agent."""
         return paths_of(self.setup.directory).qmp
+
+    @property
+    def secret_path(self) -> Path | None:
+        """The secret that the guest and its agent share, if it has one."""
+        return paths_of(self.setup.directory).secret if self.setup.words.secret else None
 
     @property
     def shell_path(self) -> Path:
@@ -189,6 +196,8 @@ async def launch(setup: GuestSetup, incoming: Path | None = None) -> RunningGues
         setup.directory.chmod(0o700)
         for _ in range(_STARTS):
             _clear(paths)
+            if setup.words.secret:
+                _write_secret(paths.secret)
             identity = GuestIdentity(free_address(rng), uuid.uuid4())
             arguments = qemu_arguments(setup.spec, setup.words, setup.image.files, paths, identity, incoming)
             process = processes.spawn([*tied, qemu, *arguments], paths.errors)
@@ -221,6 +230,13 @@ async def _begun(setup: GuestSetup, address: str, process: HeldProcess) -> Runni
         process.close()
         return None
     return RunningGuest(setup, address, process, control)
+
+
+def _write_secret(path: Path) -> None:
+    """A new secret, for its owner alone from the first moment."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(Secret(secrets.token_bytes(SECRET_BYTES)).written())
 
 
 def _clear(paths: GuestPaths) -> None:

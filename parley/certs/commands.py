@@ -18,7 +18,7 @@ _CODES: Final = "0; 1 when files cannot be read or written, or hold what cannot 
 
 @click.group()
 def certs() -> None:
-    """Make certificates for development and small installations, renew them, and look at any.
+    """Make certificates for development, renew them, and look at any.
 
     Needs the extra `certs`.
     """
@@ -67,7 +67,7 @@ def create(
     force: bool,
     **named: Any,
 ) -> None:
-    """Make certificates in DIRECTORY, and an authority that signs them if there is none yet.
+    """Make certificates in DIRECTORY, and an authority if need be.
 
     Each gets a folder there: `scheduler`, `agent-NODE`, `agent-ports`, `viewer`, `kube-scheduler`, with tls.crt, tls.key and ca.crt. A client is known by its subject
     alternative name: spiffe://parley/agent/NODE, viewer.parley, kube-scheduler.parley. Keep ca.key from everybody: its holder is whom they like to be.
@@ -97,7 +97,9 @@ def create(
 def renew(
     directory: Path, names: tuple[str, ...], days: float, within: float | None, *, new_keys: bool
 ) -> None:
-    """Make the certificates of DIRECTORY anew: all, or those in the folders that are named. Each keeps its names.
+    """Make the certificates of DIRECTORY anew.
+
+    All, or those in the folders that are named. Each keeps its names.
 
     The authority stays. Running programs take the new files up by themselves.
     """
@@ -112,7 +114,9 @@ def renew(
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
 @TEXT_OR_JSON
 def show(files: tuple[Path, ...], output: str) -> None:
-    """Tell who the certificates in FILE are for, how long they are valid, who they are to Parley, and what is wrong with them.
+    """Tell what is in the certificates of FILE.
+
+    Who they are for, how long they are valid, who they are to Parley, and what is wrong with them.
 
     Parley's view is by the names that `parley certs create` gives; the file of --access decides what each may do.
     """

@@ -113,7 +113,8 @@ def asked(
         )
     names = hosts_of("--agent-ports", agent_ports)
     if names:
-        found.append(CertificateSpec("agent-ports", "Parley agents", names, is_server=True))
+        # An agent shows it to the scheduler as well, beside its token; it gives no right there.
+        found.append(CertificateSpec("agent-ports", "Parley agents", names, is_server=True, is_client=True))
     if viewer:
         found.append(CertificateSpec("viewer", "Parley viewer", (AltName("DNS", VIEWER),), is_client=True))
     if kube_scheduler:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from hosting import tokens
+from hosting.addresses import is_own
 from hosting.client import HttpClient, Unanswered
 from hosting.tls import Tls
 from parley.reach.ports import Answered, Got, NoAnswer, Reach
@@ -35,7 +36,8 @@ def read(peer: str, status: int, body: bytes, *, token_hint: str) -> Answered:
         return Got(found, peer)
     said, code = _problem(body)
     if status == 401:
-        return NoAnswer(f"{peer} wants the token that it was started with ({token_hint})", status, code)
+        wants = "the token that it was started with" if "agent" in peer else "to know who calls"
+        return NoAnswer(f"{peer} wants {wants} ({token_hint}): {said}", status, code)
     if status == 404 and not code:
         why = "it answered with status 404, and not in Parley's words"
         return NoAnswer(f"{peer}: this is no program of Parley, or one of an earlier version: {why}", status)
@@ -169,8 +171,8 @@ class DirectReach:
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        """`schedulers` and `agents` are URLs without a path. `token` is shown to agents
-        only: the pages of schedulers need none."""
+        """`schedulers` and `agents` are URLs without a path. `token` is shown to agents,
+        and to schedulers where nobody can read it on the way."""
         self._schedulers = tuple(dict.fromkeys(schedulers))
         self._agents = tuple(dict.fromkeys(agents))
         self._token = token
@@ -189,10 +191,10 @@ class DirectReach:
         if not self._schedulers:
             return NoAnswer("no scheduler is known")
         first, *others = self._schedulers
-        answer = await self._get("the scheduler", first, path)
+        answer = await self._get_of_scheduler(first, path)
         if leads(answer) or not others:
             return answer
-        answers = await asyncio.gather(*(self._get("the scheduler", url, path) for url in others))
+        answers = await asyncio.gather(*(self._get_of_scheduler(url, path) for url in others))
         for url, found in zip(others, answers, strict=True):
             if leads(found):
                 self._schedulers = (url, *(each for each in self._schedulers if each != url))
@@ -202,6 +204,10 @@ class DirectReach:
         fault = "; ".join(each.fault for each in failures)
         told = followers[0] if followers else failures[0]
         return NoAnswer(f"no scheduler that was asked leads: {fault}", told.status, told.code)
+
+    async def _get_of_scheduler(self, url: str, path: str) -> Answered:
+        is_hidden = url.startswith("https://") or is_own(urlsplit(url).hostname or "")
+        return await self._get("the scheduler", url, path, tokens.headers(self._token if is_hidden else None))
 
     async def agents(self) -> tuple[str, ...] | NoAnswer:
         """The addresses that were given."""

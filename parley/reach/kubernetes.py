@@ -45,6 +45,9 @@ MAX_CALLS: Final = 32
 """How many calls are under way at a time: an API server is for others, too."""
 
 
+_AGENT_OF: Final = "agent of "
+
+
 @dataclass(frozen=True, slots=True)
 class _PassedOver:
     """No answer of the program that was meant: another pod may give it. `leader` is the address that a scheduler names."""
@@ -102,7 +105,7 @@ class KubernetesReach:
             if not pods:
                 return failed or self._nobody(found)
             tried.append(pods[0].name)
-            answer = await self._asked(pods[0], f"scheduler {pods[0].name}", path, {})
+            answer = await self._of_pod(pods[0], f"scheduler {pods[0].name}", path)
             if not isinstance(answer, _PassedOver):
                 self._leader = pods[0].address
                 return answer
@@ -149,7 +152,7 @@ class KubernetesReach:
 
     async def agent(self, agent: str, path: str) -> Answered:
         """The answer of the agent of a node. If its pod cannot be reached, it may have been replaced: then the new one is asked."""
-        peer, pod, failed, asked = f"agent of {agent}", self._agents.get(agent), None, ""
+        peer, pod, failed, asked = f"{_AGENT_OF}{agent}", self._agents.get(agent), None, ""
         for _ in range(2):
             if pod is None:
                 found = await self._agent_on(agent)
@@ -163,14 +166,32 @@ class KubernetesReach:
                 failed = NoAnswer(f"{peer}: its pod {pod.name} is {pod.phase or 'new'}")
                 pod = None
                 continue
-            answer = await self._of_agent(pod, peer, path)
+            answer = await self._of_pod(pod, peer, path)
             if not isinstance(answer, _PassedOver):
                 return answer
             failed, pod = answer.failed, None
         assert failed is not None
         return failed
 
-    async def _of_agent(self, pod: ProgramPod, peer: str, path: str) -> Answered | _PassedOver:
+    async def _agent_on(self, node: str) -> ProgramPod | NoAnswer | None:
+        found = await self._listed(AGENT, f"spec.nodeName={node}")
+        if isinstance(found, NoAnswer):
+            return found
+        pod = best_of_each_node(found).get(node)
+        if pod is not None:
+            self._agents[node] = pod
+        return pod
+
+    def token_hint(self) -> str:
+        """The advice to find the token that programs want."""
+        return f"in the Secret {TOKEN_SECRET} of the namespace {self._installation.namespace}"
+
+    # ------------------------------------------------------------ calls
+
+    async def _of_pod(self, pod: ProgramPod, peer: str, path: str) -> Answered | _PassedOver:
+        """The answer of a program, which is shown the viewers' token. A scheduler is shown none in the clear, where it never wants one."""
+        if pod.scheme == "http" and not peer.startswith(_AGENT_OF):
+            return await self._asked(pod, peer, path, {})
         token = await self._shared_token()
         answer = await self._asked(pod, peer, path, tokens.proxied_headers(token))
         if not isinstance(answer, NoAnswer) or answer.status not in {401, 403}:
@@ -187,21 +208,6 @@ class KubernetesReach:
             )
         why = f"the Secret {TOKEN_SECRET} holds another token than its file, which follows within a minute or two"
         return NoAnswer(f"{answer.fault} ({why})", answer.status, answer.code)
-
-    async def _agent_on(self, node: str) -> ProgramPod | NoAnswer | None:
-        found = await self._listed(AGENT, f"spec.nodeName={node}")
-        if isinstance(found, NoAnswer):
-            return found
-        pod = best_of_each_node(found).get(node)
-        if pod is not None:
-            self._agents[node] = pod
-        return pod
-
-    def token_hint(self) -> str:
-        """The advice to find the token that agents want."""
-        return f"in the Secret {TOKEN_SECRET} of the namespace {self._installation.namespace}"
-
-    # ------------------------------------------------------------ calls
 
     async def _listed(self, program: str, fields: str = "") -> list[ProgramPod] | NoAnswer:
         """The pods of a program, in pages. A list without end is a fault: a part of it would look like all."""

@@ -20,9 +20,12 @@ from click.shell_completion import CompletionItem
 from hosting.options import (
     agents_option,
     ca_option,
+    certificate_option,
+    key_option,
     scheduler_option,
     token_option,
     warn_of_plain_tokens,
+    with_certificate,
 )
 from parley.reach.ports import Command, Reach, Way
 
@@ -40,8 +43,15 @@ class ByAddress:
     """The way by `--scheduler` and `--agent`."""
 
     def options(self, command: Command) -> Command:
-        """The addresses, a token, and the authorities that are trusted."""
-        for option in (ca_option, token_option, agents_option, scheduler_option):
+        """The addresses, a token, a certificate, and the authorities that are trusted."""
+        for option in (
+            key_option,
+            certificate_option,
+            ca_option,
+            token_option,
+            agents_option,
+            scheduler_option,
+        ):
             command = option(command)
         return command
 
@@ -51,7 +61,8 @@ class ByAddress:
 
         agents, token = options["agents"], options["token"]
         warn_of_plain_tokens(agents, token)
-        return DirectReach(options["schedulers"], agents, token, options["tls"])
+        tls = with_certificate(options["tls"], options.get("certificate"), options.get("key"))
+        return DirectReach(options["schedulers"], agents, token, tls)
 
     def namespace(self, _: Mapping[str, Any]) -> str:
         return "default"

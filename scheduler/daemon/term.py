@@ -157,17 +157,54 @@ class KubernetesOptions(ServingOptions, ExtenderOptions, AccessOptions):
     page_routes: tuple[server.Route, ...]
 
 
+SOLE_S: Final = 10.0
+
+
+class Claims:
+    """Callers that say they have met a later leader.
+
+    A leader that is told so ends its leadership, and raises its epoch: so callers go on whose epoch is higher than the Lease's, as after a
+    restored backup. One node that was taken over could have the leader begin anew all the time. So of callers that show who they are, two
+    nodes are believed, or one that has said it for `SOLE_S` while no other node has asked without such a claim.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: dict[tuple[str, ...], float] = {}
+        """By the nodes of a caller. As soon as there are two, they are believed."""
+        self._is_contradicted = False
+
+    def believed(self, witness: tuple[str, ...], now_s: float) -> bool:
+        """Whether this claim, with those before it, is believed; a caller that need not show who it is always is."""
+        if not witness:
+            return True
+        since_s = self.since_s.setdefault(witness, now_s)
+        return len(self.since_s) > 1 or (now_s - since_s >= SOLE_S and not self._is_contradicted)
+
+    def heard(self, witness: tuple[str, ...]) -> None:
+        """A caller asks that makes no such claim."""
+        if witness not in self.since_s:
+            self._is_contradicted = True
+
+
 class LeaseGuard:
     """Lets decisions be made while the Lease holds."""
 
-    def __init__(self, leadership: Leadership, elector: LeaseElector) -> None:
+    def __init__(
+        self, leadership: Leadership, elector: LeaseElector, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._leadership = leadership
         self._elector = elector
+        self._clock = clock
+        self._claims = Claims()
 
-    def check(self, seen_epoch: int) -> None:
-        """Raises `NotLeadingError`. A caller that has met a later leader has the Lease read again."""
+    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+        """Raises `NotLeadingError`. Callers that have met a later leader have the Lease read again, if they are believed (`Claims`)."""
         if seen_epoch > self._leadership.epoch:
+            if not self._claims.believed(witness, self._clock()):
+                raise NotLeadingError(self._elector.leader)
             self._leadership.saw(seen_epoch)
+        elif witness and self._claims.since_s:
+            self._claims.heard(witness)
         if not self._leadership.is_valid(time.monotonic()):
             raise NotLeadingError(self._elector.leader)
 

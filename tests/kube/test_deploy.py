@@ -292,6 +292,9 @@ AGENT_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
     ("GET", f"/api/v1/namespaces/{TEAM}/pods/{OWN_POD}/exec?command=true", None, RBAC),
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, RBAC),
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/parley-scheduler", None, RBAC),
+    ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/parley-scheduler-tls", None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/parley-agent-tls", None, RBAC),
     ("GET", f"/apis/discovery.k8s.io/v1/namespaces/{TEAM}/endpointslices", None, RBAC),
     ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/parley-scheduler", None, RBAC),
     ("PATCH", "/api/v1/nodes/deployed-0?dryRun=All", {"metadata": {"labels": {"a": "b"}}}, RBAC),
@@ -326,6 +329,12 @@ LEASE: Final = {
     "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15},
 }
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+REVIEW: Final = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "TokenReview",
+    "spec": {"token": "any", "audiences": ["parley-scheduler"]},
+}
 POOL: Final = {
     "apiVersion": "parley.dev/v1alpha1",
     "kind": "Pool",
@@ -357,6 +366,7 @@ MIGRATION: Final = {
 }
 
 SCHEDULER_MAY: Final = [
+    ("POST", REVIEWS, REVIEW),
     ("GET", "/api/v1/pods", None),
     ("GET", "/api/v1/nodes", None),
     ("GET", "/apis/parley.dev/v1alpha1/pools", None),
@@ -408,6 +418,10 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
     ("DELETE", _pod(OWN_POD), None, RBAC),
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps", None, RBAC),
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/parley-scheduler-tls", None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/parley-access", None, RBAC),
+    ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/parley-agent/token", {}, RBAC),
+    ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {}, RBAC),
     ("POST", _pod(OWN_POD, "binding"), {}, RBAC),
     ("GET", f"{LEASES}/another", None, RBAC),
     ("DELETE", f"{LEASES}/parley-scheduler", None, RBAC),
@@ -661,3 +675,34 @@ def test_the_component_for_viewers_is_taken(deployed: Deployed, tmp_path: Path) 
     taken = json.loads(deployed.plane.kubectl("apply", *how, stdin=built))
     let_in = [each.get("ipBlock", {}).get("cidr") for each in taken["spec"]["ingress"][0]["from"]]
     assert let_in == ["10.1.0.1/32", None, "10.1.0.2/32"]
+
+
+AS_AGENT: Final = f"system:serviceaccount:{NAMESPACE}:parley-agent"
+
+
+def test_an_agents_token_for_the_scheduler_says_its_node_and_opens_nothing_at_the_api_server(
+    deployed: Deployed, scheduler: tuple[Caller, dict[str, str]]
+) -> None:
+    (found,) = (each for each in deployed.pods_of("parley-agent") if each["spec"]["nodeName"] == "deployed-0")
+    token = deployed.plane.kubectl(
+        "create", "token", "parley-agent", f"--namespace={NAMESPACE}", "--audience=parley-scheduler",
+        "--bound-object-kind=Pod", f"--bound-object-name={found['metadata']['name']}",
+        f"--bound-object-uid={found['metadata']['uid']}",
+    ).strip()  # fmt: skip
+    caller = Caller(deployed.plane, token)
+    assert caller.call("GET", "/api/v1/nodes/deployed-0")[0] == 401
+    review = {**REVIEW, "spec": {"token": token, "audiences": ["parley-scheduler"]}}
+    status = json.loads(deployed.plane.call("POST", REVIEWS, review))["status"]
+    assert (status["authenticated"], status["user"]["username"]) == (True, AS_AGENT)
+    assert status["user"]["extra"]["authentication.kubernetes.io/node-name"] == ["deployed-0"]
+    assert scheduler[0].call("POST", REVIEWS, review)[0] == 201
+
+
+def test_pods_that_are_open_to_their_node_are_told_of_in_the_audit_log(deployed: Deployed) -> None:
+    """The namespace lets the agents' pods in, and marks what is not `restricted`."""
+    labels = json.loads(deployed.plane.call("GET", f"/api/v1/namespaces/{NAMESPACE}"))["metadata"]["labels"]
+    found = {key: value for key, value in labels.items() if key.startswith("pod-security.kubernetes.io/")}
+    assert found == {
+        "pod-security.kubernetes.io/enforce": "privileged",
+        "pod-security.kubernetes.io/audit": "restricted",
+    }

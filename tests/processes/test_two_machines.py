@@ -3,9 +3,14 @@
 import contextlib
 import json
 import re
+import ssl
+import urllib.request
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from parley.certs.commands import certs
 from tests.support.processes import Program, fetch, free_port, running, vms
 from tests.support.waiting import shown_blocking
 from tests.tidy.repository import ROOT
@@ -35,6 +40,9 @@ class Machines:
         examples = ROOT / "examples"
         for path in (*(examples / "two-machines").iterdir(), examples / "scheduler.yaml"):
             (place / path.name).write_text(self.here(path.read_text()))
+        asked = ("--scheduler", self._here["10.0.0.5"], "--agent", "node-1", "--viewer")
+        made = CliRunner().invoke(certs, ["create", str(place / "certificates"), *asked])
+        assert made.exit_code == 0, made.output
 
     def here(self, text: str) -> str:
         """A text of the page as it holds here."""
@@ -47,14 +55,33 @@ class Machines:
     def start(self, name: str, port: str, stack: contextlib.ExitStack) -> Program:
         """Run the program that a unit starts, for as long as `stack` is open."""
         _, *arguments = (self.here(argument) for argument in command(UNITS / f"{name}.service"))
+        folder = {"parley-scheduler": "scheduler", "parley-agent": "agent-node-1"}.get(name)
+        if folder is not None:
+            for argument in arguments:
+                if argument.endswith((".yaml", ".yml")):
+                    file = Path(argument)
+                    told = file.read_text().replace(
+                        f"{self.place}/tls/", f"{self.place}/certificates/{folder}/"
+                    )
+                    file.write_text(told)
         log = self.place / f"{name}.log"
         started = running(MODULES[name], *arguments, "--port", str(self.ports[port]), output=log)
         return stack.enter_context(started)
 
 
+def asked_by_viewer(there: Machines, path: str) -> Any:
+    """A page of the scheduler, with the viewer's certificate."""
+    folder = there.place / "certificates/viewer"
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    url = f"https://127.0.0.1:{there.ports['10299']}{path}"
+    with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+        return json.loads(answer.read())
+
+
 def test_what_the_units_start_works_together(tmp_path: Path) -> None:
     there = Machines(tmp_path)
-    scheduler, agent, informant = (there.ports[port] for port in ("10299", "10300", "10301"))
+    agent, informant = (there.ports[port] for port in ("10300", "10301"))
     with contextlib.ExitStack() as stack:
         there.start("parley-scheduler", "10299", stack)
         there.start("parley-informant", "10301", stack)
@@ -66,7 +93,7 @@ def test_what_the_units_start_works_together(tmp_path: Path) -> None:
         )
 
         def settled_row() -> dict[str, Any] | None:
-            node = json.loads(fetch(scheduler, "/v1/nodes/node-1"))
+            node = asked_by_viewer(there, "/v1/nodes/node-1")
             (row,) = [row for row in node["rows"] if row["kind"] == "vm"]
             return row if row["settled"] else None
 
@@ -77,4 +104,4 @@ def test_what_the_units_start_works_together(tmp_path: Path) -> None:
             line for line in map(json.loads, program.text().splitlines()) if line["event"] == "serving"
         )
         assert serving["advertised"] == f"127.0.0.2:{agent}"
-        assert json.loads(fetch(scheduler, "/v1/audit")) == {"faults": []}
+        assert asked_by_viewer(there, "/v1/audit") == {"faults": []}

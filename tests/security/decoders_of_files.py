@@ -37,6 +37,7 @@ from informant.guest import cgroup, machine
 from informant.guest.approvals import Approvals
 from informant.guest.pod import node_bytes
 from informant.settings import InformantSettings, NodeSettings
+from scheduler.access.settings import AccessSettings
 from scheduler.clusters.file import ClusterFile
 from scheduler.permits.core import journal
 from scheduler.permits.service import journal_files
@@ -259,6 +260,7 @@ FILES: Final = (
         )
         for model, examples in (
             (AgentSettings, (example("agent.yaml"),)),
+            (AccessSettings, (example("access.yaml"),)),
             (ClusterFile, (example("cluster.yaml"),)),
             (Config, (example("scheduler.yaml"), example("pool-plugins.yaml"))),
             (InformantSettings, (example("informant.yaml"),)),

@@ -32,6 +32,7 @@ from protocol import (
 from protocol.errors import RemoteProtocolError
 from protocol.fields import Converted, Field, Kind, Listed, Mapped, Message, Nested, Parameter, Scalar
 from protocol.wire import AgentIdentification, AgentMessage, Empty, PodName, RawResources
+from scheduler.access.gate import cannot_be_valid
 from scheduler.explain.core import queries
 from scheduler.placing.kube_extender import messages
 from scheduler.pools.shipped import http_messages
@@ -241,6 +242,12 @@ MESSAGES: Final = (
             lambda text: tokens.is_shown("0123456789abcdef", {"authorization": text, "parley-token": text})
         ),
         (b"Bearer 0123456789abcdef",),
+    ),
+    Decoder(
+        "claims of a token",
+        as_text(lambda text: cannot_be_valid(text, "parley-scheduler", 0.0)),
+        (b"e30.eyJhdWQiOlsicGFybGV5LXNjaGVkdWxlciJdLCJleHAiOjR9.c2ln",),
+        places=("scheduler/access/gate.py:cannot_be_valid",),
     ),
     Decoder(
         "advertised address",

@@ -112,7 +112,7 @@ async def test_a_packed_bomb_is_refused_before_it_is_unpacked(
         tracemalloc.start()
         try:
             wire.writer.write(request_bytes("POST", "/batch", bomb, f"Content-Encoding: {encoding}"))
-            assert (await wire.response()).status == 413
+            assert (await wire.response()).status == 415
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -127,7 +127,7 @@ async def test_a_packing_that_is_not_known_reaches_no_handler_unpacked(encoding:
         with suppress(ConnectionError):
             await wire.send(request_bytes("POST", "/batch", b"\x1f\x8b\0\0", f"Content-Encoding: {encoding}"))
         got = await wire.response()
-        assert got.status == 400 or got.body == b"4"
+        assert got.status in (400, 415)
         assert await running.is_alive()
 
 

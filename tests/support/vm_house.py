@@ -19,11 +19,12 @@ from typing import Any, Final, Self, TypeVar
 
 from hosting import files
 from hosting.client import HttpClient
+from hosting.signed_link import OF_AGENT, SignedLink
 from labs.vms.image import VmImage
 from labs.vms.load.client import LoadClient, LoadError
 from labs.vms.load.messages import LoadReport
 from labs.vms.load.plan import GuestLoad
-from labs.vms.machine import INFORMANT_PORT, MIB, WORKLOAD_PORT, GuestWords, MachineSpec
+from labs.vms.machine import MIB, WORKLOAD_PORT, GuestWords, MachineSpec
 from labs.vms.running import GuestSetup, RunningGuest
 from labs.vms.starting import start
 from parley.observer import Observer, Tail
@@ -102,21 +103,21 @@ class HouseRules:
     """Waits of the agent's core that have no setting (`agent.core.timing.Timing`)."""
 
 
-async def guest_of(directory: Path, image: VmImage, name: str) -> RunningGuest:
+async def guest_of(directory: Path, image: VmImage, name: str, words: GuestWords = WORDS) -> RunningGuest:
     """Start a guest as the house has them; its files are in a directory of its own name. The caller stops it. Raises `GuestError`."""
-    return await start(GuestSetup(MACHINE, image, directory / name, WORDS))
+    return await start(GuestSetup(MACHINE, image, directory / name, words))
 
 
 @asynccontextmanager
 async def inhabited(
-    directory: Path, image: VmImage, rules: HouseRules, *names: str
+    directory: Path, image: VmImage, rules: HouseRules, *names: str, words: GuestWords = WORDS
 ) -> AsyncIterator["VmHouse"]:
     """A house with a guest for each name, all of them settled. The guests end with the block, those that were moved in later too."""
     async with AsyncExitStack() as stack:
         house = VmHouse(directory / "house", rules)
         stack.push_async_callback(house.stop_guests)
         started = await asyncio.gather(
-            *(guest_of(directory, image, name) for name in names), return_exceptions=True
+            *(guest_of(directory, image, name, words) for name in names), return_exceptions=True
         )
         for name, guest in zip(names, started, strict=True):
             if isinstance(guest, RunningGuest):
@@ -144,6 +145,8 @@ class VmHouse:
         self.observer = Observer({NODE: rules.room})
         self._tail = Tail(self.state / "changes.jsonl")
         self._to_guests = HttpClient(max_connections=16)
+        self._links: dict[str, SignedLink] = {}
+        self._looking = asyncio.Lock()
         self._running = AsyncExitStack()
         self._cluster = directory / "cluster.yaml"
         self._settings = directory / "agent.yaml"
@@ -231,6 +234,7 @@ class VmHouse:
                     **vm.entry(),
                     "informant": vm.guest.informant_url,
                     "qmp": str(vm.guest.qmp_path),
+                    **({"secretFile": str(vm.guest.secret_path)} if vm.guest.secret_path else {}),
                     "annotations": self._annotations(vm.name),
                 }
                 for vm in self.vms.values()
@@ -284,8 +288,11 @@ class VmHouse:
 
     async def guest(self, name: str) -> GuestLook:
         """The view of QEMU and the guest. Raises `QmpClosedError` if QEMU has ended."""
-        guest = self.vms[name].guest
-        return await guest_look(guest.control, self._to_guests, f"http://{guest.address}:{INFORMANT_PORT}")
+        guest, signed = self.vms[name].guest, None
+        if guest.secret_path is not None:
+            signed = self._links.setdefault(name, SignedLink(guest.secret_path, OF_AGENT))
+        async with self._looking:
+            return await guest_look(guest.control, self._to_guests, guest.informant_url, signed)
 
     async def figures(self, name: str) -> dict[str, float]:
         url = f"{self.vms[name].guest.informant_url}/metrics"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any, Final
 
 import psutil
 
+from hosting import signed_link
 from hosting.client import Answered, HttpClient, Outcome
 from hosting.qmp import QmpClosedError, QmpError, QmpMonitor
+from hosting.signed_link import SignedLink
 from protocol import codec, quantities
 from protocol.informant_pages import GuestMachine
 from protocol.values import ZERO, Resources
@@ -48,12 +51,19 @@ class GuestLook:
         return self.memory_online_bytes == self.memory_plugged_bytes
 
 
-async def guest_look(monitor: QmpMonitor, client: HttpClient, informant_url: str) -> GuestLook:
-    """Look at a guest. Raises `QmpError`."""
+LOOKER: Final = uuid.uuid4()
+"""Whom a guest with a secret takes for the one who looks."""
+
+
+async def guest_look(
+    monitor: QmpMonitor, client: HttpClient, informant_url: str, signed: SignedLink | None = None
+) -> GuestLook:
+    """Look at a guest; one look at a time, if it has a secret. Raises `QmpError`."""
+    url = f"{informant_url}/machine"
     vcpus, memory, answer = await asyncio.gather(
         monitor.execute("query-hotpluggable-cpus"),
         monitor.execute("query-memory-size-summary"),
-        client.call("GET", f"{informant_url}/machine", deadline_s=ANSWER_S),
+        signed_link.call(client, signed, LOOKER, "GET", url, body=None, deadline_s=ANSWER_S),
     )
     machine = (
         codec.decode(GuestMachine, answer.body)

@@ -166,6 +166,5 @@ def test_cert_manager_makes_the_secrets_that_the_pods_wait_for() -> None:
     known = {each.certificate for each in access.callers}
     for secret in wanted:
         assert known.isdisjoint(made[secret]["dnsNames"])
-        assert "client auth" not in made[secret]["usages"]
     for spec in made.values():
         assert spec["privateKey"] == {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"}

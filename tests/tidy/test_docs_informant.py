@@ -11,6 +11,7 @@ from hosting import logs
 from hosting.cgroups.tree import CgroupTree
 from hosting.client import HttpClient
 from hosting.settings import Settings, load
+from hosting.signed_link import OF_INFORMANT, SignedLink
 from informant.guest.machine import MachineFiles, ProcSource
 from informant.guest.watching import PollingSource
 from informant.node import NodeInformant
@@ -33,7 +34,8 @@ async def test_the_documented_metrics_are_those_that_are_served() -> None:
     sources = (PollingSource(ROOT / "README.md"),)
     guest = Guest(ProcSource(), sources=sources, machine=MachineFiles())
     log = logs.logger("test")
-    informant = Informant(guest, InformantSettings(), HttpClient(), log, random.Random(1))
+    signed = SignedLink(ROOT / "no-secret", OF_INFORMANT)
+    informant = Informant(guest, InformantSettings(), HttpClient(), log, random.Random(1), signed)
     guard, _ = informant.limits.state.guard.grown(Resources(1000, 2**30))
     informant.limits.state = replace(informant.limits.state, guard=guard)
     node = NodeInformant(CgroupTree(ROOT), 0, NodeSettings(), HttpClient(), log)

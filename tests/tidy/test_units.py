@@ -11,6 +11,8 @@ from agent.program import main as agent
 from hosting.settings import load
 from informant.program import main as informant
 from informant.settings import InformantSettings
+from parley.certs.names import AGENT_URI
+from scheduler.access.settings import NODE, AccessSettings
 from scheduler.clusters.file import ClusterFile
 from scheduler.program import main as scheduler
 from tests.tidy.repository import ROOT, output, pyproject, run
@@ -65,7 +67,17 @@ def test_the_files_of_the_two_machines_fit_together_and_their_units() -> None:
         (vm.uid, vm.namespace, vm.name, vm.min, vm.max) for vm in cluster.vms
     ]
     listening = command(UNITS / "parley-scheduler.service")
-    assert read.scheduler.url == f"http://{listening[listening.index('--host') + 1]}:10299/"
+    assert read.scheduler.url == f"https://{listening[listening.index('--host') + 1]}:10299/"
+    access = load(FILES / "access.yaml", AccessSettings)
+    assert access.tls is not None
+    assert {read.tls.ca, read.tls.certificate, read.tls.key} == {
+        access.tls.client_ca,
+        access.tls.certificate,
+        access.tls.key,
+    }, "the same names on both machines"
+    assert [each.scopes for each in access.callers if each.certificate == f"{AGENT_URI}{NODE}"] == [
+        ["permits"]
+    ]
     assert (
         str(read.state_directory).removeprefix("/var/lib/")
         in settings(UNITS / "parley-agent.service")["Service"]["StateDirectory"]
@@ -88,3 +100,15 @@ def test_systemd_has_nothing_to_say(tmp_path: Path) -> None:
         program.chmod(0o755)
     done = run(["systemd-analyze", "verify", *(tmp_path / unit.name for unit in ALL)])
     assert (done.returncode, done.stderr) == (0, ""), output(done)
+
+
+MOST_EXPOSED = {"parley-agent": 20, "parley-scheduler": 20, "parley-informant": 30}
+"""In tenths, by the measure of `systemd-analyze security`: 100 is a service without any limit."""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (systemd)")
+@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.stem)
+def test_a_unit_has_no_more_rights_than_it_uses(unit: Path) -> None:
+    limit = f"--threshold={MOST_EXPOSED[unit.stem]}"
+    done = run(["systemd-analyze", "security", "--offline=true", "--no-pager", limit, unit])
+    assert done.returncode == 0, output(done)

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from agent.core.state import RegistrationPhase
-from agent.daemon.fleet import Callbacks
+from agent.daemon.callbacks import Callbacks
 from hosting.server import Server
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion
@@ -168,7 +168,7 @@ async def our_agent() -> AsyncIterator[str]:
         version=InformantProtoVersion.V1_1,
     )
     runner.state = replace(runner.state, informant=link)
-    server = Server(recorded()[0], Callbacks(lambda: [runner]).routes())
+    server = Server(recorded()[0], Callbacks(lambda: [runner], recorded()[0]).routes())
     try:
         yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
     finally:

@@ -3,7 +3,8 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeAlias, assert_never
+from typing import Any, Final, Literal, Protocol, TypeAlias, assert_never
+from uuid import uuid4
 
 from agent.backends.qemu.core.machine import (
     BACKEND_ID,
@@ -21,8 +22,10 @@ from agent.backends.qemu.core.machine import (
     UnplugCpu,
     VirtioMem,
 )
+from hosting import signed_link
 from hosting.client import Answered, HttpClient
 from hosting.qmp import QmpError, QmpEvent, QmpMonitor
+from hosting.signed_link import SignedLink
 from protocol import codec
 from protocol.errors import RemoteProtocolError
 from protocol.informant_pages import GuestMachine, MachineOrder
@@ -159,9 +162,12 @@ UNABLE: Final = (400, 501)
 class InformantMachine:
     """The `GuestPort` of the informant at `url`: `GET /machine` and `PUT /machine`."""
 
-    def __init__(self, client: HttpClient, url: str) -> None:
+    def __init__(self, client: HttpClient, url: str, signed: SignedLink | None = None) -> None:
         self._client = client
         self._url = f"{url.rstrip('/')}/machine"
+        self._signed = signed
+        # A look and an order may overtake each other, so each has numbers of its own.
+        self._senders = {"GET": uuid4(), "PUT": uuid4()}
 
     async def read(self) -> GuestMachine:
         return await self._call("GET", READ_DEADLINE_S, None, (200,))
@@ -170,9 +176,17 @@ class InformantMachine:
         return await self._call("PUT", ORDER_DEADLINE_S, codec.encode(order), (200, 409))
 
     async def _call(
-        self, method: str, deadline_s: float, body: bytes | None, statuses: tuple[int, ...]
+        self, method: Literal["GET", "PUT"], deadline_s: float, body: bytes | None, statuses: tuple[int, ...]
     ) -> GuestMachine:
-        outcome = await self._client.call(method, self._url, deadline_s=deadline_s, body=body)
+        outcome = await signed_link.call(
+            self._client,
+            self._signed,
+            self._senders[method],
+            method,
+            self._url,
+            body=body,
+            deadline_s=deadline_s,
+        )
         if not isinstance(outcome, Answered):
             raise GuestSilentError(outcome.message)
         if outcome.status == 404:

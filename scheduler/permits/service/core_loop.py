@@ -63,7 +63,11 @@ class CoreLoop:
     def decide_request(self, arrived: events.RequestArrived, body: bytes) -> Outputs:
         """Take a request to the core and record it with its bytes; its outputs are for `run`. Raises `NotLeadingError`."""
         extension = arrived.request.extension
-        self.guard.check(extension.seen_epoch if extension is not None else 0)
+        identity = arrived.identity
+        self.guard.check(
+            extension.seen_epoch if extension is not None else 0,
+            identity.nodes if identity is not None else (),
+        )
         outputs = self._core.apply(arrived)
         self._journal.request(arrived, body, outputs)
         return outputs

@@ -24,6 +24,7 @@ from hosting.kubernetes.resources import Manifest
 from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import ClusterError
 from tests.support.kube.objects import Objects
+from tests.support.short_paths import short_directory
 from tests.tidy.repository import ROOT
 
 MODULES: Final = {"parley-agent": "agent", "parley-scheduler": "scheduler", "parley-informant": "informant"}
@@ -39,10 +40,13 @@ _ENTER: Final = (
 
 class DeployedContainers:
     """Starts the containers of `parley-system` as processes, and ends them with their pods. `cgroups` is what the host shows as
-    its tree of cgroups."""
+    its tree of cgroups, `short` a directory with a short path."""
 
-    def __init__(self, plane: ControlPlane, system: Objects, directory: Path, cgroups: Path) -> None:
+    def __init__(
+        self, plane: ControlPlane, system: Objects, directory: Path, short: Path, cgroups: Path
+    ) -> None:
         self._plane = plane
+        self._short = short
         self._system = system
         self._directory = directory
         self._cgroups = cgroups
@@ -94,8 +98,6 @@ class DeployedContainers:
         self._write_config_maps(pod, container, mounts)
         module = MODULES[container["command"][0]]
         arguments = [_argument(each, pod, environment, mounts) for each in container.get("args", ())]
-        if module == "informant":
-            arguments += ["--host", pod["status"]["podIP"]]
         command = [sys.executable, "-m", module, *arguments]
         if SECRETS in mounts:
             command = ["unshare", "--mount", "sh", "-ec", _ENTER, "enter", str(mounts[SECRETS]), *command]
@@ -123,6 +125,8 @@ class DeployedContainers:
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
         if volume.get("hostPath", {}).get("path") == "/sys/fs/cgroup":
             return Path(self._cgroups)
+        if "emptyDir" in volume:  # with room for the paths of sockets
+            path = self._short / f"{pod['metadata']['uid'][:8]}-{mount['name']}"
         if "hostPath" in volume:  # it outlives the pod
             path = self._directory / str(pod["spec"]["nodeName"]) / str(mount["name"])
         path.mkdir(parents=True, exist_ok=True)
@@ -157,8 +161,10 @@ class DeployedContainers:
             if file.name not in data:
                 file.unlink()
         for name, text in data.items():
-            (path / f".{name}").write_bytes(base64.b64decode(text))
-            (path / f".{name}").replace(path / name)
+            content = base64.b64decode(text)
+            if not (path / name).is_file() or (path / name).read_bytes() != content:
+                (path / f".{name}").write_bytes(content)
+                (path / f".{name}").replace(path / name)
 
     def _secrets(self, pod: Manifest, path: Path) -> Path:
         """The files that the kubelet puts into a pod with a service account."""
@@ -214,12 +220,13 @@ def deployed_containers(
     plane: ControlPlane, system: Objects, directory: Path, cgroups: Path
 ) -> Iterator[DeployedContainers]:
     """The programs of the deployed pods, for the length of a `with` block."""
-    found = DeployedContainers(plane, system, directory, cgroups)
-    thread = threading.Thread(target=found.follow, name="containers", daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.stop()
-        thread.join()
-        found.end()
+    with short_directory() as short:
+        found = DeployedContainers(plane, system, directory, short, cgroups)
+        thread = threading.Thread(target=found.follow, name="containers", daemon=True)
+        thread.start()
+        try:
+            yield found
+        finally:
+            found.stop()
+            thread.join()
+            found.end()

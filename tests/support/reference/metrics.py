@@ -12,6 +12,7 @@ import yaml
 
 from agent.backends.qemu.backend import guest_families
 from agent.daemon import node_plugins, qos
+from agent.daemon.callbacks import Callbacks
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, Worlds
 from agent.node.plugins.manager import plugins_families
 from agent.peers.notices import NoticeListener
@@ -72,6 +73,7 @@ def every_family() -> list[AnyFamily]:
         *stats.latency_families(stats.Latencies()),
         *node_plugins.families((), Counter()),
         *_of_the_plugin_manager(),
+        *Callbacks(list, logs.logger("test")).families(),
         *qos.families(()),
         *guest_families({}, 0.0),
     ]

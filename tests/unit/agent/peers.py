@@ -17,6 +17,7 @@ from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
 from hosting import logs
 from hosting.server import Reply
+from hosting.signed_link import SignedLink
 from protocol import codec, wire
 from protocol.extension import RawReply, ReplyExtension, RequestExtension
 from protocol.reasons import Reason
@@ -180,16 +181,18 @@ class Held:
 
 
 class World:
-    """A runner with its peers; the runner is made and not started."""
+    """A runner with its peers; the runner is made and not started. `signed` is the link by the VM's secret, if it has one."""
 
-    def __init__(self, vm: Vm = VM, remembered: Remembered = NOTHING) -> None:
+    def __init__(
+        self, vm: Vm = VM, remembered: Remembered = NOTHING, signed: SignedLink | None = None
+    ) -> None:
         self.scheduler = Scheduler()
         self.held = Held()
         self.backend = Backend(self.held, cu(2))
         self.informant = Informant()
         self.exporter = Exporter()
         self.policy = Wants(2)
-        peers = Peers(self.backend, self.scheduler, self.informant, self.exporter)
+        peers = Peers(self.backend, self.scheduler, self.informant, self.exporter, signed=signed)
         context = RunnerContext(self.held, logs.logger("test"), Certain(7), clock=now_s)
         policy = Combined((("decree", self.policy),))
         self.runner = Runner(vm, peers, context, policy, FAST, remembered=remembered)

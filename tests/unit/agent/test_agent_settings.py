@@ -341,3 +341,47 @@ def test_a_file_with_a_fault_in_an_annotation_is_not_taken_up_so_the_last_one_co
     )
     (fault,) = _faults(entry)
     assert fault.startswith("vms[0].annotations: parley.dev/bounds: max.memory: 'lots' is not a quantity")
+
+
+def test_each_vm_may_have_a_secret_of_its_own() -> None:
+    def told(*files: str) -> str:
+        amounts = "min: {cpu: 1, memory: 1Gi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 1, memory: 1Gi}"
+        lines = (
+            f'- {{namespace: d, name: vm-{file[-1]}{number}, uid: u, informant: "http://h:1", secretFile: {file}, {amounts}}}'
+            for number, file in enumerate(files)
+        )
+        return "\n".join([GOOD.partition("vms:")[0] + "vms:", *lines])
+
+    read = parse(Path("agent.yaml"), told("/run/a", "/run/b").encode(), AgentSettings)
+    assert [each.spec().secret_file for each in read.vms] == ["/run/a", "/run/b"]
+    assert parse(Path("agent.yaml"), GOOD.encode(), AgentSettings).vms[0].spec().secret_file == ""
+    assert _faults(told("/run/a", "/run/a")) == ["vms[1].secretFile: '/run/a' is used more than once"]
+    assert _faults(told("run/a")) == [
+        "vms[0].secretFile: must be the absolute path of a file (found 'run/a')"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "base", "socket"),
+    [
+        ("{}", "unix:/run/parley/informant.sock:", "/run/parley/agent.sock"),
+        ("{informant: 'unix:/a.sock', callbackSocket: /b.sock}", "unix:/a.sock:", "/b.sock"),
+        ("{informant: 'http://127.0.0.1:10302'}", "http://127.0.0.1:10302", None),
+    ],
+)
+def test_a_node_informant_is_at_a_socket_or_at_a_port(kubernetes: str, base: str, socket: str | None) -> None:
+    content = (
+        f"{GOOD.partition('vms:')[0]}source: kubernetes\nbackend: kubernetes\nkubernetes: {kubernetes}\n"
+    )
+    read = parse(Path("agent.yaml"), content.encode(), AgentSettings)
+    assert (read.kubernetes.informant_base, read.callback_socket) == (base, socket)
+
+
+@pytest.mark.parametrize("url", ["unix:a.sock", "unix:/a:b", "https://h:1", "unix:/" + 107 * "a"])
+def test_no_other_address_of_a_node_informant_is_taken(url: str) -> None:
+    (fault,) = _faults(f"{GOOD}kubernetes: {{informant: '{url}'}}\n")
+    assert fault.startswith("kubernetes.informant: must be ")
+
+
+def test_an_agent_with_its_list_of_vms_makes_no_socket() -> None:
+    assert parse(Path("agent.yaml"), GOOD.encode(), AgentSettings).callback_socket is None

@@ -9,8 +9,9 @@ import pytest
 
 from agent.core.events import TryUpscaleReceived
 from agent.core.state import RegistrationPhase
-from agent.daemon.fleet import Callbacks
+from agent.daemon.callbacks import Callbacks
 from agent.runner.runner import Runner
+from hosting import logs
 from hosting.server import Reply, Request
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
@@ -32,7 +33,7 @@ def registered(phase: RegistrationPhase = RegistrationPhase.ACTIVE) -> tuple[Run
     """A runner that is registered with its informant, and what its informant calls."""
     runner = World().runner
     _register(runner, phase=phase)
-    return runner, Callbacks(lambda: [runner])
+    return runner, Callbacks(lambda: [runner], logs.logger("test"), lambda: 0.0)
 
 
 async def _call(
@@ -83,7 +84,7 @@ async def test_a_wish_has_the_informants_words_fit_to_be_shown() -> None:
 
 async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:
     runner = World().runner
-    callbacks = Callbacks(lambda: [runner])
+    callbacks = Callbacks(lambda: [runner], logs.logger("test"))
     assert (await _call(callbacks, "id"))[0] == 404
     _register(runner)
     assert (await _call(callbacks, "id", OTHER))[0] == 404
@@ -112,6 +113,8 @@ async def test_no_try_upscale_is_taken(version: InformantProtoVersion, phase: Re
 
 
 async def test_a_runner_that_has_fallen_behind_says_so() -> None:
-    _, callbacks = registered()
+    runner, _ = registered()
+    seconds = iter(range(1000))
+    callbacks = Callbacks(lambda: [runner], logs.logger("test"), lambda: next(seconds))
     answers = [(await _call(callbacks, "id"))[0] for _ in range(80)]
     assert answers == [200] * 64 + [503] * 16

@@ -108,7 +108,13 @@ async def test_each_vm_is_prepared_and_run_once_told_of_other_bounds_and_ended_w
 
 @pytest.mark.parametrize(
     "change",
-    [{"uid": "uid-new"}, {"informant_url": "http://h:1"}, {"annotations": {"a": "b"}}, {"qmp": "/a"}],
+    [
+        {"uid": "uid-new"},
+        {"informant_url": "http://h:1"},
+        {"annotations": {"a": "b"}},
+        {"qmp": "/a"},
+        {"secret_file": "/a"},
+    ],
 )
 @virtually
 async def test_another_uid_way_or_annotation_gets_another_runner(

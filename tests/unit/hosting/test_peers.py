@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hosting import peers
-from hosting.peers import PeerTable, PeerClock, peer_of
+from hosting.peers import PeerClock, PeerTable, peer_of
 
 
 @pytest.mark.parametrize(

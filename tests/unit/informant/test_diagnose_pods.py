@@ -65,7 +65,7 @@ async def test_a_tree_without_pods_says_what_may_be_wrong(tmp_path: Path) -> Non
     [
         (
             ["--node", "--cgroup", "workload"],
-            "--node goes with none of --cgroup, --approve-all and --workload",
+            "--node goes with none of",
         ),
         (["--node", "--workload", "step"], "--node goes with none of"),
         (["--cgroup-root", "."], "--cgroup-root goes with --node"),

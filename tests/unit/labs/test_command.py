@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,8 +14,10 @@ from hosting.settings import load
 from labs.vms import entries
 from labs.vms.command import agents_file
 from labs.vms.entries import GuestEntry
+from labs.vms.image import VmImage
 from labs.vms.machine import MIB, GuestWords, MachineSpec
 from labs.vms.processes import ProcessIdentity
+from labs.vms.running import GuestSetup, RunningGuest
 from labs.vms.store import VmStore
 from parley.program import main
 from protocol.values import Resources
@@ -47,7 +50,10 @@ def test_a_command_line_that_is_wrong_is_refused(words: tuple[str, ...], fault: 
 
 
 def test_the_agent_takes_what_boot_prints_for_it(tmp_path: Path) -> None:
-    told = agents_file("db-0", MachineSpec(vcpus=2), "http://127.16.0.1:10301", Path("/run/db-0/qmp.sock"))
+    image, words = VmImage(Path("/image"), "d"), GuestWords(secret=True)
+    setup = GuestSetup(MachineSpec(vcpus=2), image, Path("/run/db-0"), words)
+    nothing: Any = None
+    told = agents_file(RunningGuest(setup, "127.16.0.1", nothing, nothing))
     (tmp_path / "agent.yaml").write_text(
         f"node: n1\nscheduler: http://127.0.0.1:10299/\nstateDirectory: {tmp_path}\n{told}\n"
     )
@@ -55,7 +61,7 @@ def test_the_agent_takes_what_boot_prints_for_it(tmp_path: Path) -> None:
     (guest,) = settings.vms
     assert guest.min == Resources(2000, 512 * MIB)
     assert guest.max == Resources(4000, 1536 * MIB)
-    assert guest.qmp == "/run/db-0/qmp.sock"
+    assert (guest.qmp, guest.secret_file) == ("/run/db-0/qmp.sock", "/run/db-0/secret")
 
 
 def test_nothing_to_list_and_nothing_to_stop(tmp_path: Path) -> None:

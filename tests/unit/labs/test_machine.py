@@ -72,6 +72,12 @@ def test_words_reach_the_kernel_and_the_shell_has_a_port_of_its_own() -> None:
     assert "socket,id=serial1,path=/g/shell.sock,server=on,wait=off" in values(told, "-chardev")
 
 
+def test_a_secret_comes_by_a_file_that_only_such_a_guest_is_shown() -> None:
+    assert values(arguments(MachineSpec()), "-fw_cfg") == []
+    told = values(arguments(MachineSpec(), GuestWords(secret=True)), "-fw_cfg")
+    assert told == ["name=opt/parley/secret,file=/g/secret"]
+
+
 def test_agent_and_starter_have_a_monitor_each() -> None:
     assert values(arguments(MachineSpec()), "-mon") == [
         "chardev=qmp,mode=control",
@@ -117,8 +123,9 @@ def test_a_saved_state_belongs_to_the_machine_and_the_words_alone() -> None:
         machine_text(MachineSpec(provider="virtio-mem"), GuestWords()),
         machine_text(MachineSpec(), GuestWords(shell=True)),
         machine_text(MachineSpec(), GuestWords(quick=True)),
+        machine_text(MachineSpec(), GuestWords(secret=True)),
     ]
-    assert len({one, *others}) == 6
+    assert len({one, *others}) == 7
 
 
 def test_a_state_is_read_whatever_its_path_holds() -> None:

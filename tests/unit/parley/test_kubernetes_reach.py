@@ -117,7 +117,15 @@ async def test_the_scheduler_with_the_leaders_label_is_asked(cluster: Cluster) -
     assert cluster.asked() == ["http:s-2:10299"]
     (call,) = (each for each in cluster.server.calls if "/proxy/" in each.path)
     assert (call.path.partition("/proxy")[2], dict(call.query)) == ("/v1/explain/ns/a", {"n": "3"})
-    assert call.headers == {}, "schedulers want no token"
+    assert call.headers == {}, "no token travels in the clear to one that wants none"
+
+
+async def test_a_scheduler_with_tls_is_shown_the_token(cluster: Cluster) -> None:
+    cluster.share(TOKEN)
+    cluster.add("parley-scheduler", "s-1", leads=True, ports=(("tls", 10299),), answers=wants_token)
+    async with cluster.reach() as reach:
+        assert isinstance(await reach.scheduler("/v1/nodes"), Got)
+    assert cluster.asked() == ["https:s-1:10299"]
 
 
 async def test_a_follower_names_the_leader(cluster: Cluster) -> None:

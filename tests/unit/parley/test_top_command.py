@@ -79,7 +79,7 @@ def test_help_names_keys_and_exit_codes_and_needs_no_textual() -> None:
         "--agent",
         "--scheduler",
         "--token-file",
-        "16 to 512 printable",
+        "16 to 4000 printable",
         "http://127.0.0.1:10300",
         "enter",
         "Exit codes",

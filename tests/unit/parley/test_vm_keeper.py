@@ -27,6 +27,7 @@ class FakeGuest:
         self.address = address
         self.qmp_path = setup.directory / "qmp.sock"
         self.informant_url = f"http://{address}:10301"
+        self.secret_path = setup.directory / "secret"
         self.process = self
         self.exit_code: int | None = None
         self.is_stopped = False

@@ -51,7 +51,7 @@ async def asked(*schedulers: Answer, path: str = "/v1/nodes", times: int = 1) ->
             return await reach.scheduler(path)
 
 
-async def test_the_path_is_asked_for_and_the_token_shown_to_agents_only() -> None:
+async def test_the_path_is_asked_for_and_the_token_shown() -> None:
     seen: list[Request] = []
 
     async def answer(request: Request) -> Reply:
@@ -64,7 +64,7 @@ async def test_the_path_is_asked_for_and_the_token_shown_to_agents_only() -> Non
         assert await reach.agent(url, "/v1/vms") == Got({"a": 1}, f"the agent at {url}")
     assert [each.path for each in seen] == ["/v1/state", "/v1/vms"]
     assert dict(seen[0].query) == {"limit": "5", "continue": "a&b"}
-    assert [each.headers.get("authorization") for each in seen] == [None, f"Bearer {TOKEN}"]
+    assert [each.headers.get("authorization") for each in seen] == [f"Bearer {TOKEN}"] * 2
 
 
 async def test_of_several_schedulers_the_one_that_leads_answers_and_is_asked_first_again() -> None:
