@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S: Final = 75.0
 MAX_HEAD_BYTES: Final = 32_768
 """aiohttp limits each header and their number, which would be a megabyte. A bearer token is 8 KiB at most."""
+MAX_LATE_BYTES: Final = 262_144
+"""Of the rest of a body that was answered already. A peer that sends more is cut: reading it costs the others."""
 LINGER_S: Final = 0.5
 """How long the rest of a refused body is read: a peer that still sends would not see the answer."""
 
@@ -41,6 +43,7 @@ class ServedConnection(web.RequestHandler):
     __slots__ = (
         "_certificate",
         "_head_bytes",
+        "_late_bytes",
         "_received",
         "deadline_s",
         "has_ended",
@@ -65,7 +68,7 @@ class ServedConnection(web.RequestHandler):
         self.owner = owner
         self.peer = peer or ""
         self.is_counted = peer is not None
-        self._received = self._head_bytes = 0
+        self._received = self._head_bytes = self._late_bytes = 0
         self.deadline_s: float | None = None
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
@@ -98,6 +101,11 @@ class ServedConnection(web.RequestHandler):
         self._received += len(data)
         # The rest of a body that was answered already does not make the connection busy.
         is_late = self.request_body is not None and not self.request_body.is_eof()
+        if is_late and self.deadline_s is None:
+            self._late_bytes += len(data)
+            if self._late_bytes > MAX_LATE_BYTES:
+                self.cut()
+                return
         if not is_late and self._is_head_too_long(data):
             self.owner.end_long_head(self)
             return
