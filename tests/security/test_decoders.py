@@ -139,7 +139,7 @@ OURS_ONLY: Final[dict[str, str]] = {
             ),
             *("hosting/cgroups/tree.py:PodGroup.has_tasks", "informant/guest/machine.py:_is_online"),
             *("informant/guest/protection.py:_may_lock", "informant/guest/protection.py:_read"),
-            *("informant/guest/protection.py:resident_bytes",),
+            *("informant/guest/protection.py:resident_bytes", "hosting/signed_link.py:hardware_ms"),
         ),
         _KERNEL,
     ),
