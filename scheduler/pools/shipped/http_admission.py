@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from hosting.addresses import is_own
 from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
@@ -118,6 +119,8 @@ class HttpAdmissionArgs(Settings):
 
     url: Annotated[str, AfterValidator(_checked_url)]
     """The service's URL."""
+    plain_http: bool = False
+    """Whether `url` may be http:// on another machine: anybody on the way can then answer in the service's place."""
     timeout: Annotated[float, AfterValidator(_below_the_chains)] = 0.4
     """Seconds for one question, its retries included."""
     token_file: Annotated[str, Field(min_length=1)] | None = None
@@ -146,6 +149,11 @@ class HttpAdmissionArgs(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme == "http" and not is_own(parts.hostname or "") and not self.plain_http:
+            raise ValueError(
+                "url must be https:// on another machine, unless plainHttp says that it may be in the clear"
+            )
         if (self.cert_file is None) is not (self.key_file is None):
             raise ValueError("certFile and keyFile must be given together")
         return self

@@ -211,7 +211,7 @@ def test_credentials_in_the_address_are_refused_and_not_shown() -> None:
 
 def test_the_factory_makes_the_plugin() -> None:
     log, _ = recorded()
-    plugin = factory(handle(log), ProviderSet(), {"url": "http://x/"})
+    plugin = factory(handle(log), ProviderSet(), {"url": "https://x/"})
     assert plugin.name() == "http-admission"
     assert not plugin.status().is_running
 
