@@ -66,7 +66,7 @@ def typed(cluster: NodeOfPrograms, programs: Programs, tmp_path_factory: pytest.
 @pytest.fixture(scope="module")
 def secret(cluster: NodeOfPrograms, typed: Kubectl) -> None:
     missing = "who have a token: the Secret parley-viewers in parley-system is missing"
-    shown_blocking("what is missing", lambda: missing in typed("parley", "explain", "busy").printed)
+    shown_blocking("what is missing", lambda: missing in typed("parley", "explain", "busy").faults)
     made = ("create", "secret", "generic", "parley-viewers", f"--from-literal=token={TOKEN}")
     cluster.plane.kubectl(*made, f"--namespace={SYSTEM}")
 
