@@ -14,7 +14,15 @@ import click
 from click.core import ParameterSource
 
 from hosting import lifecycle, logs
-from hosting.addresses import UNIX, AddressError, Advertised, advertised, checked_socket, endpoint
+from hosting.addresses import (
+    UNIX,
+    AddressError,
+    Advertised,
+    advertised,
+    checked_socket,
+    endpoint,
+    is_own,
+)
 from hosting.client import HttpClient
 from hosting.options import Advertise, FiniteRange, MemoryAmount, daemon
 from hosting.server import Server, ServerLimits
@@ -66,6 +74,30 @@ class Wanted:
 
 FIRMWARE_SECRET: Final = Path("/sys/firmware/qemu_fw_cfg/by_name/opt/parley/secret/raw")
 """QEMU's `-fw_cfg name=opt/parley/secret,file=…`, as the module qemu_fw_cfg shows it to root."""
+
+
+_OPEN: Final = "--host {}: without a secret any caller there can act as the agent; give the VM one (--secret-file), or say --plain-http"
+
+
+def _check_open(host: str, *, is_safe: bool) -> None:
+    """Raises `click.UsageError` for a port that is open to others unawares."""
+    if not (is_safe or is_own(host)):
+        raise click.UsageError(_OPEN.format(host))
+
+
+def _of_node(host: str, port: int, socket: Path | None, *, plain_http: bool) -> tuple[str, int]:
+    """The address and port of a node informant: a Unix socket, unless host or port are given. Raises `click.UsageError`."""
+    source_of = click.get_current_context().get_parameter_source
+    is_default = {name: source_of(name) is ParameterSource.DEFAULT for name in ("host", "port")}
+    if all(is_default.values()):
+        try:
+            return f"{UNIX}{checked_socket(str(socket or node.SOCKET))}", node.PORT
+        except AddressError as error:
+            raise click.UsageError(f"--socket {socket}: {error}") from None
+    if socket is not None:
+        raise click.UsageError("--socket goes with neither --host nor --port")
+    _check_open(host, is_safe=plain_http)
+    return host, node.PORT if is_default["port"] else port
 
 
 def _link(path: Path | None, *, is_real: bool) -> SignedLink | None:
@@ -277,6 +309,11 @@ async def _serve(
     help="When one of its periods began, on the machine's monotonic clock; drawn from the seed otherwise.",
 )
 @click.option(
+    "--plain-http",
+    is_flag=True,
+    help="Listen beyond this machine without a secret: any caller that reaches --host can act as the agent then.",
+)
+@click.option(
     "--approve-all",
     "approves_all",
     is_flag=True,
@@ -297,6 +334,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     cgroup_root: Path | None,
     secret_file: Path | None,
     socket: Path | None,
+    plain_http: bool,
     **wanted: Unpack[WorkloadOptions],
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
@@ -312,17 +350,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
             raise click.UsageError(
                 "--node goes with none of --cgroup, --approve-all, --workload and --secret-file"
             )
-        source_of = click.get_current_context().get_parameter_source
-        is_default = {name: source_of(name) is ParameterSource.DEFAULT for name in ("host", "port")}
-        has_port = not all(is_default.values())
-        if has_port and socket is not None:
-            raise click.UsageError("--socket goes with neither --host nor --port")
-        if not has_port:
-            try:
-                host = f"{UNIX}{checked_socket(str(socket or node.SOCKET))}"
-            except AddressError as error:
-                raise click.UsageError(f"--socket {socket}: {error}") from None
-        chosen = node.PORT if is_default["port"] else port
+        host, chosen = _of_node(host, port, socket, plain_http=plain_http)
         once = output if is_once else None
         sys.exit(node.main(node.NodeCommand(host, chosen, config, cgroup_root, advertise, once)))
     if cgroup_root is not None or socket is not None:
@@ -347,6 +375,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         raise click.UsageError(f"--high {high_cpus:g} must not be below --low {low_cpus:g}")
     if wanted["memory"] is not None and wanted["memory"][0] > wanted["memory"][1]:
         raise click.UsageError("--memory: the first amount, the least, must not exceed the second")
+    _check_open(host, is_safe=is_once or plain_http or signed is not None)
     source = _source(wanted, group)
     if is_once:
         sys.exit(asyncio.run(_show(settings, group, source, output)))

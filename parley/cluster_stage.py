@@ -172,6 +172,7 @@ def _hollow(
             f"informant-{name}",
             "informant",
             (
+                "--plain-http",
                 "--host",
                 address,
                 "--port",

@@ -59,4 +59,4 @@ fi
 settings=informant
 has_word parley.quick=1 && settings=quick
 # The informant would be killable for the seconds of its imports if it began with 0. It logs for programs: to a pipe, not a terminal.
-keep informant -1000 python3 -P -m informant --host 0.0.0.0 --cgroup workload --config /etc/parley/$settings.yaml 2>&1 < /dev/null | cat
+keep informant -1000 python3 -P -m informant --host 0.0.0.0 --plain-http --cgroup workload --config /etc/parley/$settings.yaml 2>&1 < /dev/null | cat

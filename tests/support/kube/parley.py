@@ -126,7 +126,7 @@ class ParleyPrograms:
         name = f"load-{pod['metadata']['name']}"
         if name in self.running:
             self.kill(name)
-        where = ("--host", pod["status"]["podIP"], "--port", str(port), "--approve-all")
+        where = ("--host", pod["status"]["podIP"], "--port", str(port), "--plain-http", "--approve-all")
         shown = ("--workload", "step", "--low", str(cpus), "--high", str(max(cpus, most_cpus)), *wave)
         self.start(name, "informant", *where, *shown, "--memory", memory, memory)
 
