@@ -110,7 +110,16 @@ def test_over_ipv6_and_a_wildcard_the_informant_calls_back_what_is_advertised(tm
     with ExitStack() as stack:
         for module, port, *arguments in (
             ("scheduler", scheduler, "--cluster", str(cluster)),
-            ("informant", informant, *idle, "--host", "::", "--plain-http", "--advertise", f"[::1]:{forwarded}"),
+            (
+                "informant",
+                informant,
+                *idle,
+                "--host",
+                "::",
+                "--plain-http",
+                "--advertise",
+                f"[::1]:{forwarded}",
+            ),
             ("informant", forwarded, *busy, "--host", "::1"),
             ("agent", agent, "--config", str(file), "--host", "::", "--plain-http", "--advertise", "[::1]"),
         ):
