@@ -31,7 +31,7 @@ class PeerLimits:
     handshakes_per_s: float = 6.0
     """From one address, where each costs a millisecond: more of them would be what the slowest hundredth of all others waits for. `handshakes_at_once` are made at once, and more wait for up to
     `longest_handshake_wait_s`, which is long: a caller that is closed at once calls again at once."""
-    handshakes_at_once: float = 16.0
+    handshakes_at_once: float = 40.0
     longest_handshake_wait_s: float = 20.0
     units_per_s: float = 300.0
     burst_units: float = 600.0
