@@ -38,6 +38,8 @@ class AccessScope(enum.StrEnum):
     """Read the metrics."""
 
 
+UNIX_PEER: Final = "unix"
+"""The peer at a Unix socket, which is a user of this machine that may open it."""
 GRANTED: Final = frozenset(AccessScope) - {AccessScope.OPEN, AccessScope.KNOWN}
 """The scopes that a caller may be given."""
 
@@ -52,11 +54,17 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The part of a request by which a gate decides. `peer` is an address, empty for a Unix socket; header names are in lower case."""
+    """The part of a request by which a gate decides. `peer` is an address, or `UNIX_PEER`; empty if the peer was gone before it was known.
+    Header names are in lower case."""
 
     peer: str
     headers: Mapping[str, str]
     certificate: ClientCertificate | None = None
+
+    @property
+    def is_from_here(self) -> bool:
+        """Whether the caller is on this machine."""
+        return self.peer == UNIX_PEER or is_loopback(self.peer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,8 @@ class Caller:
     scopes: frozenset[AccessScope]
     nodes: tuple[str, ...] | None = None
     is_identified: bool = False
+    is_published: bool = False
+    """Whether it may ask as published agents do, and in no other way."""
 
     def may(self, scope: AccessScope) -> bool:
         return (
@@ -173,8 +183,8 @@ class LocalGate:
     def admit(self, head: RequestHead, scope: AccessScope) -> Admission:
         if (refused := web_page(head, scope)) is not None:
             return refused
-        scopes = GRANTED if not head.peer or is_loopback(head.peer) else self.elsewhere
-        caller = Caller(head.peer or "this machine", scopes)
+        scopes = GRANTED if head.is_from_here else self.elsewhere
+        caller = Caller(head.peer, scopes)
         if not caller.may(scope):
             return AccessRefused(403, "address", _LOOPBACK.format(scope, self.hint))
         return caller

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import StreamReader, web
 
-from hosting.access import ClientCertificate
+from hosting.access import UNIX_PEER, ClientCertificate
 from hosting.tls import certificate_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class ServedConnection(web.RequestHandler):
         "_head_bytes",
         "_late_bytes",
         "_received",
+        "address",
         "deadline_s",
         "has_ended",
         "is_counted",
@@ -67,6 +68,7 @@ class ServedConnection(web.RequestHandler):
         )
         self.owner = owner
         self.peer = peer or ""
+        self.address = ""
         self.is_counted = peer is not None
         self._received = self._head_bytes = self._late_bytes = 0
         self.deadline_s: float | None = None
@@ -80,6 +82,9 @@ class ServedConnection(web.RequestHandler):
         # aiohttp forgets its transport when it closes, while unsent bytes may keep the socket open. (uvloop's transports
         # are no subclass of asyncio's.)
         self.wire = cast("asyncio.Transport", transport)
+        # Now, and not with each request: uvloop knows no address any more once the peer has reset the connection.
+        name = self.wire.get_extra_info("peername")
+        self.address = UNIX_PEER if self.owner.is_unix else str(name[0]) if isinstance(name, tuple) else ""
         self._certificate = certificate_of(self.wire)
         self.owner.admit(self)
         super().connection_made(transport)

@@ -50,7 +50,7 @@ HANDSHAKE_S: Final = 5.0
 class Request:
     """One request, read in full. `headers` go by their names in lower case; `parameters` are the path's named parts.
 
-    `peer` is the address of the other side, without its port. `is_cut`: the body was longer than its route reads. `waited_s` is
+    `peer` is the address of the other side, without its port; `unix` for a Unix socket, empty if the peer was gone at once. `is_cut`: the body was longer than its route reads. `waited_s` is
     for how long it was held before its handler got it. `caller` is None for a server without a gate.
     """
 
@@ -212,6 +212,7 @@ class Server:
         """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
         self._runner: web.ServerRunner | None = None
         self._listening: asyncio.Server | Acceptor | None = None
+        self.is_unix = False
         self._sweeper: asyncio.Task[None] | None = None
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0, "waited": 0}
 
@@ -228,7 +229,7 @@ class Server:
         server = ConnectionServer(self, self._serve)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._limits.drain_s)
         await self._runner.setup()
-        is_unix = host.startswith(UNIX)
+        is_unix = self.is_unix = host.startswith(UNIX)
         listening = listen_unix(Path(host.removeprefix(UNIX))) if is_unix else listen(host, port)
         peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
         if peers is not None:
@@ -397,7 +398,6 @@ class Server:
         is_cut = len(body) > route.max_body_bytes
         body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
-        peer = request.remote or ""
         read = Request(
             request.method,
             request.path,
@@ -405,7 +405,7 @@ class Server:
             request.headers,
             parameters,
             query,
-            peer,
+            connection.address,
             is_cut,
             caller=caller,
         )
@@ -429,12 +429,12 @@ class Server:
         gate = self._gate
         if gate is None or right is AccessScope.OPEN:
             return None
-        head = RequestHead(request.remote or "", request.headers, connection.certificate())
+        head = RequestHead(connection.address, request.headers, connection.certificate())
         admission = gate.admit(head, right)
         if not isinstance(admission, Caller | AccessRefused):
             admission = await admission
         if isinstance(admission, AccessRefused):
-            gate.refusals.add(head.peer or "this machine", right, admission)
+            gate.refusals.add(head.peer or "unknown address", right, admission)
             connection.end_with_answer()
             return http_bytes.response(refused(admission), close=True)
         return admission

@@ -81,6 +81,10 @@ class FileToken:
         self._look_at_s = -math.inf
 
     @property
+    def path(self) -> Path | None:
+        return self._path
+
+    @property
     def value(self) -> str | None:
         return self._value
 

@@ -169,15 +169,15 @@ class NotLeadingError(Exception):
 class LeadershipGuard(Protocol):
     """Says before each decision whether this process may make it."""
 
-    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] | None = None) -> None:
         """Raises `NotLeadingError` if it may not. `seen_epoch` is the highest one that the caller has met; 0 if it has met none.
-        `witness` are the nodes of a caller that has shown who it is."""
+        `witness` are the nodes of a caller that must show who it is."""
 
 
 class SoleScheduler:
     """The only scheduler there is."""
 
-    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] | None = None) -> None:
         """It always decides."""
         del seen_epoch, witness
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from hosting import openapi, tokens
 from hosting.access import AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
-from hosting.addresses import UNIX, Advertised, endpoint, is_loopback, is_own
+from hosting.addresses import UNIX, Advertised, endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
@@ -108,11 +108,11 @@ class PageGate:
         return self._admitted(head, scope)
 
     def _admitted(self, head: RequestHead, scope: AccessScope) -> Admission:
-        is_here = not head.peer or is_loopback(head.peer)
+        is_here = head.is_from_here
         everything = frozenset((AccessScope.PAGES, AccessScope.METRICS))
         token, for_metrics = self._settings.token.value, self._settings.metrics_token.value
         if is_here and (scope is AccessScope.METRICS or token is None):
-            return Caller(head.peer or "this machine", everything)
+            return Caller(head.peer, everything)
         if not is_here and not self._tokens_travel and (token is not None or for_metrics is not None):
             told = "served to other machines with TLS only, at the port of `tls` in the agent's settings"
             return AccessRefused(403, "plain", told)

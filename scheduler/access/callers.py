@@ -36,6 +36,11 @@ class Callers:
         self.by_certificate = functools.lru_cache(_CACHED)(self._by_certificate)
         self.by_address = functools.lru_cache(_CACHED)(self._by_address)
 
+    @property
+    def has_accounts(self) -> bool:
+        """Whether a token of a service account can mean anything here."""
+        return bool(self._accounts)
+
     def _by_certificate(self, names: tuple[str, ...]) -> Caller | None:
         """The caller with a certificate of these SANs: with the rights of every entry that names one of them."""
         found: list[tuple[CallerSettings, tuple[str, ...]]] = []

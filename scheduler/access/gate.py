@@ -39,8 +39,9 @@ REVIEW_S: Final = 5.0
 MAX_CACHED: Final = 20_480
 MAX_REVIEWS: Final = 32
 """At the same time; others wait for their turn."""
-MAX_WAITING: Final = 1024
-"""Reviews that wait for their turn; beyond that callers are told to come again."""
+MAX_WAITING: Final = 16_384
+"""Reviews under way or waiting for their turn, as after a change of leaders; beyond that callers are told to come again."""
+MAX_DISTRUSTED: Final = 4096
 MAX_TOKEN_CHARS: Final = 8192
 RETRY_AFTER_S: Final = 1
 _PROXIED: Final = tokens.PROXIED_HEADER.lower()
@@ -60,23 +61,40 @@ class TokenReviewer(Protocol):
 _Verdict: TypeAlias = TokenIdentity | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """A verdict, from when on it is asked for anew, and until when it counts."""
+
+    verdict: _Verdict
+    renew_s: float
+    until_s: float
+
+
 @dataclass(eq=False, slots=True)
 class TokenCache:
-    """The verdicts on tokens, by the SHA-256 of each: no token is kept. Tokens that come at the same time have one review."""
+    """The verdicts on tokens, by the SHA-256 of each: no token is kept. Tokens that come at the same time have one review.
+
+    A verdict that is in use is asked for anew before it ends, each token at its own moment, so that 10,000 agents do not wait all at once.
+    Tokens that are not believed are remembered apart: they push no good one out.
+    """
 
     reviewer: TokenReviewer
     clock: Callable[[], float] = time.monotonic
     reviews: int = 0
-    _known: OrderedDict[bytes, tuple[float, _Verdict]] = field(default_factory=OrderedDict)
+    _good: OrderedDict[bytes, _Counting] = field(default_factory=OrderedDict)
+    _bad: OrderedDict[bytes, _Counting] = field(default_factory=OrderedDict)
     _asked: dict[bytes, "asyncio.Task[_Verdict]"] = field(default_factory=dict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_REVIEWS))
 
     def known(self, token: str) -> tuple[_Verdict] | None:
         """The verdict, if one that still counts is there."""
-        found = self._known.get(_digest(token))
-        if found is None or found[0] <= self.clock():
+        digest, now_s = _digest(token), self.clock()
+        found = self._good.get(digest) or self._bad.get(digest)
+        if found is None or found.until_s <= now_s:
             return None
-        return (found[1],)
+        if found.renew_s <= now_s and digest not in self._asked and len(self._asked) < MAX_WAITING:
+            _ = self._ask(digest, token)
+        return (found.verdict,)
 
     async def verdict(self, token: str) -> _Verdict:
         """The verdict of a review. Raises `ReviewError`."""
@@ -85,10 +103,18 @@ class TokenCache:
         if task is None:
             if len(self._asked) >= MAX_WAITING:
                 raise ReviewError(f"{MAX_WAITING} tokens are being checked already")
-            task = asyncio.create_task(self._review(digest, token), name="token review")
-            self._asked[digest] = task
-            task.add_done_callback(lambda _: self._asked.pop(digest, None))
+            task = self._ask(digest, token)
         return await asyncio.shield(task)  # others may wait for the same review
+
+    def _ask(self, digest: bytes, token: str) -> "asyncio.Task[_Verdict]":
+        task = self._asked[digest] = asyncio.create_task(self._review(digest, token), name="token review")
+        task.add_done_callback(lambda done: self._end(digest, done))
+        return task
+
+    def _end(self, digest: bytes, done: "asyncio.Task[_Verdict]") -> None:
+        self._asked.pop(digest, None)
+        if not done.cancelled():
+            done.exception()  # of a renewal nobody asks: the old verdict counts until its end
 
     async def _review(self, digest: bytes, token: str) -> _Verdict:
         try:
@@ -99,10 +125,14 @@ class TokenCache:
                 found = await self.reviewer.review(token)
         except TimeoutError:
             raise ReviewError("too many tokens are being checked") from None
-        self._known[digest] = (asked_s + (TRUSTED_S if found is not None else DISTRUSTED_S), found)
-        self._known.move_to_end(digest)
-        if len(self._known) > MAX_CACHED:
-            self._known.popitem(last=False)
+        self._good.pop(digest, None)
+        self._bad.pop(digest, None)
+        if found is not None:
+            renew_s = asked_s + TRUSTED_S * (0.4 + 0.4 * digest[0] / 255)
+            _keep(self._good, digest, _Counting(found, renew_s, asked_s + TRUSTED_S), MAX_CACHED)
+        else:
+            until_s = asked_s + DISTRUSTED_S
+            _keep(self._bad, digest, _Counting(None, until_s, until_s), MAX_DISTRUSTED)
         return found
 
     async def close(self) -> None:
@@ -111,6 +141,12 @@ class TokenCache:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _keep(kept: OrderedDict[bytes, _Counting], digest: bytes, found: _Counting, most: int) -> None:
+    kept[digest] = found
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 def _digest(token: str) -> bytes:
@@ -131,7 +167,7 @@ def cannot_be_valid(token: str, audience: str, now_unix_s: float) -> str:
     try:
         text = parts[1].encode("ascii")
         claims = msgspec.json.decode(base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)), type=_Claims)
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return "it is no token of a service account"
     audiences = claims.aud if isinstance(claims.aud, list) else [claims.aud]
     if audience not in audiences:
@@ -148,6 +184,7 @@ class KnownCallers:
     files: tuple[tuple[FileToken, Caller], ...] = ()
 
 
+_ENDED: Final = AccessRefused(401, "certificate-ended", "the certificate has expired", ErrorCode.UNAUTHORISED)
 _NOBODY: Final = "show a client certificate or a bearer token"
 
 
@@ -175,17 +212,16 @@ class AccessGate:
         if (refused := web_page(head, scope)) is not None:
             return refused
         certificate, found = head.certificate, None
-        if certificate is not None:
-            if certificate.until_s <= self._wall():
-                return AccessRefused(
-                    401, "certificate-ended", "the certificate has expired", ErrorCode.UNAUTHORISED
-                )
+        has_ended = certificate is not None and certificate.until_s <= self._wall()
+        if certificate is not None and not has_ended:
             found = self.known.callers.by_certificate(certificate.names)
             if found is not None and found.may(scope):
                 return found
         bearer = head.headers.get("authorization", "")
         if bearer or _PROXIED in head.headers:
             return self._by_token(head, scope, bearer, found)
+        if has_ended:
+            return _ENDED
         return self._by_address(head, scope, found)
 
     def _by_address(self, head: RequestHead, scope: AccessScope, other: Caller | None) -> Admission:
@@ -211,7 +247,7 @@ class AccessGate:
         token = token.strip() or head.headers.get(_PROXIED, "")
         if not token or (bearer and kind.lower() != "bearer"):
             return AccessRefused(401, "token", "Authorization must be `Bearer TOKEN`", ErrorCode.UNAUTHORISED)
-        if self.cache is None:
+        if self.cache is None or not self.known.callers.has_accounts:
             return _unknown_token("no such token is known here")
         why = cannot_be_valid(token, self.known.audience, self._wall())
         if why:

@@ -1,6 +1,7 @@
 """The ports of a scheduler and who may call them: what `--access` and its neighbours on the command line say, while the program runs."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class PublishedGate:
                 f"{head.peer} is no address of published agents, or asks for something else than permits"
             )
             return AccessRefused(403, "address", message)
-        return Caller(head.peer, frozenset((AccessScope.PERMITS,)), tuple(sorted(nodes)))
+        return Caller(head.peer, frozenset((AccessScope.PERMITS,)), tuple(sorted(nodes)), is_published=True)
 
 
 class Access:
@@ -157,10 +158,12 @@ class Access:
             self._cache = self._gate.cache = TokenCache(reviewer_for(self._gate.known.audience))
 
     def _known(self, settings: AccessSettings) -> KnownCallers:
+        """The callers of these settings. Tokens of files that were known before stay as they are."""
+        before = {token.path: token for token in self._tokens}
         files = []
         for entry in settings.callers:
             if entry.token_file is not None:
-                token = FileToken(entry.token_file, may_be_missing=True)
+                token = before.get(entry.token_file) or FileToken(entry.token_file, may_be_missing=True)
                 files.append((token, by_file(entry, str(entry.token_file))))
         self._tokens = [token for token, _ in files]
         return KnownCallers(Callers(settings.callers), settings.tokens.audience, tuple(files))
@@ -283,8 +286,14 @@ class Access:
             self._log.info("certificates read again")
 
     async def _refresh_tokens(self) -> None:
+        failed: TokenFileError | None = None
         for token in self._tokens:
-            await token.refresh()
+            try:
+                await token.refresh()
+            except TokenFileError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     async def _refresh_file(self) -> None:
         assert self._file is not None
@@ -301,9 +310,10 @@ class Access:
         self._settings = read.model_copy(
             update={"tls": before.tls, "tokens": before.tokens, "published": before.published}
         )
-        self._gate.known = self._known(self._settings)
-        for token in self._tokens:
-            await token.refresh()
+        known = self._known(self._settings)
+        with contextlib.suppress(TokenFileError):  # told with the token files, at each look
+            await self._refresh_tokens()
+        self._gate.known = known
         self._log.info("access file read again", callers=len(read.callers))
 
 

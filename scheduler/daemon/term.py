@@ -1,5 +1,6 @@
 """One time that a process leads: a core of its own, its sources, and the writers of its state."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -158,6 +159,7 @@ class KubernetesOptions(ServingOptions, ExtenderOptions, AccessOptions):
 
 
 SOLE_S: Final = 10.0
+CONTRADICTED_S: Final = 60.0
 
 
 class Claims:
@@ -165,25 +167,29 @@ class Claims:
 
     A leader that is told so ends its leadership, and raises its epoch: so callers go on whose epoch is higher than the Lease's, as after a
     restored backup. One node that was taken over could have the leader begin anew all the time. So of callers that show who they are, two
-    nodes are believed, or one that has said it for `SOLE_S` while no other node has asked without such a claim.
+    nodes are believed, or one that has said it for `SOLE_S` while for `CONTRADICTED_S` no other node has asked without such a claim.
     """
 
     def __init__(self) -> None:
-        self.since_s: dict[tuple[str, ...], float] = {}
-        """By the nodes of a caller. As soon as there are two, they are believed."""
-        self._is_contradicted = False
+        self.since_s: dict[str, float] = {}
+        """By the node of a caller. As soon as there are two, they are believed."""
+        self._contradicted_s = -math.inf
 
-    def believed(self, witness: tuple[str, ...], now_s: float) -> bool:
-        """Whether this claim, with those before it, is believed; a caller that need not show who it is always is."""
-        if not witness:
+    def believed(self, witness: tuple[str, ...] | None, now_s: float) -> bool:
+        """Whether this claim, with those before it, is believed. `witness` are the nodes of the caller: None for one that need not show who
+        it is, which always is. A caller of no node, or of more than one, is no witness."""
+        if witness is None:
             return True
-        since_s = self.since_s.setdefault(witness, now_s)
-        return len(self.since_s) > 1 or (now_s - since_s >= SOLE_S and not self._is_contradicted)
+        if len(witness) != 1:
+            return False
+        since_s = self.since_s.setdefault(witness[0], now_s)
+        is_alone = now_s - self._contradicted_s >= CONTRADICTED_S
+        return len(self.since_s) > 1 or (now_s - since_s >= SOLE_S and is_alone)
 
-    def heard(self, witness: tuple[str, ...]) -> None:
+    def heard(self, witness: tuple[str, ...], now_s: float) -> None:
         """A caller asks that makes no such claim."""
-        if witness not in self.since_s:
-            self._is_contradicted = True
+        if len(witness) == 1 and witness[0] not in self.since_s:
+            self._contradicted_s = now_s
 
 
 class LeaseGuard:
@@ -197,14 +203,14 @@ class LeaseGuard:
         self._clock = clock
         self._claims = Claims()
 
-    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] | None = None) -> None:
         """Raises `NotLeadingError`. Callers that have met a later leader have the Lease read again, if they are believed (`Claims`)."""
         if seen_epoch > self._leadership.epoch:
             if not self._claims.believed(witness, self._clock()):
                 raise NotLeadingError(self._elector.leader)
             self._leadership.saw(seen_epoch)
         elif witness and self._claims.since_s:
-            self._claims.heard(witness)
+            self._claims.heard(witness, self._clock())
         if not self._leadership.is_valid(time.monotonic()):
             raise NotLeadingError(self._elector.leader)
 

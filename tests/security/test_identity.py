@@ -1,5 +1,6 @@
 """Attacks with a wrong identity, or with none. Nothing changes in the ledger, each is counted and logged."""
 
+import base64
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -272,8 +273,9 @@ async def test_token_of_a_deleted_pod(there: ProtectedScheduler, monkeypatch: py
         "a.b.c",
         "a." + "é" * 4 + ".c",
         "x" * 5000,
+        f"a.{base64.urlsafe_b64encode(b'[' * 3000).decode()}.c",
     ],
-    ids=["expired", "another audience", "no token of an account", "no JSON", "no ASCII", "long"],
+    ids=["expired", "another audience", "no token of an account", "no JSON", "no ASCII", "long", "nested"],
 )
 async def test_token_that_cannot_be_valid_costs_no_review(there: ProtectedScheduler, bearer: str) -> None:
     async def attack() -> None:
@@ -329,6 +331,13 @@ async def test_published_agents_are_known_by_address_and_ask_for_their_nodes_onl
             assert await asked("b") == 403
 
         await unchanged(there, attack, "permits", "wrong-node")
+        before = there.state()
+        async with HttpClient() as client:
+            forged = await client.call(
+                "POST", address, body=ask("a", 4, agentStartedAtMs=10**12), deadline_s=20
+            )
+        assert isinstance(forged, Answered)
+        assert (forged.status, there.state()) == (403, before), "nobody takes an extended agent's place there"
 
 
 # ------------------------------------------------------------ the file

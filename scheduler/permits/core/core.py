@@ -96,7 +96,7 @@ def arrived(core: CoreState, event: events.RequestArrived) -> _Outputs:
     if record is None:
         return (_not_found(core, event),)
     if not _may_ask_for(event, record.spec.node):
-        return (_wrong_node(event, record.spec.node),)
+        return (_wrong_node(event),)
     outputs = _answer(core, record, event)
     # Without floors only what silence ends can be due, and a request of an agent can but put that off.
     state = record.row.state
@@ -198,7 +198,7 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
             return events.LookNeeded(ticket, request.pod)
         named = core.vms.find(request.pod)
         if named is not None and not _may_ask_for(event, named.spec.node):
-            return _wrong_node(event, named.spec.node)
+            return _wrong_node(event)
         if named is not None:
             message = f"pod {request.pod} has UID {named.spec.uid}"
             return events.Refused(ticket, 404, ErrorCode.WRONG_POD_UID, message)
@@ -207,7 +207,7 @@ def _not_found(core: CoreState, event: events.RequestArrived) -> events.Answer:
     arriving = core.vms.find(arrival.vm_pod) if arrival is not None else None
     if arrival is not None and arriving is not None:
         if not _may_ask_for(event, arrival.node):
-            return _wrong_node(event, arrival.node)
+            return _wrong_node(event)
         return neon_callers.arriving(core, arriving, event, arrival.node)
     if neon_callers.may_be_held(core, event):
         return events.LookNeeded(ticket, request.pod)
@@ -222,12 +222,14 @@ def _may_ask_for(event: events.RequestArrived, node: str) -> bool:
     return event.identity is None or is_listed(event.identity.nodes, node)
 
 
-def _wrong_node(event: events.RequestArrived, node: str) -> events.Refused:
-    """The refusal to an agent of another node; it touches nothing, as the VM's own agent must not notice it."""
+def _wrong_node(event: events.RequestArrived) -> events.Refused:
+    """The refusal to an agent of another node. It touches nothing, as the VM's own agent must not notice it, and does not tell where the pod is."""
     identity = event.identity
     assert identity is not None
     own = ", ".join(identity.nodes) or "no node"
-    message = f"pod {event.request.pod} is on node {node}, and {identity.name} may ask for VMs on {own} only"
+    message = (
+        f"pod {event.request.pod} is not on a node of {identity.name}, which may ask for VMs on {own} only"
+    )
     return events.Refused(event.ticket, 403, ErrorCode.WRONG_NODE, message)
 
 

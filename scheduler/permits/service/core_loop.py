@@ -66,7 +66,7 @@ class CoreLoop:
         identity = arrived.identity
         self.guard.check(
             extension.seen_epoch if extension is not None else 0,
-            identity.nodes if identity is not None else (),
+            identity.nodes if identity is not None else None,
         )
         outputs = self._core.apply(arrived)
         self._journal.request(arrived, body, outputs)

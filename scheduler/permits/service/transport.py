@@ -136,6 +136,7 @@ class PermitTransport:
             for_extension=for_extension,
             waited_s=request.waited_s,
             identity=identity_of(request.caller),
+            is_published=request.caller is not None and request.caller.is_published,
         )
         if not isinstance(outcome, server.Reply | server.HangUp):
             outcome = await outcome
@@ -149,8 +150,9 @@ class PermitTransport:
         for_extension: bool = False,
         waited_s: float = 0.0,
         identity: AgentIdentity | None = None,
+        is_published: bool = False,
     ) -> Outcome | Awaitable[Outcome]:
-        """Answer one request: at once where nothing must be waited for.
+        """Answer one request: at once where nothing must be waited for. A caller that `is_published` takes no extended agent's place.
 
         `for_extension` says that the caller has the extension (it sent the header), should the body not tell. A caller without it
         has waited for `waited_s` already.
@@ -161,6 +163,9 @@ class PermitTransport:
             return self.service.answers.error(
                 error.status, error.code, str(error), for_extension=for_extension
             )
+        if is_published and request.extension is not None:
+            text = "this port is for agents without the extension"
+            return self.service.answers.error(403, ErrorCode.FORBIDDEN, text, for_extension=True)
         return self.service.decide(request, body, waited_s, identity)
 
 

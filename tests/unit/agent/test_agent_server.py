@@ -114,7 +114,7 @@ async def test_with_tls_people_have_a_port_and_informants_keep_the_plain_one(tmp
 async def test_a_token_is_taken_up_renewed_and_taken_away_while_the_agent_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.daemon.server.is_loopback", lambda _: False)  # as seen from elsewhere
+    monkeypatch.setattr("hosting.access.is_loopback", lambda _: False)  # as seen from elsewhere
     monkeypatch.setattr("hosting.tokens.LOOK_S", 0.0)
     other = "fedcba9876543210"
     async with opened(tmp_path) as server:
@@ -167,7 +167,7 @@ def test_a_token_file_that_cannot_be_used_is_told_without_what_it_holds(
 async def test_the_plain_port_tells_other_machines_nothing_that_tls_or_a_token_should_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None, *, with_tls: bool
 ) -> None:
-    monkeypatch.setattr("agent.daemon.server.is_loopback", lambda _: False)  # as seen from elsewhere
+    monkeypatch.setattr("hosting.access.is_loopback", lambda _: False)  # as seen from elsewhere
     async with opened(tmp_path, token=token, with_tls=with_tls) as server:
         assert await server.status(f"{server.plain}/v1/vms", token) == 403
         assert await server.status(f"{server.plain}/agents/x/id") == 200

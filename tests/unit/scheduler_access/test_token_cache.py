@@ -58,6 +58,37 @@ async def test_a_verdict_counts_from_the_moment_in_which_it_was_asked_for() -> N
 
 
 @virtually
+async def test_a_verdict_in_use_is_asked_for_anew_before_it_ends_and_outlasts_a_failure() -> None:
+    reviewer = Reviewer()
+    reviewer.go_on.set()
+    cache = TokenCache(reviewer, now_s)
+    assert await cache.verdict("good") == AGENT
+    await asyncio.sleep(0.9 * gate.TRUSTED_S)
+    assert cache.known("good") == (AGENT,)
+    await turns()
+    assert len(reviewer.asked) == 2
+    await asyncio.sleep(0.9 * gate.TRUSTED_S)
+    reviewer.go_on.clear()  # the API server does not answer
+    assert cache.known("good") == (AGENT,)
+    await asyncio.sleep(0.2 * gate.TRUSTED_S)
+    assert cache.known("good") is None
+    await cache.close()
+
+
+@virtually
+async def test_tokens_that_are_not_believed_push_no_good_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "MAX_DISTRUSTED", 3)
+    reviewer = Reviewer()
+    reviewer.go_on.set()
+    cache = TokenCache(reviewer, now_s)
+    await cache.verdict("good")
+    for number in range(10):
+        await cache.verdict(f"bad{number}")
+    assert cache.known("good") == (AGENT,)
+    assert len(cache._bad) == 3
+
+
+@virtually
 async def test_reviews_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "MAX_WAITING", 40)
     reviewer = Reviewer()

@@ -116,7 +116,7 @@ def test_a_placeholder_with_a_node_holds_nothing_and_the_label_means_nothing_els
 
 
 class NotLeading:
-    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] | None = None) -> None:
         raise NotLeadingError("another")
 
 

@@ -307,7 +307,7 @@ class World:
     def headroom(self, node: str, holder: Holder) -> Resources:
         return self.core.ledger.headroom(node, holder)
 
-    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] | None = None) -> None:
         del seen_epoch
         if self.leader is not None:
             raise NotLeadingError(self.leader)

@@ -145,7 +145,7 @@ class Guard:
         self.leads = True
         self.seen: list[int] = []
 
-    def check(self, seen_epoch: int, witness: tuple[str, ...] = ()) -> None:
+    def check(self, seen_epoch: int, witness: tuple[str, ...] | None = None) -> None:
         self.seen.append(seen_epoch)
         if not self.leads:
             raise NotLeadingError(LEADER)

@@ -610,7 +610,7 @@ def by_error() -> dict[ErrorCode, Evidence]:
         code.WRONG_POD_UID: (404, "pod shop/web has UID uid-web"),
         code.WRONG_NODE: (
             403,
-            "pod shop/web is on node n1, and spiffe://parley/agent/n2 may ask for VMs on n2 only",
+            "pod shop/web is not on a node of spiffe://parley/agent/n2, which may ask for VMs on n2 only",
         ),
         code.SEQUENCE_REUSED: (409, "the last sequence number was 12"),
         code.SEQUENCE_STALE: (409, "the last sequence number was 12"),
