@@ -27,7 +27,8 @@ from hosting.access import (
     missing_right,
     web_page,
 )
-from hosting.tokens import FileToken
+from hosting.fault_log import FaultLog
+from hosting.tokens import FileToken, TokenFileError
 from protocol.reasons import ErrorCode
 from scheduler.access.callers import Callers, TokenIdentity
 
@@ -200,6 +201,9 @@ class AccessGate:
     ) -> None:
         self.known = known
         self._refusals = refusals
+        self._file_faults = FaultLog(
+            refusals.log, "token file not usable, what was read before stays", "token file usable again"
+        )
         self.cache = cache
         self._wall = wall
 
@@ -238,6 +242,28 @@ class AccessGate:
         return AccessRefused(401, "no-credential", _NOBODY, ErrorCode.UNAUTHORISED)
 
     def _by_token(
+        self, head: RequestHead, scope: AccessScope, bearer: str, other: Caller | None
+    ) -> Admission | Awaitable[Admission]:
+        now_s = asyncio.get_running_loop().time()
+        if any(file.is_due(now_s) for file, _ in self.known.files):
+            return self._after_reading(head, scope, bearer, other)
+        return self._by_known_token(head, scope, bearer, other)
+
+    async def _after_reading(
+        self, head: RequestHead, scope: AccessScope, bearer: str, other: Caller | None
+    ) -> Admission:
+        """The files of tokens are read with the requests that show one, at most every two seconds."""
+        try:
+            for file, _ in self.known.files:
+                await file.refresh()
+        except TokenFileError as error:
+            self._file_faults.failed(error)
+        else:
+            self._file_faults.worked()
+        found = self._by_known_token(head, scope, bearer, other)
+        return found if isinstance(found, Caller | AccessRefused) else await found
+
+    def _by_known_token(
         self, head: RequestHead, scope: AccessScope, bearer: str, other: Caller | None
     ) -> Admission | Awaitable[Admission]:
         for file, caller in self.known.files:

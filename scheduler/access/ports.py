@@ -1,7 +1,6 @@
 """The ports of a scheduler and who may call them: what `--access` and its neighbours on the command line say, while the program runs."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from hosting.server import Route, Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError
-from hosting.tokens import FileToken, TokenFileError
+from hosting.tokens import FileToken
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from scheduler.access.callers import Callers, by_file, within
 from scheduler.access.gate import AccessGate, KnownCallers, TokenCache, TokenReviewer
@@ -264,19 +263,18 @@ class Access:
         begun, over = "{} not usable, the old one stays in force", "{} usable again"
         faults = {
             what: FaultLog(self._log, begun.format(what), over.format(what))
-            for what in ("certificates", "access file", "token file")
+            for what in ("certificates", "access file")
         }
         steps = {
             "certificates": self._refresh_tls,
             "access file": self._refresh_file,
-            "token file": self._refresh_tokens,
         }
         while True:
             await asyncio.sleep(LOOK_AT_FILES_S)
             for what, step in steps.items():
                 try:
                     await step()
-                except (TlsError, SettingsError, FileUnreachableError, TokenFileError) as error:
+                except (TlsError, SettingsError, FileUnreachableError) as error:
                     faults[what].failed(error)
                 else:
                     faults[what].worked()
@@ -284,16 +282,6 @@ class Access:
     async def _refresh_tls(self) -> None:
         if self.tls is not None and await self.tls.refresh():
             self._log.info("certificates read again")
-
-    async def _refresh_tokens(self) -> None:
-        failed: TokenFileError | None = None
-        for token in self._tokens:
-            try:
-                await token.refresh()
-            except TokenFileError as error:
-                failed = error
-        if failed is not None:
-            raise failed
 
     async def _refresh_file(self) -> None:
         assert self._file is not None
@@ -310,10 +298,7 @@ class Access:
         self._settings = read.model_copy(
             update={"tls": before.tls, "tokens": before.tokens, "published": before.published}
         )
-        known = self._known(self._settings)
-        with contextlib.suppress(TokenFileError):  # told with the token files, at each look
-            await self._refresh_tokens()
-        self._gate.known = known
+        self._gate.known = self._known(self._settings)
         self._log.info("access file read again", callers=len(read.callers))
 
 

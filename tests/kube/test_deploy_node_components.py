@@ -60,7 +60,12 @@ def test_an_overlay_may_have_plugins_and_strategies(
     settings = load(tmp_path / "agent.yaml", AgentSettings)
     assert settings.qos is not None
     written = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
-    named = {settings.state_directory, settings.plugins.directory, settings.qos.cgroup_root}
+    named = {
+        settings.state_directory,
+        settings.plugins.directory,
+        settings.qos.cgroup_root,
+        Path("/run/parley"),
+    }
     assert written == {str(each) for each in named}
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]}
     assert informant["securityContext"]["capabilities"] == {"drop": ["ALL"]}, "it stays as it was"

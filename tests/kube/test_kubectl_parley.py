@@ -204,7 +204,7 @@ def test_a_viewer_reads_and_cannot_ask_for_growth(secret: None, cluster: NodeOfP
     token = plane.token(SYSTEM, VIEWER)
 
     def status(method: str, where: str, path: str, **headers: str) -> int:
-        url = f"{plane.url}/api/v1/namespaces/{SYSTEM}/pods/http:{where}/proxy{path}"
+        url = f"{plane.url}/api/v1/namespaces/{SYSTEM}/pods/https:{where}/proxy{path}"
         body = b"{}" if method == "POST" else None
         request = urllib.request.Request(url, body, method=method)
         for name, value in {"Authorization": f"Bearer {token}", **headers}.items():
@@ -217,7 +217,10 @@ def test_a_viewer_reads_and_cannot_ask_for_growth(secret: None, cluster: NodeOfP
             return error.code
 
     scheduler = f"{cluster.leader().removeprefix('pod/')}:10299"
-    assert status("GET", scheduler, "/v1/nodes") == 200
+    shown_blocking(
+        "the token at the scheduler", lambda: status("GET", scheduler, "/v1/nodes", Parley_Token=TOKEN) == 200
+    )
+    assert status("GET", scheduler, "/v1/nodes") == 401
     for path in ("/", "/batch", "/v1/pools"):
         assert status("POST", scheduler, path) == 403
     label = "--selector=app.kubernetes.io/name=parley-agent"

@@ -60,7 +60,7 @@ def test_a_placeholder_pends_until_there_is_a_node_or_no_denial(
     settings = {"after": 2, "nodePoolLabels": [POOL], "most": {"cpu": 1, "memory": "1Gi"}}
     config = write_json(tmp_path / "config.yaml", {"placeholder": settings})
     scheduler = parley.scheduler("scheduler", "--first-start", "--config", str(config))
-    kubernetes = {"kubeconfig": str(plane.kubeconfig)}
+    kubernetes = {"kubeconfig": str(plane.kubeconfig), "informant": "http://127.0.0.1:10302"}
     parley.agent(node, [scheduler], kubernetes=kubernetes)
     vm = f"{objects.namespace}/busy"
     shown_blocking("the pod is denied", lambda: parley.vms(node)[vm]["reasonCode"] == "node-headroom")
