@@ -230,7 +230,7 @@ def _stage(plane: ControlPlane, directory: Path, node: NodeWithPods) -> Stage:
     settings = agent_settings(node.name, scheduler_port, directory / "state") | {
         "source": "kubernetes",
         "backend": "kubernetes",
-        "kubernetes": {"kubeconfig": str(plane.kubeconfig)},
+        "kubernetes": {"kubeconfig": str(plane.kubeconfig), "informant": "http://127.0.0.1:10302"},
     }
     if node.informant_port is not None:
         settings["kubernetes"]["informant"] = f"http://127.0.0.1:{node.informant_port}"
