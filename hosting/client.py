@@ -10,11 +10,12 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from hosting import tokens
-from hosting.addresses import UNIX
+from hosting.addresses import UNIX, is_own
 from hosting.tls import Tls
 from hosting.tokens import FileToken
 
@@ -121,7 +122,7 @@ class HttpClient:
             socket_path, _, page = url.removeprefix(UNIX).partition(":")
             session, url = await self._at_socket(socket_path), f"http://localhost{page or '/'}"
         sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
-        if self._token is not None and self._token.value is not None:
+        if self._token is not None and self._token.value is not None and _hides(url):
             sent = {**(sent or {}), **tokens.headers(self._token.value)}
         try:
             async with (
@@ -157,6 +158,11 @@ class HttpClient:
                 return Unanswered("too-large", f"the answer exceeds {self._max_answer_bytes} bytes")
         headers = {name.lower(): text for name, text in response.headers.items()}
         return Answered(response.status, bytes(body), headers)
+
+
+def _hides(url: str) -> bool:
+    """Whether nobody on the way reads what is sent there: also a peer that another has named gets no token in the clear."""
+    return not url.startswith("http://") or is_own(urlsplit(url).hostname or "")
 
 
 def _why(error: OSError) -> str:

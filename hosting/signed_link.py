@@ -79,9 +79,10 @@ def system_ms() -> int:
 
 
 def hardware_ms() -> int:
-    """The machine's own clock, which goes on while a guest is saved or paused; the system's clock if there is none."""
+    """The machine's own clock, which goes on while a guest is saved or paused. The system's if there is none, or if that one is behind, as where
+    it shows local time: it must make no old request a new one."""
     try:
-        return int(HARDWARE_CLOCK.read_text()) * 1000
+        return max(int(HARDWARE_CLOCK.read_text()) * 1000, system_ms())
     except (OSError, ValueError):
         return system_ms()
 
@@ -156,7 +157,9 @@ class SignedLink:
     ) -> CallRefusal | None:
         """Why a request is refused; None if it is to be believed. With `registration` it must be signed for that one."""
         if self._verifier is None and not self.look_again():
-            return CallRefusal("no-secret", f"the secret of this VM cannot be used here: {self._fault}")
+            return CallRefusal(
+                "no-secret", "the secret of this VM cannot be used here; the log of the start says why"
+            )
         refused = self._by_clocks(header, request, registration)
         if refused is not None and refused.reason == "forged" and self.look_again():
             return self._by_clocks(header, request, registration)

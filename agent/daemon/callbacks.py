@@ -164,6 +164,9 @@ class Callbacks:
         known = self._sequences.get(runner.vm.name)
         if known is None or known.registration != registration:
             known = self._sequences[runner.vm.name] = _Sequence(registration)
+            if len(self._sequences) > 2 * len(runners := self._runners()) + 16:
+                there = {each.vm.name for each in runners}
+                self._sequences = {name: each for name, each in self._sequences.items() if name in there}
         known.source = known.source.next()
         message = wire.AgentMessage(wire.AgentIdentification(registration), known.source.last)
         return Reply(200, codec.encode(message))

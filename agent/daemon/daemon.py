@@ -272,16 +272,22 @@ class Daemon:
         faults = FaultLog(
             self._log, "credentials not usable, the old ones stay in force", "credentials usable again"
         )
+        settings = self._server_settings
         while True:
             await asyncio.sleep(CREDENTIALS_CHECK_S)
             try:
-                if await self._server_settings.tls.refresh():
+                if await settings.tls.refresh():
                     self._log.info("certificates read again")
-                await self._server_settings.scheduler_token.refresh()
-            except (TlsError, TokenFileError) as error:
-                faults.failed(error)
+            except TlsError as error:
+                faults.failed(error, "certificates")
             else:
-                faults.worked()
+                faults.worked("certificates")
+            try:
+                await settings.scheduler_token.refresh()
+            except TokenFileError as error:
+                faults.failed(error, "token")
+            else:
+                faults.worked("token")
 
     async def _watch_lock(self, stop: lifecycle.Stop) -> None:
         """End when the state directory was taken away: another agent could have the node by now."""

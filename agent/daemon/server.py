@@ -17,6 +17,7 @@ from hosting.addresses import UNIX, Advertised, endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
+from hosting.peers import DEFAULT_PEER_LIMITS
 from hosting.server import Route, Server, ServerLimits
 from hosting.tls import Tls
 from hosting.tokens import FileToken, TokenFileError
@@ -63,11 +64,11 @@ class ServerSettings:
 
     def fault(self) -> str | None:
         """Why these settings cannot be used; None if they can."""
-        if self.plain_host == self.host or self.tls_port is not None:
+        if self.plain_host == self.host or (self.tls_port is not None and is_own(self.advertised.host)):
             return None
         return (
             f"--host {self.host}: informants of guests call in the clear there; say so with --plain-http, or serve pages with TLS alone "
-            "(`tls.port` of the settings file)"
+            "(`tls.port` of the settings file, and `advertise: 127.0.0.1` for informants of this machine)"
         )
 
 
@@ -97,14 +98,14 @@ class PageGate:
         return self._admitted(head, scope)
 
     async def _refreshed(self, head: RequestHead, scope: AccessScope) -> Admission:
-        try:
-            await self._settings.token.refresh()
-            await self._settings.metrics_token.refresh()
-        except TokenFileError as error:
-            self._faults.failed(error)
-        else:
-            self._faults.worked()
-            self.renewed()
+        for token in (self._settings.token, self._settings.metrics_token):
+            try:
+                await token.refresh()
+            except TokenFileError as error:
+                self._faults.failed(error, str(token.path))
+            else:
+                self._faults.worked(str(token.path))
+        self.renewed()
         return self._admitted(head, scope)
 
     def _admitted(self, head: RequestHead, scope: AccessScope) -> Admission:
@@ -157,7 +158,10 @@ class AgentServer:
         gate = PageGate(settings, refusals, tokens_travel=not has_tls)
         gate.renewed = self._warn_of_token
         callbacks = tuple(replace(each, scope=AccessScope.OPEN) for each in callbacks)
-        limits = ServerLimits(connections=MAX_CONNECTIONS)
+        # A guest has a share of this port; programs of this machine have no limits.
+        limits = ServerLimits(
+            connections=MAX_CONNECTIONS, peers=replace(DEFAULT_PEER_LIMITS, spares_loopback=True)
+        )
         self._plain = Server(log, (*pages, described, *callbacks), limits=limits, gate=gate)
         self._protected: Server | None = None
         if has_tls:

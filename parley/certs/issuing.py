@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -127,6 +128,14 @@ class Authority:
         if first.public_key() != found.public_key():
             raise CertificateError("belongs to another key than the one beside it")
         return cls(first, found)
+
+    def has_issued(self, certificate: bytes) -> bool:
+        """Whether this authority has signed the first certificate in PEM. Raises `CertificateError`."""
+        try:
+            _parsed(certificate)[0].verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
     @property
     def certificate(self) -> bytes:

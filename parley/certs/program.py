@@ -97,6 +97,10 @@ def renew(
         for folder in folders:
             try:
                 found.append((folder, *_issued(folder)))
+                if not authority.has_issued(_content(folder / CERTIFICATE)):
+                    faults.append(
+                        f"{folder / CERTIFICATE} is none of this authority's: its names are not signed anew"
+                    )
             except FileFaultsError as error:
                 faults += error.faults
         if faults:
