@@ -145,7 +145,7 @@ class PermitService:
 
     def decide_extended(
         self, request: AgentRequest, body: bytes, identity: AgentIdentity | None = None
-    ) -> Outcome | Awaitable[Outcome]:
+    ) -> Outcome | asyncio.Task[Outcome]:
         """Answer a request with the extension that was read from `body`."""
         if self._waiting.is_busy and self._would_wait_too_long(request):
             return self.answers.overloaded(request)
