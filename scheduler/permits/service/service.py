@@ -337,7 +337,7 @@ class PermitService:
         assert request.extension is not None
         record = self._core.vms.by_uid(request.extension.pod_uid)
         if record is None or record.spec.pod != request.pod:
-            return self._waiting.is_looking_full
+            return self._waiting.is_looking_full(identity)
         pool = record.spec.pool
         return pool is not None and grows(record, request) and self._waiting.is_full(pool, identity)
 

@@ -82,6 +82,8 @@ MAX_JOINED: Final = 8
 """Duplicates of a request that may wait for its answer with it."""
 MAX_LOOKING: Final = 256
 """Requests with the extension that may wait for a look at the cluster."""
+AGENT_LOOKING: Final = 32
+"""Of these, requests of one agent that has shown who it is: names of pods are easily invented."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +135,7 @@ class WaitingRequests:
         self._agents_of_pools: Counter[tuple[AgentIdentity, str]] = Counter()
         self.looking = 0
         """Requests with the extension that wait for a look."""
+        self._agents_looking: Counter[AgentIdentity] = Counter()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -146,11 +149,12 @@ class WaitingRequests:
     def is_busy(self) -> bool:
         """Whether so many wait that a request may have to be turned away."""
         least = min(AGENT_POOL_SHARE, AGENT_SHARE, POOL_SHARE, MAX_WAITING)
-        return self.waiting >= least or self.is_looking_full
+        return self.waiting >= least or self.looking >= min(AGENT_LOOKING, MAX_LOOKING)
 
-    @property
-    def is_looking_full(self) -> bool:
-        """Whether no more requests with the extension may wait for a look."""
+    def is_looking_full(self, identity: AgentIdentity | None) -> bool:
+        """Whether no more requests with the extension, or no more of that agent, may wait for a look."""
+        if identity is not None and self._agents_looking[identity] >= AGENT_LOOKING:
+            return True
         return self.looking >= MAX_LOOKING
 
     def find(self, ticket: int) -> WaitingRequest | None:
@@ -163,7 +167,7 @@ class WaitingRequests:
     def looks(self, pending: WaitingRequest) -> None:
         if not pending.is_looking and pending.for_extension:
             pending.is_looking = True
-            self.looking += 1
+            self._count_look(pending, 1)
 
     def asks(self, pending: WaitingRequest, pool: str, call: int) -> None:
         """It waits for the answer of `pool` to that call, which has one place however many wait for it."""
@@ -218,7 +222,12 @@ class WaitingRequests:
     def _looked(self, pending: WaitingRequest) -> None:
         if pending.is_looking:
             pending.is_looking = False
-            self.looking -= 1
+            self._count_look(pending, -1)
+
+    def _count_look(self, pending: WaitingRequest, change: int) -> None:
+        self.looking += change
+        if pending.arrived.identity is not None:
+            _add(self._agents_looking, pending.arrived.identity, change)
 
 
 def _add(counts: Counter[_Key], key: _Key, change: int) -> None:

@@ -586,6 +586,34 @@ async def test_an_agent_never_takes_the_places_of_all_pools(
     assert await _drained(world)
 
 
+@virtually
+async def test_an_agent_with_invented_pods_takes_no_looks_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert limits.AGENT_LOOKING <= limits.MAX_LOOKING // 8
+    monkeypatch.setattr(limits, "AGENT_LOOKING", 2)
+    monkeypatch.setattr(limits, "MAX_LOOKING", 6)
+    world, free = ServiceWorld("a", pool=None), asyncio.Event()
+
+    async def hold() -> None:
+        await free.wait()
+
+    world.cluster.before = hold
+    for number in range(2):
+        assert await _as(world, AGENT, ask(f"invented-{number}", 1)) is None
+    assert refusal(await _as(world, AGENT, ask("invented", 1))) == (429, "overloaded")
+    assert permit(await _as(world, AGENT, ask("a", 2))) == (2, []), "no look"
+    assert await _as(world, OTHER, ask("late", 1)) is None
+    for number in range(3):
+        assert await _as(world, None, ask(f"new-{number}", 1)) is None, "nobody has to show who it is"
+    assert refusal(await _as(world, OTHER, ask("late too", 1))) == (429, "overloaded"), "all together"
+    free.set()
+    await turns()
+    assert await world.is_clean()
+    assert refusal(await _as(world, AGENT, ask("invented", 1))) == (404, "unknown-pod"), "there is room again"
+    assert (world.service._waiting.looking, world.service._waiting._agents_looking) == (0, {})
+
+
 # ---------------------------------------------------------------- the end
 
 
