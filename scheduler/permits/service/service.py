@@ -28,7 +28,7 @@ from scheduler.permits.service.answers import Answers, Outcome, PermitStats
 from scheduler.permits.service.core_loop import CoreLoop, Effects
 from scheduler.permits.service.inputs import ClusterReader
 from scheduler.permits.service.notices import NoticeBoard
-from scheduler.permits.service.waiting import Looks, WaitingRequest, WaitingRequests
+from scheduler.permits.service.waiting import MAX_JOINED, Looks, WaitingRequest, WaitingRequests
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
     LOOK_DEADLINE_S,
@@ -139,15 +139,17 @@ class PermitService:
         """
         if request.extension is not None:
             return self.decide_extended(request, body, identity)
-        if self._published >= MAX_PUBLISHED or self._is_pool_full(request):
+        if self._published >= MAX_PUBLISHED or self._is_pool_full(request, identity):
             return self.answers.overloaded(request)
         return self._decide_published(request, body, waited_s, identity)
 
     def decide_extended(
         self, request: AgentRequest, body: bytes, identity: AgentIdentity | None = None
-    ) -> Outcome | Awaitable[Outcome]:
+    ) -> Outcome | asyncio.Task[Outcome]:
         """Answer a request with the extension that was read from `body`."""
-        if self._waiting.is_busy and self._would_wait_too_long(request):
+        if self._waiting.is_busy and self._would_wait_too_long(request, identity):
+            return self.answers.overloaded(request)
+        if self._core.state.admission_calls and self._has_joined_often(request):
             return self.answers.overloaded(request)
         arrived = events.RequestArrived(next(self._tickets), request, self._clock(), identity=identity)
         found = self._submit(arrived, body, ADMISSION_DEADLINE_S)
@@ -232,12 +234,13 @@ class PermitService:
                 if pending is not None:
                     self._look(pending)
             case events.AdmissionCallNeeded():
-                due_s = self._wait_for_pool(output.ticket, output.pool)
+                due_s = self._wait_for_pool(output.ticket, output.pool, output.ticket)
                 self._effects.call_admission(output, due_s)
                 self._hold_later(output.ticket)
             case events.Joined():
-                leader = self._waiting.find(output.leader)
-                self._wait_for_pool(output.ticket, (leader.pool if leader is not None else None) or "")
+                call = self._core.state.admission_calls[output.leader].admission
+                assert call is not None
+                self._wait_for_pool(output.ticket, call.pool, output.leader)
                 self._hold_later(output.ticket)
             case events.AdmissionCallCancelled():
                 self._effects.cancel(output.ticket)
@@ -256,12 +259,12 @@ class PermitService:
             case _:
                 assert_never(output)
 
-    def _wait_for_pool(self, ticket: int, pool: str) -> float:
-        """The request waits for its pool's verdict; until when it may."""
+    def _wait_for_pool(self, ticket: int, pool: str, call: int) -> float:
+        """The request waits for its pool's verdict, for which the pool was asked by the request `call`; until when it may."""
         pending = self._waiting.find(ticket)
         if pending is None:  # its caller has gone
             return self._clock()
-        self._waiting.asks(pending, pool)
+        self._waiting.asks(pending, pool, call)
         return pending.due_s
 
     def _hold_later(self, ticket: int) -> None:
@@ -329,19 +332,28 @@ class PermitService:
 
     # ------------------------------------------------------------ overload and faults of ours
 
-    def _would_wait_too_long(self, request: AgentRequest) -> bool:
+    def _would_wait_too_long(self, request: AgentRequest, identity: AgentIdentity | None) -> bool:
         """Whether the request cannot be decided at once, and too many like it wait already; a decrease always can."""
         assert request.extension is not None
         record = self._core.vms.by_uid(request.extension.pod_uid)
         if record is None or record.spec.pod != request.pod:
-            return self._waiting.is_looking_full
+            return self._waiting.is_looking_full(identity)
         pool = record.spec.pool
-        return pool is not None and grows(record, request) and self._waiting.is_full(pool)
+        return pool is not None and grows(record, request) and self._waiting.is_full(pool, identity)
 
-    def _is_pool_full(self, request: AgentRequest) -> bool:
+    def _has_joined_often(self, request: AgentRequest) -> bool:
+        """Whether the request would join one that waits for its pool, as too many of its duplicates have."""
+        assert request.extension is not None
+        record = self._core.vms.by_uid(request.extension.pod_uid)
+        call = record.admission if record is not None else None
+        return call is not None and len(call.joined) >= MAX_JOINED and call.request == request
+
+    def _is_pool_full(self, request: AgentRequest, identity: AgentIdentity | None) -> bool:
         """Whether a request without the extension would be growth that waits for a pool, for which too many wait already."""
         record = self._core.vms.find(request.pod) if self._waiting.waiting else None
-        if record is None or record.spec.pool is None or not self._waiting.is_full(record.spec.pool):
+        if record is None or record.spec.pool is None:
+            return False
+        if not self._waiting.is_full(record.spec.pool, identity):
             return False
         slot = self._core.state.slot_bytes(record)
         return wire.from_slots(request.resources, slot).exceeds(record.row.state.current)

@@ -187,7 +187,23 @@ class BatchService:
             return self._refused("must be a JSON array of requests with the extension")
         if len(items) > MAX_BATCH:
             return self._refused(f"a batch holds at most {MAX_BATCH} requests, this one has {len(items)}")
-        outcomes: dict[int, Outcome | Awaitable[Outcome]] = {}
+        outcomes: dict[int, Outcome | asyncio.Task[Outcome]] = {}
+        try:
+            await self._decide(batch, items, outcomes)
+            done = await _all({index: outcomes[index] for index in range(len(items))})
+        except (
+            BaseException
+        ):  # above all that the caller has gone, while some of the items are still to be decided
+            for outcome in outcomes.values():
+                if isinstance(outcome, asyncio.Task):
+                    outcome.cancel()
+            raise
+        return server.Reply(200, write_batch([_entry(outcome) for outcome in done]))
+
+    async def _decide(
+        self, batch: server.Request, items: list[bytes], outcomes: dict[int, Outcome | asyncio.Task[Outcome]]
+    ) -> None:
+        """Fill `outcomes` by the index of the item, as far as it comes."""
         requests: list[tuple[bool, int, AgentRequest]] = []
         seen: set[str] = set()
         identity = identity_of(batch.caller)
@@ -210,8 +226,6 @@ class BatchService:
             began_s = perf_counter()
             outcomes[index] = self._permits.decide_extended(request, items[index], identity)
             self._permits.stats.latency.observe(perf_counter() - began_s)
-        done = await _all({index: outcomes[index] for index in range(len(items))})
-        return server.Reply(200, write_batch([_entry(outcome) for outcome in done]))
 
     def _read(self, item: bytes) -> tuple[AgentRequest, str] | server.Reply:
         """The request of an item, with the UID of its pod; or the answer if there is none."""
@@ -230,7 +244,7 @@ class BatchService:
         return error_reply(400, codec.ErrorBody(message, ErrorCode.MALFORMED))
 
 
-async def _all(outcomes: dict[int, Outcome | Awaitable[Outcome]]) -> list[Outcome]:
+async def _all(outcomes: dict[int, Outcome | asyncio.Task[Outcome]]) -> list[Outcome]:
     """Every outcome in the order of the requests; requests that must wait do so side by side."""
     waiting = {
         index: outcome

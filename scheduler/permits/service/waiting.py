@@ -4,15 +4,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from protocol.wire import PodName
 from scheduler.permits.core import events
+from scheduler.permits.core.model import AgentIdentity
 from scheduler.permits.service.answers import Outcome
 from scheduler.ports import LOOK_DEADLINE_S
 
 Report: TypeAlias = Callable[[bool | Exception], object]
 """Gets whether the cluster could be read, or our own fault."""
+_Key = TypeVar("_Key")
 
 
 class Looks:
@@ -67,13 +69,21 @@ def _report(waiting: dict[PodName, list[Report]], outcome: bool | Exception) -> 
 
 
 MAX_WAITING: Final = 256
-"""Requests that may wait for pools at the same time."""
+"""Calls of pools that requests may wait for at the same time; a request and its duplicates wait for one."""
 POOL_SHARE: Final = 192
-"""Of these, requests that may wait for one pool: a pool that hangs must leave room for the others."""
+"""Of these, calls of one pool: a pool that hangs must leave room for the others."""
+AGENT_SHARE: Final = 160
+"""Of `MAX_WAITING`, calls on behalf of one agent that has shown who it is."""
+AGENT_POOL_SHARE: Final = 96
+"""Of `POOL_SHARE`, the same: no agent takes a pool from the others, and each has a place for most VMs of a node."""
 SURE_SHARE: Final = 8
-"""Requests that may wait for each pool, however many wait for others: one that hangs holds up its own alone."""
+"""Calls of each pool that may be waited for, however many of others are: one that hangs holds up its own alone."""
+MAX_JOINED: Final = 8
+"""Duplicates of a request that may wait for its answer with it."""
 MAX_LOOKING: Final = 256
 """Requests with the extension that may wait for a look at the cluster."""
+AGENT_LOOKING: Final = 32
+"""Of these, requests of one agent that has shown who it is: names of pods are easily invented."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +91,9 @@ class WaitingRequest:
     """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
 
     `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it waits for,
-    `holder` the pool whose answer, or "" for a look, may make the request held, `is_held` that it was told as held; `outcome` the
-    answer once it is there, told to `future` if somebody has begun to wait.
+    `call` the ticket of the request for which that pool was asked, `holder` the pool whose answer, or "" for a look, may make the
+    request held, `is_held` that it was told as held; `outcome` the answer once it is there, told to `future` if somebody has begun
+    to wait.
     """
 
     arrived: events.RequestArrived
@@ -92,6 +103,7 @@ class WaitingRequest:
     looks: int = 0
     is_looking: bool = False
     pool: str | None = None
+    call: int = 0
     holder: str | None = None
     is_held: bool = False
     outcome: Outcome | None = None
@@ -102,29 +114,47 @@ class WaitingRequest:
         return self.arrived.request.extension is not None
 
 
+@dataclass(slots=True)
+class _PoolCall:
+    """A call that `callers` requests wait for; it counts for the agent that began to wait first."""
+
+    pool: str
+    identity: AgentIdentity | None
+    callers: int = 0
+
+
 class WaitingRequests:
     """All pending requests by ticket, and how many wait for what. `released` is told of each that was held and waits no more, however that ended."""
 
     def __init__(self, released: Callable[[WaitingRequest], None]) -> None:
         self._released = released
         self._pending: dict[int, WaitingRequest] = {}
+        self._calls: dict[int, _PoolCall] = {}
         self._pools: Counter[str] = Counter()
-        self.waiting = 0
-        """Requests that wait for pools."""
+        self._agents: Counter[AgentIdentity] = Counter()
+        self._agents_of_pools: Counter[tuple[AgentIdentity, str]] = Counter()
         self.looking = 0
         """Requests with the extension that wait for a look."""
+        self._agents_looking: Counter[AgentIdentity] = Counter()
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether so many wait that a request may have to be turned away."""
-        return self.waiting >= min(POOL_SHARE, MAX_WAITING) or self.is_looking_full
+    def waiting(self) -> int:
+        """Calls of pools that requests wait for."""
+        return len(self._calls)
 
     @property
-    def is_looking_full(self) -> bool:
-        """Whether no more requests with the extension may wait for a look."""
+    def is_busy(self) -> bool:
+        """Whether so many wait that a request may have to be turned away."""
+        least = min(AGENT_POOL_SHARE, AGENT_SHARE, POOL_SHARE, MAX_WAITING)
+        return self.waiting >= least or self.looking >= min(AGENT_LOOKING, MAX_LOOKING)
+
+    def is_looking_full(self, identity: AgentIdentity | None) -> bool:
+        """Whether no more requests with the extension, or no more of that agent, may wait for a look."""
+        if identity is not None and self._agents_looking[identity] >= AGENT_LOOKING:
+            return True
         return self.looking >= MAX_LOOKING
 
     def find(self, ticket: int) -> WaitingRequest | None:
@@ -137,13 +167,17 @@ class WaitingRequests:
     def looks(self, pending: WaitingRequest) -> None:
         if not pending.is_looking and pending.for_extension:
             pending.is_looking = True
-            self.looking += 1
+            self._count_look(pending, 1)
 
-    def asks(self, pending: WaitingRequest, pool: str) -> None:
+    def asks(self, pending: WaitingRequest, pool: str, call: int) -> None:
+        """It waits for the answer of `pool` to that call, which has one place however many wait for it."""
         self._looked(pending)
-        pending.pool = pool
-        self.waiting += 1
-        self._pools[pool] += 1
+        pending.pool, pending.call = pool, call
+        known = self._calls.get(call)
+        if known is None:
+            known = self._calls[call] = _PoolCall(pool, pending.arrived.identity)
+            self._count(known, 1)
+        known.callers += 1
 
     def settle(self, ticket: int, outcome: Outcome) -> None:
         pending = self._pending.get(ticket)
@@ -163,16 +197,41 @@ class WaitingRequests:
         if pending.is_held:
             self._released(pending)
         if pending.pool is not None:
-            self.waiting -= 1
-            self._pools[pending.pool] -= 1
-            if not self._pools[pending.pool]:
-                del self._pools[pending.pool]
+            call = self._calls[pending.call]
+            call.callers -= 1
+            if not call.callers:
+                del self._calls[pending.call]
+                self._count(call, -1)
 
-    def is_full(self, pool: str) -> bool:
+    def is_full(self, pool: str, identity: AgentIdentity | None) -> bool:
+        """Whether the pool may not be asked for one more VM, or not for one more VM of that agent."""
         waits = self._pools[pool]
-        return waits >= POOL_SHARE or (self.waiting >= MAX_WAITING and waits >= SURE_SHARE)
+        is_crowded = self.waiting >= MAX_WAITING
+        if identity is not None:
+            if self._agents_of_pools[identity, pool] >= AGENT_POOL_SHARE:
+                return True
+            is_crowded = is_crowded or self._agents[identity] >= AGENT_SHARE
+        return waits >= POOL_SHARE or (is_crowded and waits >= SURE_SHARE)
+
+    def _count(self, call: _PoolCall, change: int) -> None:
+        _add(self._pools, call.pool, change)
+        if call.identity is not None:
+            _add(self._agents, call.identity, change)
+            _add(self._agents_of_pools, (call.identity, call.pool), change)
 
     def _looked(self, pending: WaitingRequest) -> None:
         if pending.is_looking:
             pending.is_looking = False
-            self.looking -= 1
+            self._count_look(pending, -1)
+
+    def _count_look(self, pending: WaitingRequest, change: int) -> None:
+        self.looking += change
+        if pending.arrived.identity is not None:
+            _add(self._agents_looking, pending.arrived.identity, change)
+
+
+def _add(counts: Counter[_Key], key: _Key, change: int) -> None:
+    """No zero stays behind: keys come and go with callers."""
+    counts[key] += change
+    if not counts[key]:
+        del counts[key]

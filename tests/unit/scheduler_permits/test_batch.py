@@ -11,7 +11,7 @@ import pytest
 from hosting.server import HangUp, Reply, Request
 from protocol import codec
 from protocol.reasons import Reason, ReasonCode
-from protocol.wire import PodName
+from protocol.wire import AgentRequest, PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.events import PoolVerdict
@@ -307,6 +307,42 @@ async def test_a_batch_whose_caller_goes_leaves_nothing_behind() -> None:
         await asyncio.wait([task])
         await asyncio.sleep(3)
         assert await world.is_clean(), f"after {steps} steps"
+
+
+@virtually
+async def test_a_batch_whose_caller_goes_before_all_is_decided_waits_for_nothing_more() -> None:
+    names = [f"vm-{number}" for number in range(3 * transport.AT_ONCE)]
+    world = ServiceWorld(*names, room=200)
+    task = asyncio.create_task(send(world, *(ask(name, 2) for name in names)))
+    await turns(1)
+    waiting = len(world.service._waiting)
+    assert 0 < waiting < len(names), "some are decided"
+    task.cancel()
+    await turns()
+    assert (task.cancelled(), len(world.service._waiting), now_s()) == (True, 0, 0.0)
+    await asyncio.sleep(3)
+    assert await world.is_clean()
+
+
+@virtually
+async def test_a_fault_of_ours_between_the_items_ends_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = ServiceWorld("a", "b")
+    decide = world.service.decide_extended
+
+    def fail(request: AgentRequest, *rest: Any) -> Any:
+        if request.pod.name == "b":
+            raise AssertionError("ours")
+        return decide(request, *rest)
+
+    monkeypatch.setattr(world.service, "decide_extended", fail)
+    with pytest.raises(AssertionError, match="ours"):
+        await send(world, ask("a", 4), ask("b", 4))
+    await turns()
+    assert (len(world.service._waiting), now_s()) == (0, 0.0)
+    await asyncio.sleep(3)
+    assert await world.is_clean()
 
 
 @virtually

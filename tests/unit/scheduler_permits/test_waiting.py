@@ -12,7 +12,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.events import PoolVerdict
-from scheduler.permits.core.model import PoolSpec
+from scheduler.permits.core.model import AgentIdentity, PoolSpec
 from scheduler.permits.service import inputs, service
 from scheduler.permits.service import waiting as limits
 from scheduler.ports import ClusterUnreachableError
@@ -476,6 +476,142 @@ async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.M
     look = await world.begin(ask("unknown", 1))
     assert refusal(await look) == (404, "unknown-pod")
     assert await _drained(world)
+
+
+# ---------------------------------------------------------------- one agent among others
+
+AGENT = AgentIdentity("agent of n1", ("n1",))
+OTHER = AgentIdentity("another agent of n1", ("n1",))
+
+
+async def _as(world: ServiceWorld, identity: AgentIdentity | None, body: bytes) -> Reply | HangUp | None:
+    """The answer to an agent's request; None if it waits for its pool."""
+    outcome = world.transport.decide(body, identity=identity)
+    if isinstance(outcome, Reply | HangUp):
+        return outcome
+    task = asyncio.ensure_future(outcome)
+    await turns()
+    return task.result() if task.done() else None
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_a_request_and_its_duplicates_take_one_place_until_the_last_of_them_has_gone() -> None:
+    world = ServiceWorld("x", "y", "z")
+    same = [await world.begin(ask("x", 2)) for _ in range(4)]
+    assert world.service._waiting.waiting == 1
+    assert not (await world.begin(ask("y", 2))).done()
+    for task in same:
+        assert refusal(await world.reply(ask("z", 2))) == (429, "overloaded")
+        task.cancel()
+        await turns()
+    assert not (await world.begin(ask("z", 2))).done()
+    assert await _drained(world)
+
+
+@virtually
+async def test_a_duplicate_waits_for_its_pool_though_the_first_caller_has_gone() -> None:
+    world = ServiceWorld("a")
+    first = await world.begin(ask("a", 4))
+    first.cancel()
+    await turns()
+    assert world.service._waiting.waiting == 0
+    again = await world.begin(ask("a", 4))
+    assert world.service._waiting.waiting == 1
+    assert await _drained(world)
+    assert permit(await again) == (4, [])
+    assert world.service._waiting.waiting == 0
+
+
+@pytest.mark.parametrize("is_awaited", [True, False], ids=["awaited", "gone"])
+@virtually
+async def test_few_duplicates_of_a_request_may_wait_and_a_higher_number_is_taken_all_the_same(
+    is_awaited: bool,
+) -> None:
+    world = ServiceWorld("a", "b")
+    for _ in range(1 + limits.MAX_JOINED):
+        task = await world.begin(ask("a", 4))
+        assert not task.done()
+        if not is_awaited:
+            task.cancel()
+            await turns()
+    for _ in range(2):
+        assert refusal(await world.reply(ask("a", 4))) == (429, "overloaded")
+    assert refusal(await world.reply(ask("a", 5))) == (409, "sequence-reused"), "no duplicate"
+    assert not (await world.begin(ask("b", 4))).done(), "of another VM"
+    assert permit(await world.reply(ask("a", 1, 2))) == (1, [])
+    assert await _drained(world)
+
+
+@virtually
+async def test_an_agent_takes_half_of_a_pool_s_places_and_never_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert limits.AGENT_POOL_SHARE <= limits.POOL_SHARE // 2
+    monkeypatch.setattr(limits, "AGENT_POOL_SHARE", 2)
+    monkeypatch.setattr(limits, "SURE_SHARE", 9)
+    names = [f"vm-{number}" for number in range(9)]
+    world = ServiceWorld(*names, room=100)
+    world.core.apply(events.PoolSeen(PoolSpec("other", cu(1))))
+    world.core.apply(seen("apart", pool="other"))
+    for name in names[:2]:
+        assert await _as(world, AGENT, ask(name, 2)) is None
+    assert refusal(await _as(world, AGENT, ask(names[2], 2))) == (429, "overloaded")
+    assert isinstance(await _as(world, AGENT, plain(names[2], 2)), HangUp)
+    assert permit(await _as(world, AGENT, ask(names[3], 1))) == (1, []), "no growth"
+    assert await _as(world, AGENT, ask("apart", 2)) is None, "of another pool"
+    assert await _as(world, OTHER, ask(names[4], 2)) is None
+    for name in names[5:]:
+        assert await _as(world, None, ask(name, 2)) is None, "nobody has to show who it is"
+    assert await _drained(world)
+    assert await _as(world, AGENT, ask(names[2], 2)) is not None, "there is room again"
+    assert (world.service._waiting._agents, world.service._waiting._agents_of_pools) == ({}, {})
+
+
+@pytest.mark.parametrize("sure", [0, 1])
+@virtually
+async def test_an_agent_never_takes_the_places_of_all_pools(
+    monkeypatch: pytest.MonkeyPatch, sure: int
+) -> None:
+    assert limits.AGENT_POOL_SHARE < limits.AGENT_SHARE < limits.MAX_WAITING
+    monkeypatch.setattr(limits, "AGENT_SHARE", 1)
+    monkeypatch.setattr(limits, "SURE_SHARE", sure)
+    world = ServiceWorld("a", "b")
+    world.core.apply(events.PoolSeen(PoolSpec("other", cu(1))))
+    world.core.apply(seen("apart", pool="other"))
+    assert await _as(world, AGENT, ask("a", 2)) is None
+    assert refusal(await _as(world, AGENT, ask("b", 2))) == (429, "overloaded")
+    assert (await _as(world, AGENT, ask("apart", 2)) is None) is (sure == 1)
+    assert await _as(world, OTHER, ask("b", 2)) is None
+    assert await _drained(world)
+
+
+@virtually
+async def test_an_agent_with_invented_pods_takes_no_looks_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert limits.AGENT_LOOKING <= limits.MAX_LOOKING // 8
+    monkeypatch.setattr(limits, "AGENT_LOOKING", 2)
+    monkeypatch.setattr(limits, "MAX_LOOKING", 6)
+    world, free = ServiceWorld("a", pool=None), asyncio.Event()
+
+    async def hold() -> None:
+        await free.wait()
+
+    world.cluster.before = hold
+    for number in range(2):
+        assert await _as(world, AGENT, ask(f"invented-{number}", 1)) is None
+    assert refusal(await _as(world, AGENT, ask("invented", 1))) == (429, "overloaded")
+    assert permit(await _as(world, AGENT, ask("a", 2))) == (2, []), "no look"
+    assert await _as(world, OTHER, ask("late", 1)) is None
+    for number in range(3):
+        assert await _as(world, None, ask(f"new-{number}", 1)) is None, "nobody has to show who it is"
+    assert refusal(await _as(world, OTHER, ask("late too", 1))) == (429, "overloaded"), "all together"
+    free.set()
+    await turns()
+    assert await world.is_clean()
+    assert refusal(await _as(world, AGENT, ask("invented", 1))) == (404, "unknown-pod"), "there is room again"
+    assert (world.service._waiting.looking, world.service._waiting._agents_looking) == (0, {})
 
 
 # ---------------------------------------------------------------- the end
