@@ -221,6 +221,21 @@ async def test_the_size_of_a_request_is_part_of_its_cost() -> None:
         assert [(await small.ask("GET", "/healthz")).status for _ in range(2)] == [200, 200]
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [("POST /nowhere", 404), ("POST /", 413), ("POST /\nContent-Encoding: gzip", 415)],
+    ids=["nothing there", "too large", "packed"],
+)
+async def test_a_length_that_is_only_claimed_costs_nothing(head: str, status: int) -> None:
+    async with world(replace(NEVER, longest_wait_s=0.0)) as running:
+        request_line, *headers = head.split("\n")
+        method, path = request_line.split()
+        wire = await running.connect(MODEST)
+        await wire.send(request_bytes(method, path, b"", f"Content-Length: {9 * 10**14}", *headers))
+        assert (await wire.response()).status == status
+        assert (await (await running.connect(MODEST)).ask("POST", "/", b"x")).status == 200
+
+
 async def test_kube_scheduler_is_held_to_no_rate() -> None:
     async with world(replace(NEVER, longest_wait_s=0.0)) as running:
         wire = await running.connect(FLOODER)
