@@ -391,7 +391,8 @@ class Server:
         if isinstance(caller, web.Response):
             return caller
         payer = caller.name if caller is not None and caller.is_identified else connection.peer
-        paid_bytes = max(connection.take_received(), _to_read_bytes(request, route))
+        received = connection.take_received()
+        paid_bytes = max(received, _to_read_bytes(request, route))
         over = await self._limited(request, connection, payer, route.right, paid_bytes)
         if over is not None:
             return over
@@ -403,6 +404,10 @@ class Server:
             reply = self.report(request, 400, error)
             reply.force_close()
             return reply
+        finally:
+            received += connection.take_received()
+            if self._turns is not None and received > paid_bytes and self._is_limited(payer, route.right):
+                self._turns.charge(payer, (received - paid_bytes) / UNIT_BYTES)
         if body is None:
             connection.end_with_answer()
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
