@@ -55,6 +55,12 @@ class Turns:
             return True
         return self._wait(caller, wait_s)
 
+    def charge(self, caller: str, cost_units: float) -> None:
+        """A request that went on has cost so much more."""
+        now_s = asyncio.get_running_loop().time()
+        self._sustained.charge(caller, cost_units, now_s)
+        self._peak.charge(caller, cost_units, now_s)
+
     async def _wait(self, caller: str, wait_s: float | None) -> bool:
         if wait_s is None:
             await asyncio.sleep(self._longest_wait_s)  # an answer at once would be asked for again at once

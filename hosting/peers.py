@@ -14,6 +14,8 @@ UNIT_BYTES: Final = 512
 """A request costs its caller so many units as its route says, and one more for so many bytes."""
 MAX_PEERS: Final = 65_536
 """Peers whose use is remembered. Beyond that the one that was silent for longest counts as one at rest."""
+CATCH_UP_S: Final = 5.0
+"""For no longer is a caller refused, however much it has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,12 @@ class PeerLimits:
     """Callers on this machine have no limits."""
 
     def sustained(self) -> "PeerClock":
-        return PeerClock(self.units_per_s, self.burst_units, self.longest_wait_s)
+        most_ahead_s = self.burst_units / self.units_per_s + self.longest_wait_s + CATCH_UP_S
+        return PeerClock(self.units_per_s, self.burst_units, self.longest_wait_s, most_ahead_s)
 
     def peak(self) -> "PeerClock":
-        return PeerClock(self.peak_units_per_s, self.peak_burst_units, math.inf)
+        most_ahead_s = self.peak_burst_units / self.peak_units_per_s + self.longest_wait_s
+        return PeerClock(self.peak_units_per_s, self.peak_burst_units, math.inf, most_ahead_s)
 
     def new_connections(self) -> "PeerClock":
         return PeerClock(self.new_connections_per_s, self.connections)
@@ -80,13 +84,20 @@ class PeerClock:
     """Spaces what each peer does to `units_per_s`, with `burst_units` at once for a peer at rest.
 
     A peer's clock runs ahead of the real one by the time that what it did would take at that rate. A peer whose clock is no further ahead
-    than the burst never waits, however much others do.
+    than the burst never waits, however much others do. No clock runs further ahead than `most_ahead_s`: what is beyond is forgiven.
     """
 
-    def __init__(self, units_per_s: float, burst_units: float, longest_wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        units_per_s: float,
+        burst_units: float,
+        longest_wait_s: float = 0.0,
+        most_ahead_s: float = math.inf,
+    ) -> None:
         self._s_per_unit = 1.0 / units_per_s
         self._burst_s = burst_units / units_per_s
         self._longest_wait_s = longest_wait_s
+        self._most_ahead_s = most_ahead_s
         self._ahead: OrderedDict[str, float] = OrderedDict()
         """By peer: the moment that its clock shows. The peer that was silent for longest first."""
 
@@ -95,14 +106,18 @@ class PeerClock:
 
     def turn(self, peer: str, cost_units: float, now_s: float) -> float | None:
         """How long what costs so much must wait; None if that is longer than it may be: then it is not charged."""
-        shown_s = max(self._ahead.get(peer, now_s), now_s)
-        wait_s = shown_s - now_s - self._burst_s
+        wait_s = max(self._ahead.get(peer, now_s) - now_s, 0.0) - self._burst_s
         if wait_s > self._longest_wait_s:
             return None
-        self._ahead[peer] = shown_s + cost_units * self._s_per_unit
+        self.charge(peer, cost_units, now_s)
+        return max(wait_s, 0.0)
+
+    def charge(self, peer: str, cost_units: float, now_s: float) -> None:
+        """What costs so much was done already."""
+        shown_s = max(self._ahead.get(peer, now_s), now_s) + cost_units * self._s_per_unit
+        self._ahead[peer] = min(shown_s, now_s + self._most_ahead_s)
         self._ahead.move_to_end(peer)
         self._drop_rested(now_s)
-        return max(wait_s, 0.0)
 
     def _drop_rested(self, now_s: float) -> None:
         """Forget up to two peers at rest: more than one turn can add."""

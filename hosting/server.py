@@ -151,6 +151,18 @@ _UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
 """The cost of a request by its right; of others 1. A page tells of a whole cluster."""
 
 
+def _is_packed(request: web.BaseRequest) -> bool:
+    return request.headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+def _to_read_bytes(request: web.BaseRequest, route: Route) -> int:
+    """So much of the body will be read, as far as the head tells: nothing of one that is refused, whatever its length claims to be."""
+    length = request.content_length or 0
+    if _is_packed(request) or (length > route.max_body_bytes and not route.cuts):
+        return 0
+    return min(length, route.max_body_bytes)
+
+
 class _Router:
     """Finds the route of a request; the first matching one wins."""
 
@@ -372,13 +384,17 @@ class Server:
             await asyncio.sleep(0)  # others have their turn between the two
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
-            over = await self._limited(request, connection, None, AccessScope.OPEN)
+            paid_bytes = connection.take_received()
+            over = await self._limited(request, connection, connection.peer, AccessScope.OPEN, paid_bytes)
             return over if over is not None else http_bytes.response(found)
         route, parameters = found
         caller = await self._caller(request, connection, route.right)
         if isinstance(caller, web.Response):
             return caller
-        over = await self._limited(request, connection, caller, route.right)
+        payer = caller.name if caller is not None and caller.is_identified else connection.peer
+        received = connection.take_received()
+        paid_bytes = max(received, _to_read_bytes(request, route))
+        over = await self._limited(request, connection, payer, route.right, paid_bytes)
         if over is not None:
             return over
         try:
@@ -389,6 +405,10 @@ class Server:
             reply = self.report(request, 400, error)
             reply.force_close()
             return reply
+        finally:
+            received += connection.take_received()
+            if self._turns is not None and received > paid_bytes and self._is_limited(payer, route.right):
+                self._turns.charge(payer, (received - paid_bytes) / UNIT_BYTES)
         if body is None:
             connection.end_with_answer()
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
@@ -443,24 +463,25 @@ class Server:
         self,
         request: web.BaseRequest,
         connection: ServedConnection,
-        caller: Caller | None,
+        payer: str,
         right: AccessScope,
+        paid_bytes: int,
     ) -> web.Response | None:
         """The answer to a caller that asks for more than its share, or sends a packed body; None, after its turn has come, for others."""
-        name = caller.name if caller is not None and caller.is_identified else connection.peer
-        turns, limits = self._turns, self._limits.peers
-        # kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket.
-        if turns is not None and limits is not None and name and right is not AccessScope.EXTENDER:
-            in_bytes = max(connection.take_received(), request.content_length or 0)
-            turn = turns.take(name, _UNITS.get(right, 1.0) + in_bytes / UNIT_BYTES)
+        if self._turns is not None and self._is_limited(payer, right):
+            turn = self._turns.take(payer, _UNITS.get(right, 1.0) + paid_bytes / UNIT_BYTES)
             if not isinstance(turn, bool):
                 self.stats["waited"] += 1
                 if not await turn:
-                    return self._over(request, connection, name, right, TOO_MUCH)
+                    return self._over(request, connection, payer, right, TOO_MUCH)
                 self._allow(connection, self._limits.request_deadline_s)
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            return self._over(request, connection, name or "this machine", right, _PACKED)
+        if _is_packed(request):
+            return self._over(request, connection, payer or "this machine", right, _PACKED)
         return None
+
+    def _is_limited(self, payer: str, right: AccessScope) -> bool:
+        """kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket."""
+        return payer != "" and right is not AccessScope.EXTENDER
 
     def _over(
         self,

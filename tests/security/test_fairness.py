@@ -5,7 +5,7 @@ No test here looks at how long something takes; benchmarks/attacks.py does.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ import trustme
 
 from hosting.access import GRANTED, AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
 from hosting.metrics import Family, server_families
-from hosting.peers import PeerLimits
+from hosting.peers import UNIT_BYTES, PeerLimits
 from hosting.server import Reply, Request, Route, Server, ServerLimits
 from protocol import codec
 from protocol.errors import RemoteProtocolError
@@ -219,6 +219,53 @@ async def test_the_size_of_a_request_is_part_of_its_cost() -> None:
         ).status == 200
         assert (await large.ask("GET", "/healthz")).status == 429
         assert [(await small.ask("GET", "/healthz")).status for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [("POST /nowhere", 404), ("POST /", 413), ("POST /\nContent-Encoding: gzip", 415)],
+    ids=["nothing there", "too large", "packed"],
+)
+async def test_a_length_that_is_only_claimed_costs_nothing(head: str, status: int) -> None:
+    async with world(replace(NEVER, longest_wait_s=0.0)) as running:
+        request_line, *headers = head.split("\n")
+        method, path = request_line.split()
+        wire = await running.connect(MODEST)
+        await wire.send(request_bytes(method, path, b"", f"Content-Length: {9 * 10**14}", *headers))
+        assert (await wire.response()).status == status
+        assert (await (await running.connect(MODEST)).ask("POST", "/", b"x")).status == 200
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["with its length", "chunked"])
+async def test_a_body_is_paid_for_once_and_by_its_own_request(is_chunked: bool) -> None:
+    """Also a body that comes long after its head."""
+    async with world(PeerLimits()) as running:
+        body, costs = b"x" * 4000, list[float]()
+        turns = running.server._turns
+        assert turns is not None
+        with pytest.MonkeyPatch.context() as patch:
+            take, charge = turns.take, turns.charge
+
+            def taken(payer: str, cost_units: float) -> Awaitable[bool] | bool:
+                costs.append(cost_units)
+                return take(payer, cost_units)
+
+            def charged(payer: str, cost_units: float) -> None:
+                costs.append(cost_units)
+                charge(payer, cost_units)
+
+            patch.setattr(turns, "take", taken)
+            patch.setattr(turns, "charge", charged)
+            wire = await running.connect(MODEST)
+            length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {len(body)}"
+            await wire.send(request_bytes("POST", "/", b"", length))
+            await until(lambda: costs)
+            await wire.send(b"fa0\r\n" + body + b"\r\n0\r\n\r\n" if is_chunked else body)
+            assert (await wire.response()).status == 200
+            assert len(body) / UNIT_BYTES < sum(costs) < 1 + (len(body) + 200) / UNIT_BYTES
+            costs.clear()
+            assert (await wire.ask("GET", "/healthz")).status == 200
+            assert sum(costs) < 1.2
 
 
 async def test_kube_scheduler_is_held_to_no_rate() -> None:

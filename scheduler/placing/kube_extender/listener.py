@@ -5,7 +5,7 @@ file gives the right `extender`; without an access file the port is there for th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypedDict, TypeVar
 
 import click
@@ -23,6 +23,8 @@ from scheduler.placing.kube_extender.service import HTTP_TIMEOUT_S, MAX_BODY_BYT
 LOOPBACK: Final = "127.0.0.1"
 MARGIN_S: Final = 1.0
 """How much longer than kube-scheduler waits a call is let go on, while its body is sent."""
+HANDSHAKES_PER_S: Final = 200.0
+"""Of one address. kube-scheduler is Go, which keeps two connections: each of more calls at once makes a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,10 @@ class ExtenderListener:
         self._settings = settings
         self._access = access
         self._log = log
-        limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S, peers=access.peer_limits)
+        peers = access.peer_limits
+        if peers is not None:
+            peers = replace(peers, handshakes_per_s=HANDSHAKES_PER_S, handshakes_at_once=HANDSHAKES_PER_S)
+        limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S, peers=peers)
         self.server = Server(log, self._not_leading(), limits=limits, gate=access.gate)
 
     async def open(self) -> int:

@@ -49,6 +49,20 @@ def test_a_request_that_costs_more_than_the_burst_is_served_and_then_paid_for() 
     assert clock.turn("a", 1.0, 0.0) == pytest.approx(9.5)
 
 
+def test_no_clock_runs_further_ahead_than_it_may() -> None:
+    clock = PeerClock(10.0, 5.0, 1.0, most_ahead_s=4.0)
+    assert clock.turn("a", 1e12, 0.0) == 0.0
+    clock.charge("a", 1e12, 0.0)
+    assert clock.turn("a", 1.0, 2.4) is None
+    assert clock.turn("a", 1.0, 2.5) == pytest.approx(1.0)
+
+
+def test_what_was_done_already_is_paid_for_by_the_next_request() -> None:
+    clock = PeerClock(10.0, 5.0, 60.0)
+    clock.charge("a", 25.0, 0.0)
+    assert clock.turn("a", 1.0, 0.0) == pytest.approx(2.0)
+
+
 def test_a_refused_request_costs_nothing() -> None:
     clock = PeerClock(1.0, 0.0, 1.0)
     assert [clock.turn("a", 1.0, 0.0) for _ in range(4)] == [0.0, 1.0, None, None]

@@ -89,6 +89,19 @@ async def test_with_an_access_file_only_a_certificate_with_that_right_binds(tmp_
     assert access.refusals.counts["known", "handshake"] == 2
 
 
+async def test_kube_scheduler_makes_a_connection_for_each_bind_and_none_waits(tmp_path: Path) -> None:
+    """Twenty binds a second for a minute, by the clock of its handshakes."""
+    authority = Authority(tmp_path, "server")
+    text = ACCESS.format(authority.issue(tmp_path / "server"), authority.ca)
+    listener = ExtenderListener(
+        ListenerSettings(0), access_by(tmp_path / "access.yaml", text, recorded()[0]), recorded()[0]
+    )
+    peers = listener.server._limits.peers
+    assert peers is not None
+    clock = peers.handshakes()
+    assert {clock.turn("kube-scheduler", 1.0, number / 20) for number in range(1200)} == {0.0}
+
+
 async def test_web_pages_are_refused_and_without_a_core_nobody_is_answered() -> None:
     """A browser on this machine shows pages of anybody. A process that does not lead leaves it to kube-scheduler what follows."""
     async with listening(local_access()) as port:
