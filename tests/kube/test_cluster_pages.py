@@ -16,7 +16,7 @@ from labs.clusters.control_plane import ControlPlane
 from labs.clusters.programs import Programs
 from tests.processes.pages import ROOT, Reader
 from tests.support.kube import plugin
-from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, node_of_programs
+from tests.support.kube.node_of_programs import SYSTEM, NodeOfPrograms, make_certificates, node_of_programs
 from tests.support.own_network import own_network
 from tests.support.waiting import shown_blocking
 
@@ -55,10 +55,11 @@ def test_the_commands_of_a_page_print_what_it_shows(
 
 
 @pytest.mark.timeout(300)
-def test_an_upgrade_completes_and_somebody_leads_again(node: NodeOfPrograms) -> None:
+def test_an_upgrade_completes_and_somebody_leads_again(node: NodeOfPrograms, tmp_path: Path) -> None:
     """Schedulers that do not lead are ready, too, and an agent does not wait for the one that it replaces."""
     plane = node.plane
     both = ("deployment/parley-scheduler", "daemonset/parley-agent")
+    make_certificates(plane, tmp_path)
     plane.kubectl("apply", f"--kustomize={ROOT / 'deploy/overlays/kind'}")
     before = shown_blocking("a scheduler leads", node.leader)
     for each in both:

@@ -225,7 +225,7 @@ def test_a_viewer_reads_and_cannot_ask_for_growth(secret: None, cluster: NodeOfP
         assert status("POST", scheduler, path) == 403
     label = "--selector=app.kubernetes.io/name=parley-agent"
     agents = plane.kubectl("get", "pods", f"--namespace={SYSTEM}", label, "--output=name").split()
-    agent = f"{agents[0].removeprefix('pod/')}:10300"
+    agent = f"{agents[0].removeprefix('pod/')}:10303"
     shown_blocking("the token", lambda: status("GET", agent, "/v1/vms", Parley_Token=TOKEN) == 200)
     assert status("GET", agent, "/v1/vms") == 401
     assert status("GET", agent, "/v1/vms", Parley_Token=f"{TOKEN}s") == 401

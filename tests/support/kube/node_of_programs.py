@@ -56,7 +56,9 @@ def make_certificates(plane: ControlPlane, directory: Path) -> None:
     plane.kubectl("apply", f"--filename={DEPLOY / 'base/namespace.yaml'}")
     for secret, folder in (("parley-scheduler-tls", "scheduler"), ("parley-agent-tls", "agent-ports")):
         files = f"--from-file={made / folder}"
-        plane.kubectl("create", "secret", "generic", secret, f"--namespace={SYSTEM}", files)
+        where = f"--namespace={SYSTEM}"
+        plane.kubectl("delete", "secret", secret, where, "--ignore-not-found")
+        plane.kubectl("create", "secret", "generic", secret, where, files)
 
 
 @contextmanager
