@@ -157,6 +157,7 @@ async def names(reach: Reach, kind: str) -> list[str]:
 
 DEADLINE_S: Final = 5.0
 BY_OPTION: Final = "with --token-file"
+TO_SCHEDULER: Final = "with --certificate and --key, or --token-file"
 
 
 class DirectReach:
@@ -207,7 +208,8 @@ class DirectReach:
 
     async def _get_of_scheduler(self, url: str, path: str) -> Answered:
         is_hidden = url.startswith("https://") or is_own(urlsplit(url).hostname or "")
-        return await self._get("the scheduler", url, path, tokens.headers(self._token if is_hidden else None))
+        shown = tokens.headers(self._token if is_hidden else None)
+        return await self._get("the scheduler", url, path, shown, TO_SCHEDULER)
 
     async def agents(self) -> tuple[str, ...] | NoAnswer:
         """The addresses that were given."""
@@ -224,11 +226,11 @@ class DirectReach:
         return BY_OPTION
 
     async def _get(
-        self, whom: str, url: str, path: str, headers: Mapping[str, str] | None = None
+        self, whom: str, url: str, path: str, headers: Mapping[str, str], hint: str = BY_OPTION
     ) -> Answered:
         peer = f"{whom} at {url}"
         outcome = await self._client.call("GET", f"{url}{path}", deadline_s=self._deadline_s, headers=headers)
         if isinstance(outcome, Unanswered):
             said = "" if outcome.kind == "too-large" else "does not answer: "
             return NoAnswer(f"{peer} {said}{outcome.message}" if said else f"{peer}: {outcome.message}")
-        return read(peer, outcome.status, outcome.body, token_hint=BY_OPTION)
+        return read(peer, outcome.status, outcome.body, token_hint=hint)
