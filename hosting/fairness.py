@@ -2,20 +2,24 @@
 
 import asyncio
 import itertools
+import select
 import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from hosting.access import AccessRefused
-from hosting.peers import PeerLimits
+from hosting.peers import PeerLimits, PeerTable
 from protocol.reasons import ErrorCode
 
 AT_ONCE: Final = 16
 """Connections that are accepted before others have their turn."""
 HANDSHAKES_AT_ONCE: Final = 2
-"""Of one peer. Each takes this process a millisecond or more at one go; the peer's others wait in the kernel."""
+"""Of one peer, as long as they do not stall. Each takes this process a millisecond or more at one go."""
+STALLED_S: Final = 0.2
+"""A handshake that takes longer waits for its caller, and no longer holds up the peer's next ones."""
 PAUSE_S: Final = 1.0
 """After a connection that could not be accepted, for want of a file or of memory."""
 
@@ -24,6 +28,29 @@ TOO_FAST: Final = AccessRefused(429, "connects", "too many new connections of on
 TOO_MUCH: Final = AccessRefused(
     429, "rate", "too many requests of one caller", ErrorCode.OVERLOADED, retry_after_s=5
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptLimits:
+    handshake_s: float
+    """For so long a caller may send nothing, and then for so long its handshake may last."""
+    longest_wait_s: float
+    """A caller that has sent something waits no longer for its handshake: less than callers' patience."""
+    waiting: int
+    """Connections before their handshake."""
+    waiting_of_peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptRules:
+    name: Callable[[str], str]
+    """The peer at an address; those of the empty one are not counted apart."""
+    pace: Callable[[str], float]
+    """The seconds until the peer may make a connection; 0: now, and it is charged."""
+    admit: Callable[[str], bool]
+    """Whether the peer may have one more connection, which is counted then."""
+    tell: Callable[[str, AccessRefused], None]
+    """A connection of the peer was refused."""
 
 
 class Turns:
@@ -97,34 +124,55 @@ class Turns:
                 del self._queues[caller]
 
 
-class Acceptor:
-    """Accepts connections for a server that has limits for peers.
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """A connection before its handshake, and when it is given up."""
 
-    asyncio's own server asks nobody before a handshake. `admit` is told the address, and names the peer and the seconds to wait if the
-    connection may be made: then `make` gives its protocol, and `fail` is told of the peer if it was not made after all,
-    with the protocol if there was one already.
+    socket: socket.socket
+    peer: str
+    end: asyncio.TimerHandle | None = None
+
+    def has_left(self) -> bool:
+        """Whether the caller has closed or reset, also with its first bytes still unread."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+
+class Acceptor:
+    """Accepts connections for a server that has limits for peers: asyncio's own server asks nobody before a handshake.
+
+    A handshake begins when the caller has sent something, the peer's newest first: in an overload the oldest are those whose callers are about
+    to give up. One that has left costs nothing.
     """
 
     def __init__(
         self,
         listening: socket.socket,
         tls: ssl.SSLContext | None,
-        handshake_s: float,
-        admit: Callable[[str], tuple[str, float] | None],
+        limits: AcceptLimits,
+        rules: AcceptRules,
         make: Callable[[str], asyncio.Protocol],
-        fail: Callable[[str, asyncio.Protocol | None], None],
+        fail: Callable[[str, asyncio.Protocol], None],
     ) -> None:
+        """`make` gives the protocol of a connection; `fail` is told of one that was counted and not made after all."""
         self._listening = listening
         self._tls = tls
-        self._handshake_s = handshake_s
-        self._admit = admit
+        self._limits = limits
+        self._rules = rules
         self._make = make
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._begun: dict[str, set[asyncio.Task[None]]] = {}
-        self._waiting: dict[str, deque[tuple[socket.socket, float]]] = {}
-        """By peer: its connections without a handshake yet, and when that may begin."""
+        self._waiting = PeerTable[Arrival]()
+        self._ready: dict[str, dict[Arrival, None]] = {}
+        """Those of the waiting that have sent something, the newest last."""
+        self._workers: dict[str, set[asyncio.Task[None]]] = {}
+        self._connecting: set[asyncio.Task[bool]] = set()
         self._pause: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Connections before their handshake."""
+        return len(self._waiting)
 
     def open(self, backlog: int) -> None:
         self._listening.setblocking(False)
@@ -138,10 +186,9 @@ class Acceptor:
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening.fileno())
             self._listening.close()
-        for peer, waiting in self._waiting.items():
-            while waiting:
-                self._drop(waiting.popleft()[0], peer)
-        for task in itertools.chain.from_iterable(self._begun.values()):
+        for arrival in list(self._waiting):
+            self._drop(arrival)
+        for task in [*itertools.chain.from_iterable(self._workers.values()), *self._connecting]:
             task.cancel()
 
     def _resume(self) -> None:
@@ -158,52 +205,109 @@ class Acceptor:
                 self._loop.remove_reader(self._listening.fileno())
                 self._pause = self._loop.call_later(PAUSE_S, self._resume)
                 return
-            admitted = self._admit(address[0])
-            if admitted is None:
-                connected.close()
-                continue
             connected.setblocking(False)
-            peer, wait_s = admitted
-            self._waiting.setdefault(peer, deque()).append((connected, self._loop.time() + wait_s))
-            begun = self._begun.setdefault(peer, set())
-            if len(begun) < HANDSHAKES_AT_ONCE:
-                begun.add(self._loop.create_task(self._connect_waiting(peer)))
+            peer = self._rules.name(address[0])
+            if self._tls is not None:
+                self._wait(Arrival(connected, peer))
+            elif self._rules.pace(peer) > 0:
+                connected.close()
+                self._rules.tell(peer, TOO_FAST)
+            else:
+                self._begin(connected, peer)
 
-    async def _connect_waiting(self, peer: str) -> None:
-        """Make the peer's connections that wait, one after the other."""
-        waiting, begun = self._waiting[peer], self._begun[peer]
+    def _wait(self, arrival: Arrival) -> None:
+        """Wait until the caller sends something. Where too many wait already, the oldest of this peer, or of the one with the most, is dropped."""
+        peer, limits = arrival.peer, self._limits
+        oldest = None
+        if peer and self._waiting.count(peer) >= limits.waiting_of_peer:
+            oldest = next(self._waiting.of(peer))
+        elif len(self._waiting) >= limits.waiting:
+            oldest = next(self._waiting.of_largest())
+        if oldest is not None:
+            self._drop(oldest, TOO_MANY)
+        self._waiting.reserve(peer)
+        self._waiting.add(arrival, peer)
+        arrival.end = self._loop.call_later(limits.handshake_s, self._drop, arrival)
+        self._loop.add_reader(arrival.socket.fileno(), self._heard, arrival)
+
+    def _heard(self, arrival: Arrival) -> None:
+        self._loop.remove_reader(arrival.socket.fileno())
+        if arrival.has_left():
+            self._drop(arrival)
+            return
+        assert arrival.end is not None
+        arrival.end.cancel()
+        arrival.end = self._loop.call_later(self._limits.longest_wait_s, self._drop, arrival, TOO_FAST)
+        self._ready.setdefault(arrival.peer, {})[arrival] = None
+        workers = self._workers.setdefault(arrival.peer, set())
+        if len(workers) < HANDSHAKES_AT_ONCE:
+            workers.add(self._loop.create_task(self._work(arrival.peer)))
+
+    def _drop(self, arrival: Arrival, refusal: AccessRefused | None = None) -> None:
+        self._take(arrival)
+        arrival.socket.close()
+        if refusal is not None:
+            self._rules.tell(arrival.peer, refusal)
+
+    def _take(self, arrival: Arrival) -> None:
+        """End its waiting."""
+        self._loop.remove_reader(arrival.socket.fileno())
+        self._waiting.remove(arrival)
+        if arrival.end is not None:
+            arrival.end.cancel()
+        if (ready := self._ready.get(arrival.peer)) is not None:
+            ready.pop(arrival, None)
+            if not ready:
+                del self._ready[arrival.peer]
+
+    async def _work(self, peer: str) -> None:
+        """Make the peer's connections that wait, at its pace."""
         try:
-            while waiting:
-                await self._connect(*waiting.popleft(), peer)
+            while ready := self._ready.get(peer):
+                newest = next(reversed(ready))
+                if newest.has_left():
+                    self._drop(newest)
+                elif (wait_s := self._rules.pace(peer)) > 0:
+                    await asyncio.sleep(min(wait_s, self._limits.longest_wait_s))
+                else:
+                    self._take(newest)
+                    if (task := self._begin(newest.socket, peer)) is not None:
+                        await asyncio.wait((task,), timeout=STALLED_S)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
-            begun.discard(task)
-            if not begun:
-                del self._begun[peer], self._waiting[peer]
+            worker = asyncio.current_task()
+            assert worker is not None
+            workers = self._workers[peer]
+            workers.discard(worker)
+            if not workers:
+                del self._workers[peer]
 
-    async def _connect(self, connected: socket.socket, begin_s: float, peer: str) -> None:
-        made, protocol = False, None
+    def _begin(self, connected: socket.socket, peer: str) -> asyncio.Task[bool] | None:
+        if not self._rules.admit(peer):
+            connected.close()
+            return None
+        protocol = self._make(peer)
+        task = self._loop.create_task(self._connect(connected, protocol))
+        self._connecting.add(task)
+        task.add_done_callback(lambda done: self._ended(done, connected, peer, protocol))
+        return task
+
+    async def _connect(self, connected: socket.socket, protocol: asyncio.Protocol) -> bool:
+        """Whether the connection was made."""
         try:
-            wait_s = begin_s - self._loop.time()
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
-            left_s = self._handshake_s + min(wait_s, 0.0)  # the peer's others may have taken its time
-            if left_s > 0:
-                protocol = self._make(peer)
-                await self._loop.connect_accepted_socket(
-                    lambda: protocol,
-                    connected,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=left_s if self._tls is not None else None,
-                )
-                made = True
-        except Exception:  # noqa: BLE001, S110 - the handshake failed or took too long, in the words of either event loop
-            pass
-        finally:
-            if not made:
-                self._drop(connected, peer, protocol)
+            await self._loop.connect_accepted_socket(
+                lambda: protocol,
+                connected,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._limits.handshake_s if self._tls is not None else None,
+            )
+        except Exception:  # noqa: BLE001 - the handshake failed or took too long, in the words of either event loop
+            return False
+        return True
 
-    def _drop(self, connected: socket.socket, peer: str, protocol: asyncio.Protocol | None = None) -> None:
-        self._fail(peer, protocol)
-        connected.close()
+    def _ended(
+        self, task: asyncio.Task[bool], connected: socket.socket, peer: str, protocol: asyncio.Protocol
+    ) -> None:
+        self._connecting.discard(task)
+        if task.cancelled() or not task.result():
+            self._fail(peer, protocol)
+            connected.close()

@@ -31,10 +31,10 @@ class PeerLimits:
     new_connections_per_s: float = 50.0
     """Without TLS, from one address, beyond as many at once as it may have open."""
     handshakes_per_s: float = 6.0
-    """From one address, where each costs a millisecond: more of them would be what the slowest hundredth of all others waits for. `handshakes_at_once` are made at once, and more wait for up to
-    `longest_handshake_wait_s`, which is long: a caller that is closed at once calls again at once."""
+    """From one address, where each costs a millisecond: more of them would be what the slowest hundredth of all others waits for. `handshakes_at_once` are made at once. More wait for up to
+    `longest_handshake_wait_s`, the newest first: agents give up after 4 s, and a handshake for one that has left is lost to the others."""
     handshakes_at_once: float = 40.0
-    longest_handshake_wait_s: float = 20.0
+    longest_handshake_wait_s: float = 3.0
     units_per_s: float = 300.0
     burst_units: float = 600.0
     """For a peer at rest: so much it may have at `peak_units_per_s`."""
@@ -59,7 +59,7 @@ class PeerLimits:
         return PeerClock(self.new_connections_per_s, self.connections)
 
     def handshakes(self) -> "PeerClock":
-        return PeerClock(self.handshakes_per_s, self.handshakes_at_once, self.longest_handshake_wait_s)
+        return PeerClock(self.handshakes_per_s, self.handshakes_at_once)
 
 
 DEFAULT_PEER_LIMITS: Final = PeerLimits()
@@ -106,11 +106,15 @@ class PeerClock:
 
     def turn(self, peer: str, cost_units: float, now_s: float) -> float | None:
         """How long what costs so much must wait; None if that is longer than it may be: then it is not charged."""
-        wait_s = max(self._ahead.get(peer, now_s) - now_s, 0.0) - self._burst_s
+        wait_s = self.wait_s(peer, now_s)
         if wait_s > self._longest_wait_s:
             return None
         self.charge(peer, cost_units, now_s)
-        return max(wait_s, 0.0)
+        return wait_s
+
+    def wait_s(self, peer: str, now_s: float) -> float:
+        """How long what the peer does now must wait."""
+        return max(self._ahead.get(peer, now_s) - now_s - self._burst_s, 0.0)
 
     def charge(self, peer: str, cost_units: float, now_s: float) -> None:
         """What costs so much was done already."""
@@ -150,6 +154,7 @@ class PeerTable(Generic[C]):
         self._counts: dict[str, int] = {}
         self._by_count: dict[int, dict[str, None]] = {}
         self._most = 0
+        self._total = 0
 
     def __len__(self) -> int:
         """Open connections."""
@@ -160,6 +165,11 @@ class PeerTable(Generic[C]):
 
     def __iter__(self) -> Iterator[C]:
         return iter(self._peers)
+
+    @property
+    def total(self) -> int:
+        """Open connections, and those that are about to be made."""
+        return self._total
 
     def count(self, peer: str) -> int:
         return self._counts.get(peer, 0)
@@ -208,6 +218,7 @@ class PeerTable(Generic[C]):
     def _recount(self, peer: str, by: int) -> None:
         before = self._counts.get(peer, 0)
         after = before + by
+        self._total += by
         if before:
             alike = self._by_count[before]
             del alike[peer]

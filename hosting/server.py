@@ -32,7 +32,7 @@ from hosting import http_bytes, problems
 from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
 from hosting.addresses import UNIX, is_loopback
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
-from hosting.fairness import TOO_FAST, TOO_MANY, TOO_MUCH, Acceptor, Turns
+from hosting.fairness import TOO_MANY, TOO_MUCH, AcceptLimits, Acceptor, AcceptRules, Turns
 from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
 from hosting.peers import UNIT_BYTES, PeerClock, PeerLimits, PeerTable, peer_of
@@ -43,7 +43,9 @@ from protocol.values import Value
 SWEEP_S: Final = 0.5
 BACKLOG: Final = 1024
 HANDSHAKE_S: Final = 5.0
-"""How long a TLS handshake may take; until it is done the connection is not counted."""
+"""How long a TLS handshake may take."""
+WAITING_SHARE: Final = 8
+"""One in so many connections may be before its handshake, where peers have limits: the others have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ class Server:
         self._gate = gate
         self._router = _Router(routes, fallback)
         self._limits = limits
+        self._most_connections = limits.connections
         self._open = PeerTable[ServedConnection]()
         self.refusals = Refusals(log)
         """Those by limits for peers."""
@@ -246,7 +249,16 @@ class Server:
         peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
         if peers is not None:
             self._connects = peers.handshakes() if tls is not None else peers.new_connections()
-            acceptor = Acceptor(listening, tls, HANDSHAKE_S, self._expect, server.expect, self._unmade)
+            waiting = max(self._limits.connections // WAITING_SHARE, 1) if tls is not None else 0
+            self._most_connections = max(self._limits.connections - waiting, 1)
+            acceptor = Acceptor(
+                listening,
+                tls,
+                AcceptLimits(HANDSHAKE_S, peers.longest_handshake_wait_s, waiting, peers.connections),
+                AcceptRules(self._peer_named, self._pace, self._expect, self._tell),
+                server.expect,
+                self._unmade,
+            )
             acceptor.open(BACKLOG)
             self._listening = acceptor
         else:
@@ -282,34 +294,53 @@ class Server:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
 
-    def _expect(self, address: str) -> tuple[str, float] | None:
-        """The peer whose connection is about to be made, which is counted, and the seconds that it must wait for that; None if it may not be
-        made. A peer with too many gives up its longest-idle one for it."""
-        peer, limits, clock = peer_of(address), self._limits.peers, self._connects
-        wait_s: float | None
-        assert limits is not None
-        assert clock is not None
-        if limits.spares_loopback and is_loopback(peer):
-            peer, wait_s = "", 0.0
-        elif (wait_s := clock.turn(peer, 1.0, self.now())) is None:
-            self.refusals.add(peer, AccessScope.OPEN, TOO_FAST)
-            return None
-        elif self._open.count(peer) >= limits.connections:
-            oldest = next((each for each in self._open.of(peer) if each.deadline_s is None), None)
-            if oldest is None:
-                self.refusals.add(peer, AccessScope.OPEN, TOO_MANY)
-                return None
-            self._evict(oldest)
-        self._open.reserve(peer)
-        return peer, wait_s
+    def _peer_named(self, address: str) -> str:
+        """The peer at the address; empty for one that is spared."""
+        peer, limits = peer_of(address), self._limits.peers
+        return "" if limits is not None and limits.spares_loopback and is_loopback(peer) else peer
 
-    def _unmade(self, peer: str, connection: asyncio.Protocol | None) -> None:
+    def _pace(self, peer: str) -> float:
+        """The seconds until the peer may make a connection; 0: now, and it is charged."""
+        assert self._connects is not None
+        if not peer:
+            return 0.0
+        wait_s = self._connects.wait_s(peer, self.now())
+        if wait_s == 0.0:
+            self._connects.charge(peer, 1.0, self.now())
+        return wait_s
+
+    def _expect(self, peer: str) -> bool:
+        """Whether the peer's connection may be made, which is counted then. A peer with too many gives up its longest-idle one for it."""
+        limits = self._limits.peers
+        assert limits is not None
+        if peer and self._open.count(peer) >= limits.connections:
+            oldest = next((each for each in self._open.of(peer) if each.deadline_s is None), None)
+        elif self._open.total >= self._most_connections:
+            oldest = self._first_to_go()
+        else:
+            self._open.reserve(peer)
+            return True
+        if oldest is None:
+            self._tell(peer, TOO_MANY)
+            return False
+        self._evict(oldest)
+        self._open.reserve(peer)
+        return True
+
+    def _first_to_go(self) -> ServedConnection | None:
+        """The longest-idle connection of the peer with the most; None if there are only some that are about to be made."""
+        idle = (each for each in self._open.of_largest() if each.deadline_s is None)
+        return next(idle, None) or next(self._open.of_largest(), None)
+
+    def _tell(self, peer: str, refusal: AccessRefused) -> None:
+        self.refusals.add(peer or "this machine", AccessScope.OPEN, refusal)
+
+    def _unmade(self, peer: str, connection: asyncio.Protocol) -> None:
         """A connection that was counted has not been made, or has been and is gone."""
-        assert connection is None or isinstance(connection, ServedConnection)
-        if connection is None or connection.wire is None:
+        assert isinstance(connection, ServedConnection)
+        if connection.wire is None:
             self._open.release(peer)
-        if connection is not None:
-            connection.is_counted = False
+        connection.is_counted = False
 
     def _evict(self, connection: ServedConnection) -> None:
         self.stats["evicted"] += 1
@@ -318,10 +349,9 @@ class Server:
 
     def admit(self, connection: ServedConnection) -> None:
         """Count a new connection; at the cap the longest-idle one of the peer with the most is closed for it."""
-        if len(self._open) >= self._limits.connections:
-            idle = (each for each in self._open.of_largest() if each.deadline_s is None)
-            self._evict(next(idle, None) or next(self._open.of_largest()))
         if not connection.is_counted:
+            if self._open.total >= self._most_connections and (oldest := self._first_to_go()) is not None:
+                self._evict(oldest)
             self._open.reserve(connection.peer)
         self._open.add(connection, connection.peer)
 

@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from hosting.access import GRANTED, AccessRefused, AccessScope, Admission, Caller, Refusals, RequestHead
+from hosting.fairness import Acceptor
 from hosting.metrics import Family, server_families
 from hosting.peers import UNIT_BYTES, PeerLimits
 from hosting.server import Reply, Request, Route, Server, ServerLimits
@@ -320,7 +321,8 @@ async def test_idle_connections_of_an_attacker_take_nobody_else_s() -> None:
 
 
 async def test_handshakes_beyond_the_rate_are_refused_before_they_begin() -> None:
-    async with world(PeerLimits(handshakes_per_s=1e-6, handshakes_at_once=0.0), with_tls=True) as running:
+    limits = PeerLimits(handshakes_per_s=1e-6, handshakes_at_once=0.0, longest_handshake_wait_s=0.05)
+    async with world(limits, with_tls=True) as running:
         await running.idle(FLOODER)
         await running.idle(MODEST)
         for _ in range(5):
@@ -332,17 +334,50 @@ async def test_handshakes_beyond_the_rate_are_refused_before_they_begin() -> Non
         await running.idle(THIRD)
 
 
-async def test_handshakes_that_are_never_done_count_as_connections() -> None:
+async def test_connections_before_their_handshake_are_bounded_and_the_oldest_gives_way() -> None:
     async with world(PeerLimits(connections=3), with_tls=True) as running:
         client, running.client = running.client, None
-        for _ in range(3):
-            await running.connect(FLOODER)
-        await until(lambda: running.server._open.count(FLOODER) == 3)
-        assert await (await running.connect(FLOODER)).rest() == b""
-        assert running.counted() == {"connections": 1}
+        acceptor = running.server._listening
+        assert isinstance(acceptor, Acceptor)
+        first, *_ = [await running.connect(FLOODER) for _ in range(3)]
+        await until(lambda: len(acceptor) == 3)
+        await running.connect(FLOODER)
+        assert await first.rest() == b""
+        assert (len(acceptor), running.counted()) == (3, {"connections": 1})
         running.client = client
         await running.idle(MODEST)
-        assert running.server.open_connections() == 1
+        await running.idle(FLOODER)
+        assert running.server.open_connections() == 2
+
+
+async def test_all_before_and_in_their_handshake_are_in_the_server_s_cap() -> None:
+    async with world(PeerLimits(connections=10), connections=24, with_tls=True) as running:
+        client, running.client = running.client, None
+        acceptor = running.server._listening
+        assert isinstance(acceptor, Acceptor)
+        for number in range(40):
+            wire = await running.connect(f"127.0.3.{number % 10 + 1}")
+            if number % 2:
+                await wire.send(b"\x16\x03\x01")  # the beginning of a handshake that has no end
+            assert len(acceptor) + running.server._open.total <= 24
+        await until(lambda: running.server._open.total >= 5)
+        assert len(acceptor) <= 3
+        running.client = client
+
+
+async def test_callers_that_give_up_leave_the_others_behind_their_address_their_share() -> None:
+    """As many as wait for a minute at this rate, all of which leave before their handshake."""
+    limits = PeerLimits(handshakes_per_s=2.0, handshakes_at_once=0.0, longest_handshake_wait_s=60.0)
+    async with world(limits, with_tls=True) as running:
+        client, running.client = running.client, None
+        for number in range(100):
+            wire = await running.connect(FLOODER)
+            if number % 2:
+                await wire.send(b"\x16\x03\x01")
+            wire.writer.transport.abort()
+        running.client = client
+        async with asyncio.timeout(20):
+            await running.idle(FLOODER)
 
 
 async def test_slow_senders_are_capped_cut_and_let_go() -> None:

@@ -151,7 +151,7 @@ def test_a_peer_that_only_shakes_hands_has_nothing_to_give() -> None:
     for _ in range(3):
         table.reserve("b")
     assert next(table.of_largest()) == "a1"
-    assert (table.count("b"), len(table)) == (3, 1)
+    assert (table.count("b"), len(table), table.total) == (3, 1, 4)
 
 
 @dataclass
@@ -207,6 +207,7 @@ class Tables(RuleBasedStateMachine):
             for peer in "abcd"
         }
         assert {peer: self.table.count(peer) for peer in "abcd"} == counts
+        assert self.table.total == sum(counts.values())
         assert set(self.table) == {number for number, _ in self.model.open}
         for peer in "abcd":
             assert list(self.table.of(peer)) == [number for number, other in self.model.open if other == peer]

@@ -3,15 +3,17 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trustme
 
 from hosting import fairness
-from hosting.fairness import Acceptor, Turns
+from hosting.access import AccessRefused
+from hosting.fairness import AcceptLimits, Acceptor, AcceptRules, Turns
 from hosting.peers import PeerLimits
 from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import Wire
 
 GENEROUS = PeerLimits(units_per_s=1e6, burst_units=1e9, peak_units_per_s=1e9, peak_burst_units=1e9)
 
@@ -85,15 +87,25 @@ class Server:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         self.listening = listening
-        self.acceptor = Acceptor(listening, tls, handshake_s, self._admit, self._make, self._fail)
+        self.told: list[str] = []
+        self.pace: Callable[[str], float] = lambda _: 0.0
+        limits = AcceptLimits(handshake_s, longest_wait_s=0.2, waiting=4, waiting_of_peer=3)
+        rules = AcceptRules(str, self._pace, self._admit, self._tell)
+        self.acceptor = Acceptor(listening, tls, limits, rules, self._make, self._fail)
         self.acceptor.open(64)
         self.port = listening.getsockname()[1]
 
-    def _admit(self, address: str) -> tuple[str, float] | None:
-        self.asked.append(address)
-        return None if address in self.refused else (address, 0.001)
+    def _pace(self, peer: str) -> float:
+        return self.pace(peer)
 
-    def _fail(self, peer: str, protocol: asyncio.Protocol | None) -> None:
+    def _admit(self, peer: str) -> bool:
+        self.asked.append(peer)
+        return peer not in self.refused
+
+    def _tell(self, peer: str, refusal: AccessRefused) -> None:
+        self.told.append(f"{peer} {refusal.reason}")
+
+    def _fail(self, peer: str, protocol: asyncio.Protocol) -> None:
         del protocol
         self.failed.append(peer)
 
@@ -145,31 +157,111 @@ async def test_a_peer_that_is_not_admitted_gets_no_handshake() -> None:
     server.acceptor.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["nothing", "no TLS"])
-async def test_a_handshake_that_fails_is_told(sent: bytes) -> None:
+def _with_certificate() -> ssl.SSLContext:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("localhost").configure_cert(tls)
-    server = Server(tls, handshake_s=0.05)
+    return tls
+
+
+async def test_a_handshake_that_fails_is_told() -> None:
+    server = Server(_with_certificate())
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(sent)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
     await until(lambda: len(server.failed) == 1)
     assert server.made == []
     writer.close()
     server.acceptor.close()
 
 
+async def test_a_caller_that_sends_nothing_is_closed_and_costs_nothing() -> None:
+    server = Server(_with_certificate(), handshake_s=0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await reader.read() == b""
+    assert (server.asked, server.failed, len(server.acceptor)) == ([], [], 0)
+    writer.close()
+    server.acceptor.close()
+
+
 async def test_handshakes_under_way_end_with_the_server() -> None:
     before = asyncio.all_tasks()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("localhost").configure_cert(tls)
-    server = Server(tls)
+    server = Server(_with_certificate())
+    _, silent = await asyncio.open_connection("127.0.0.1", server.port)
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    await until(lambda: len(server.asked) == 1)
+    writer.write(b"\x16\x03\x01")
+    await until(lambda: len(server.asked) == 1 and len(server.acceptor) == 1)
     server.acceptor.close()
     await until(lambda: len(server.failed) == 1 and asyncio.all_tasks() <= before)
+    assert len(server.acceptor) == 0
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", server.port)
     writer.close()
+    silent.close()
+    server.acceptor.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"], ids=["nothing", "its first bytes"])
+async def test_one_that_has_left_gets_no_handshake_and_costs_nothing(sent: bytes) -> None:
+    server = Server(_with_certificate())
+    server.pace = lambda _: 0.05
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(sent)
+    await until(lambda: len(server.acceptor) == 1)
+    writer.close()
+    await until(lambda: len(server.acceptor) == 0)
+    assert (server.asked, server.told) == ([], [])
+    server.acceptor.close()
+
+
+async def test_the_newest_goes_first_and_one_that_waits_too_long_is_refused() -> None:
+    server = Server(_with_certificate())
+    server.pace = lambda _: 0.05
+    opened, arrived = [], server.acceptor._waiting
+    for number in range(2):
+        opened.append(await asyncio.open_connection("127.0.0.1", server.port))
+        opened[number][1].write(b"\x16\x03\x01")
+        await until(lambda: len(server.acceptor._ready.get("127.0.0.1", {})) == len(opened))
+    oldest, newest = server.acceptor._ready["127.0.0.1"]
+
+    def pace(_: str) -> float:
+        return 0.0 if newest in arrived else 60.0
+
+    server.pace = pace
+    assert await Wire(*opened[0]).rest() == b""
+    assert (oldest in arrived, newest in arrived, len(server.asked)) == (False, False, 1)
+    assert server.told == ["127.0.0.1 connects"]
+    for _, writer in opened:
+        writer.close()
+    server.acceptor.close()
+
+
+async def test_those_before_their_handshake_are_bounded_and_the_largest_peer_gives_way() -> None:
+    server = Server(_with_certificate())
+    opened = []
+    for source in ("127.0.0.8", "127.0.0.7", "127.0.0.7", "127.0.0.7", "127.0.0.7", "127.0.0.9"):
+        opened.append(await asyncio.open_connection("127.0.0.1", server.port, local_addr=(source, 0)))
+        await until(lambda: len(server.acceptor) == min(len(opened), 4))
+    await until(lambda: len(server.told) == 2)
+    assert server.told == ["127.0.0.7 connections"] * 2
+    assert [server.acceptor._waiting.count(f"127.0.0.{number}") for number in (7, 8, 9)] == [2, 1, 1]
+    for _, writer in opened:
+        writer.close()
+    server.acceptor.close()
+
+
+async def test_a_handshake_that_stalls_does_not_hold_up_the_peer_s_next_one() -> None:
+    authority = trustme.CA()
+    tls, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.configure_trust(client)
+    server = Server(tls, handshake_s=3600.0)
+    stalled = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+    for _, writer in stalled:
+        writer.write(b"\x16\x03\x01")
+    await until(lambda: len(server.asked) == 2)
+    await asyncio.sleep(fairness.STALLED_S)
+    assert await server.ask(tls=client) == b"hello"
+    for _, writer in stalled:
+        writer.close()
     server.acceptor.close()
 
 
