@@ -28,23 +28,11 @@ from typing import Final, TypeAlias, cast
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from hosting import http_bytes, problems
+from hosting import fairness, http_bytes, problems
 from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
 from hosting.addresses import UNIX
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
-from hosting.fairness import (
-    HANDSHAKE_S,
-    PACKED,
-    TOO_MANY,
-    TOO_MUCH,
-    AcceptLimits,
-    Acceptor,
-    AcceptRules,
-    Pace,
-    Turns,
-    is_packed,
-    to_read_bytes,
-)
+from hosting.fairness import HANDSHAKE_S, TOO_MANY, TOO_MUCH, Acceptor, Turns
 from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
 from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable
@@ -239,10 +227,10 @@ class Server:
         listening = listen_unix(Path(host.removeprefix(UNIX))) if is_unix else listen(host, port)
         peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
         if peers is not None:
-            accept_limits = AcceptLimits.of(peers, self._limits.connections, is_tls=tls is not None)
+            accept_limits = fairness.AcceptLimits.of(peers, self._limits.connections, is_tls=tls is not None)
             self._most_connections = max(self._limits.connections - accept_limits.waiting, 1)
-            pace = Pace(peers, self.now, is_tls=tls is not None)
-            rules = AcceptRules(pace.name, pace.seconds, self._expect, self._tell)
+            pace = fairness.Pace(peers, self.now, is_tls=tls is not None)
+            rules = fairness.AcceptRules(pace.name, pace.seconds, self._expect, self._tell)
             acceptor = Acceptor(listening, tls, accept_limits, rules, server.expect, self._unmade)
             acceptor.open(BACKLOG)
             self._listening = acceptor
@@ -393,7 +381,7 @@ class Server:
             return caller
         payer = caller.name if caller is not None and caller.is_identified else connection.peer
         received = connection.take_received()
-        paid_bytes = max(received, to_read_bytes(request, route.max_body_bytes, cuts=route.cuts))
+        paid_bytes = max(received, fairness.to_read_bytes(request, route.max_body_bytes, cuts=route.cuts))
         over = await self._limited(request, connection, payer, route.right, paid_bytes)
         if over is not None:
             return over
@@ -407,7 +395,7 @@ class Server:
             return reply
         finally:
             received += connection.take_received()
-            if self._turns is not None and received > paid_bytes and self._is_limited(payer, route.right):
+            if self._turns is not None and received > paid_bytes and fairness.is_limited(payer, route.right):
                 self._turns.charge(payer, (received - paid_bytes) / UNIT_BYTES)
         if body is None:
             connection.end_with_answer()
@@ -469,20 +457,16 @@ class Server:
         paid_bytes: int,
     ) -> web.Response | None:
         """The answer to a caller that asks for more than its share, or sends a packed body; None, after its turn has come, for others."""
-        if self._turns is not None and self._is_limited(payer, right):
+        if self._turns is not None and fairness.is_limited(payer, right):
             turn = self._turns.take(payer, _UNITS.get(right, 1.0) + paid_bytes / UNIT_BYTES)
             if not isinstance(turn, bool):
                 self.stats["waited"] += 1
                 if not await turn:
                     return self._over(request, connection, payer, right, TOO_MUCH)
                 self._allow(connection, self._limits.request_deadline_s)
-        if is_packed(request):
-            return self._over(request, connection, payer or "this machine", right, PACKED)
+        if fairness.is_packed(request):
+            return self._over(request, connection, payer or "this machine", right, fairness.PACKED)
         return None
-
-    def _is_limited(self, payer: str, right: AccessScope) -> bool:
-        """kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket."""
-        return payer != "" and right is not AccessScope.EXTENDER
 
     def _over(
         self,
