@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from hosting.access import AccessRefused
-from hosting.peers import PeerLimits, PeerTable
+from aiohttp import web
+
+from hosting.access import AccessRefused, AccessScope
+from hosting.addresses import is_loopback
+from hosting.peers import PeerLimits, PeerTable, peer_of
 from protocol.reasons import ErrorCode
 
 AT_ONCE: Final = 16
@@ -20,9 +23,16 @@ HANDSHAKES_AT_ONCE: Final = 2
 """Of one peer, as long as they do not stall. Each takes this process a millisecond or more at one go."""
 STALLED_S: Final = 0.2
 """A handshake that takes longer waits for its caller, and no longer holds up the peer's next ones."""
+HANDSHAKE_S: Final = 5.0
+"""How long a TLS handshake may take."""
+WAITING_SHARE: Final = 8
+"""One in so many connections may be before its handshake: the others have the rest."""
 PAUSE_S: Final = 1.0
 """After a connection that could not be accepted, for want of a file or of memory."""
 
+PACKED: Final = AccessRefused(
+    415, "packed", "a body must not be packed (Content-Encoding)", ErrorCode.MALFORMED
+)
 TOO_MANY: Final = AccessRefused(429, "connections", "too many connections of one address are open and busy")
 TOO_FAST: Final = AccessRefused(429, "connects", "too many new connections of one address")
 TOO_MUCH: Final = AccessRefused(
@@ -40,6 +50,11 @@ class AcceptLimits:
     """Connections before their handshake."""
     waiting_of_peer: int
 
+    @classmethod
+    def of(cls, peers: PeerLimits, connections: int, *, is_tls: bool) -> "AcceptLimits":
+        waiting = max(connections // WAITING_SHARE, 1) if is_tls else 0
+        return cls(HANDSHAKE_S, peers.longest_handshake_wait_s, waiting, peers.connections)
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptRules:
@@ -51,6 +66,47 @@ class AcceptRules:
     """Whether the peer may have one more connection, which is counted then."""
     tell: Callable[[str, AccessRefused], None]
     """A connection of the peer was refused."""
+
+
+class Pace:
+    """Names peers, and spaces the connections of each."""
+
+    def __init__(self, limits: PeerLimits, now: Callable[[], float], *, is_tls: bool) -> None:
+        self._spares_loopback = limits.spares_loopback
+        self._clock = limits.handshakes() if is_tls else limits.new_connections()
+        self._now = now
+
+    def name(self, address: str) -> str:
+        """The peer at the address; empty for one that is spared."""
+        peer = peer_of(address)
+        return "" if self._spares_loopback and is_loopback(peer) else peer
+
+    def seconds(self, peer: str) -> float:
+        """Until the peer may make a connection; 0: now, and it is charged."""
+        if not peer:
+            return 0.0
+        now_s = self._now()
+        wait_s = self._clock.wait_s(peer, now_s)
+        if wait_s == 0.0:
+            self._clock.charge(peer, 1.0, now_s)
+        return wait_s
+
+
+def is_limited(payer: str, right: AccessScope) -> bool:
+    """kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket."""
+    return payer != "" and right is not AccessScope.EXTENDER
+
+
+def is_packed(request: web.BaseRequest) -> bool:
+    return request.headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+def to_read_bytes(request: web.BaseRequest, max_body_bytes: int, *, cuts: bool) -> int:
+    """So much of the body will be read, as far as the head tells: nothing of one that is refused, whatever its length claims to be."""
+    length = request.content_length or 0
+    if is_packed(request) or (length > max_body_bytes and not cuts):
+        return 0
+    return min(length, max_body_bytes)
 
 
 class Turns:
@@ -125,7 +181,7 @@ class Turns:
 
 
 @dataclass(slots=True, eq=False)
-class Arrival:
+class Newcomer:
     """A connection before its handshake, and when it is given up."""
 
     socket: socket.socket
@@ -163,8 +219,8 @@ class Acceptor:
         self._make = make
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._waiting = PeerTable[Arrival]()
-        self._ready: dict[str, dict[Arrival, None]] = {}
+        self._waiting = PeerTable[Newcomer]()
+        self._ready: dict[str, dict[Newcomer, None]] = {}
         """Those of the waiting that have sent something, the newest last."""
         self._workers: dict[str, set[asyncio.Task[None]]] = {}
         self._connecting: set[asyncio.Task[bool]] = set()
@@ -186,8 +242,8 @@ class Acceptor:
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening.fileno())
             self._listening.close()
-        for arrival in list(self._waiting):
-            self._drop(arrival)
+        for newcomer in list(self._waiting):
+            self._drop(newcomer)
         for task in [*itertools.chain.from_iterable(self._workers.values()), *self._connecting]:
             task.cancel()
 
@@ -208,16 +264,16 @@ class Acceptor:
             connected.setblocking(False)
             peer = self._rules.name(address[0])
             if self._tls is not None:
-                self._wait(Arrival(connected, peer))
+                self._wait(Newcomer(connected, peer))
             elif self._rules.pace(peer) > 0:
                 connected.close()
                 self._rules.tell(peer, TOO_FAST)
             else:
                 self._begin(connected, peer)
 
-    def _wait(self, arrival: Arrival) -> None:
+    def _wait(self, newcomer: Newcomer) -> None:
         """Wait until the caller sends something. Where too many wait already, the oldest of this peer, or of the one with the most, is dropped."""
-        peer, limits = arrival.peer, self._limits
+        peer, limits = newcomer.peer, self._limits
         oldest = None
         if peer and self._waiting.count(peer) >= limits.waiting_of_peer:
             oldest = next(self._waiting.of(peer))
@@ -226,39 +282,39 @@ class Acceptor:
         if oldest is not None:
             self._drop(oldest, TOO_MANY)
         self._waiting.reserve(peer)
-        self._waiting.add(arrival, peer)
-        arrival.end = self._loop.call_later(limits.handshake_s, self._drop, arrival)
-        self._loop.add_reader(arrival.socket.fileno(), self._heard, arrival)
+        self._waiting.add(newcomer, peer)
+        newcomer.end = self._loop.call_later(limits.handshake_s, self._drop, newcomer)
+        self._loop.add_reader(newcomer.socket.fileno(), self._heard, newcomer)
 
-    def _heard(self, arrival: Arrival) -> None:
-        self._loop.remove_reader(arrival.socket.fileno())
-        if arrival.has_left():
-            self._drop(arrival)
+    def _heard(self, newcomer: Newcomer) -> None:
+        self._loop.remove_reader(newcomer.socket.fileno())
+        if newcomer.has_left():
+            self._drop(newcomer)
             return
-        assert arrival.end is not None
-        arrival.end.cancel()
-        arrival.end = self._loop.call_later(self._limits.longest_wait_s, self._drop, arrival, TOO_FAST)
-        self._ready.setdefault(arrival.peer, {})[arrival] = None
-        workers = self._workers.setdefault(arrival.peer, set())
+        assert newcomer.end is not None
+        newcomer.end.cancel()
+        newcomer.end = self._loop.call_later(self._limits.longest_wait_s, self._drop, newcomer, TOO_FAST)
+        self._ready.setdefault(newcomer.peer, {})[newcomer] = None
+        workers = self._workers.setdefault(newcomer.peer, set())
         if len(workers) < HANDSHAKES_AT_ONCE:
-            workers.add(self._loop.create_task(self._work(arrival.peer)))
+            workers.add(self._loop.create_task(self._work(newcomer.peer)))
 
-    def _drop(self, arrival: Arrival, refusal: AccessRefused | None = None) -> None:
-        self._take(arrival)
-        arrival.socket.close()
+    def _drop(self, newcomer: Newcomer, refusal: AccessRefused | None = None) -> None:
+        self._take(newcomer)
+        newcomer.socket.close()
         if refusal is not None:
-            self._rules.tell(arrival.peer, refusal)
+            self._rules.tell(newcomer.peer, refusal)
 
-    def _take(self, arrival: Arrival) -> None:
+    def _take(self, newcomer: Newcomer) -> None:
         """End its waiting."""
-        self._loop.remove_reader(arrival.socket.fileno())
-        self._waiting.remove(arrival)
-        if arrival.end is not None:
-            arrival.end.cancel()
-        if (ready := self._ready.get(arrival.peer)) is not None:
-            ready.pop(arrival, None)
+        self._loop.remove_reader(newcomer.socket.fileno())
+        self._waiting.remove(newcomer)
+        if newcomer.end is not None:
+            newcomer.end.cancel()
+        if (ready := self._ready.get(newcomer.peer)) is not None:
+            ready.pop(newcomer, None)
             if not ready:
-                del self._ready[arrival.peer]
+                del self._ready[newcomer.peer]
 
     async def _work(self, peer: str) -> None:
         """Make the peer's connections that wait, at its pace."""

@@ -28,24 +28,20 @@ from typing import Final, TypeAlias, cast
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from hosting import http_bytes, problems
+from hosting import fairness, http_bytes, problems
 from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
-from hosting.addresses import UNIX, is_loopback
+from hosting.addresses import UNIX
 from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
-from hosting.fairness import TOO_MANY, TOO_MUCH, AcceptLimits, Acceptor, AcceptRules, Turns
+from hosting.fairness import HANDSHAKE_S, TOO_MANY, TOO_MUCH, Acceptor, Turns
 from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
-from hosting.peers import UNIT_BYTES, PeerClock, PeerLimits, PeerTable, peer_of
+from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable
 from hosting.problems import Operation
 from protocol.reasons import ErrorCode
 from protocol.values import Value
 
 SWEEP_S: Final = 0.5
 BACKLOG: Final = 1024
-HANDSHAKE_S: Final = 5.0
-"""How long a TLS handshake may take."""
-WAITING_SHARE: Final = 8
-"""One in so many connections may be before its handshake, where peers have limits: the others have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,25 +140,10 @@ class ServerLimits:
     """Without them no peer has limits of its own."""
 
 
-_PACKED: Final = AccessRefused(
-    415, "packed", "a body must not be packed (Content-Encoding)", ErrorCode.MALFORMED
-)
 _NOT_HTTP: Final = "not a well-formed HTTP request"
 _CLOSE: Final = {"Connection": "close"}
 _UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
 """The cost of a request by its right; of others 1. A page tells of a whole cluster."""
-
-
-def _is_packed(request: web.BaseRequest) -> bool:
-    return request.headers.get("Content-Encoding", "identity").lower() != "identity"
-
-
-def _to_read_bytes(request: web.BaseRequest, route: Route) -> int:
-    """So much of the body will be read, as far as the head tells: nothing of one that is refused, whatever its length claims to be."""
-    length = request.content_length or 0
-    if _is_packed(request) or (length > route.max_body_bytes and not route.cuts):
-        return 0
-    return min(length, route.max_body_bytes)
 
 
 class _Router:
@@ -222,7 +203,6 @@ class Server:
         """Those by limits for peers."""
         peers = limits.peers
         self._turns = Turns(peers) if peers is not None else None
-        self._connects: PeerClock | None = None
         self._busy: dict[float, dict[ServedConnection, float]] = {}
         """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
         self._runner: web.ServerRunner | None = None
@@ -248,17 +228,11 @@ class Server:
         listening = listen_unix(Path(host.removeprefix(UNIX))) if is_unix else listen(host, port)
         peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
         if peers is not None:
-            self._connects = peers.handshakes() if tls is not None else peers.new_connections()
-            waiting = max(self._limits.connections // WAITING_SHARE, 1) if tls is not None else 0
-            self._most_connections = max(self._limits.connections - waiting, 1)
-            acceptor = Acceptor(
-                listening,
-                tls,
-                AcceptLimits(HANDSHAKE_S, peers.longest_handshake_wait_s, waiting, peers.connections),
-                AcceptRules(self._peer_named, self._pace, self._expect, self._tell),
-                server.expect,
-                self._unmade,
-            )
+            accept_limits = fairness.AcceptLimits.of(peers, self._limits.connections, is_tls=tls is not None)
+            self._most_connections = max(self._limits.connections - accept_limits.waiting, 1)
+            pace = fairness.Pace(peers, self.now, is_tls=tls is not None)
+            rules = fairness.AcceptRules(pace.name, pace.seconds, self._expect, self._tell)
+            acceptor = Acceptor(listening, tls, accept_limits, rules, server.expect, self._unmade)
             acceptor.open(BACKLOG)
             self._listening = acceptor
         else:
@@ -293,21 +267,6 @@ class Server:
     def now(self) -> float:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
-
-    def _peer_named(self, address: str) -> str:
-        """The peer at the address; empty for one that is spared."""
-        peer, limits = peer_of(address), self._limits.peers
-        return "" if limits is not None and limits.spares_loopback and is_loopback(peer) else peer
-
-    def _pace(self, peer: str) -> float:
-        """The seconds until the peer may make a connection; 0: now, and it is charged."""
-        assert self._connects is not None
-        if not peer:
-            return 0.0
-        wait_s = self._connects.wait_s(peer, self.now())
-        if wait_s == 0.0:
-            self._connects.charge(peer, 1.0, self.now())
-        return wait_s
 
     def _expect(self, peer: str) -> bool:
         """Whether the peer's connection may be made, which is counted then. A peer with too many gives up its longest-idle one for it."""
@@ -423,7 +382,7 @@ class Server:
             return caller
         payer = caller.name if caller is not None and caller.is_identified else connection.peer
         received = connection.take_received()
-        paid_bytes = max(received, _to_read_bytes(request, route))
+        paid_bytes = max(received, fairness.to_read_bytes(request, route.max_body_bytes, cuts=route.cuts))
         over = await self._limited(request, connection, payer, route.right, paid_bytes)
         if over is not None:
             return over
@@ -437,7 +396,7 @@ class Server:
             return reply
         finally:
             received += connection.take_received()
-            if self._turns is not None and received > paid_bytes and self._is_limited(payer, route.right):
+            if self._turns is not None and received > paid_bytes and fairness.is_limited(payer, route.right):
                 self._turns.charge(payer, (received - paid_bytes) / UNIT_BYTES)
         if body is None:
             connection.end_with_answer()
@@ -498,20 +457,16 @@ class Server:
         paid_bytes: int,
     ) -> web.Response | None:
         """The answer to a caller that asks for more than its share, or sends a packed body; None, after its turn has come, for others."""
-        if self._turns is not None and self._is_limited(payer, right):
+        if self._turns is not None and fairness.is_limited(payer, right):
             turn = self._turns.take(payer, _UNITS.get(right, 1.0) + paid_bytes / UNIT_BYTES)
             if not isinstance(turn, bool):
                 self.stats["waited"] += 1
                 if not await turn:
                     return self._over(request, connection, payer, right, TOO_MUCH)
                 self._allow(connection, self._limits.request_deadline_s)
-        if _is_packed(request):
-            return self._over(request, connection, payer or "this machine", right, _PACKED)
+        if fairness.is_packed(request):
+            return self._over(request, connection, payer or "this machine", right, fairness.PACKED)
         return None
-
-    def _is_limited(self, payer: str, right: AccessScope) -> bool:
-        """kube-scheduler calls for everybody; a peer without a name is spared, or has a Unix socket."""
-        return payer != "" and right is not AccessScope.EXTENDER
 
     def _over(
         self,
