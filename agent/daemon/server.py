@@ -166,7 +166,9 @@ class AgentServer:
         self._protected: Server | None = None
         if has_tls:
             gate = PageGate(settings, refusals, tokens_travel=True)
-            self._protected = Server(log, (*pages, described), gate=gate)
+            self._protected = Server(
+                log, (*pages, described), limits=ServerLimits(peers=limits.peers), gate=gate
+            )
         self._at_socket = Server(log, callbacks, limits=limits) if settings.socket is not None else None
 
     async def open(self) -> tuple[int, str | None]:
