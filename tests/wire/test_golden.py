@@ -229,7 +229,7 @@ def test_error_codes_are_exactly_those_of_the_status_table() -> None:
     ("status", "codes"),
     [
         (400, {"malformed", "unsupported-version", "metrics-required", "wrong-method"}),
-        (403, {"published-agent-not-allowed"}),
+        (403, {"published-agent-not-allowed", "wrong-node"}),
         (404, {"unknown-pod", "wrong-pod-uid"}),
         (409, {"sequence-reused", "sequence-stale", "agent-superseded"}),
         (429, {"overloaded"}),
