@@ -29,9 +29,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
-import trustme
 
-from benchmarks.load import agents, attackers, cluster, figures, http, program
+from benchmarks.load import agents, attackers, certificates, cluster, figures, http, program
 from benchmarks.load.agents import Agent
 
 NODES, PER_NODE = 21, 100
@@ -47,18 +46,11 @@ callers:
 """
 
 
-def certificates(directory: Path) -> None:
-    """The server's, one for each agent and the attacker, one for the metrics, and the authority of all."""
-    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
-    authority.cert_pem.write_to_path(directory / "ca.crt")
-    own = authority.issue_cert("localhost", "127.0.0.1", key_type=trustme.KeyType.ECDSA)
-    own.cert_chain_pems[0].write_to_path(directory / "server.crt")
-    own.private_key_pem.write_to_path(directory / "server.key")
-    names = {f"agent-{node}": f"node-{node:04}.agents.parley" for node in range(NODES)}
-    names["attacker"] = names.pop(f"agent-{NODES - 1}")
-    for name, identity in {**names, "metrics": "metrics.parley"}.items():
-        made = authority.issue_cert(identity, key_type=trustme.KeyType.ECDSA)
-        made.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
+def names() -> dict[str, str]:
+    """The callers with their SANs: an agent for each node, of which the last is the attacker, and one for the metrics."""
+    found = {f"agent-{node}": f"node-{node:04}.agents.parley" for node in range(NODES)}
+    found["attacker"] = found.pop(f"agent-{NODES - 1}")
+    return {**found, "metrics": "metrics.parley"}
 
 
 @dataclass(eq=False, slots=True)
@@ -243,7 +235,7 @@ async def _main(options: Options) -> int:
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as name:
         directory = Path(name)
-        certificates(directory)
+        certificates.write(directory, names())
         access = directory / "access.yaml"
         access.write_text(ACCESS.format(directory))
         (directory / "attacker.first").write_text(str((NODES - 1) * PER_NODE))

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Self, TypeVar, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -43,6 +44,16 @@ _RULE: Final = "rule"
 """The type of a fault between fields; its text is the whole message."""
 
 
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a path")
+    return Path(value)
+
+
+PathSetting = Annotated[Path, BeforeValidator(_path)]
+"""A path of a settings file, absolute or below the working directory."""
 AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_advertise)]
 """The setting `advertise` of a settings file; `hosting.addresses.advertised` turns it into an address."""
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from hosting.amounts import Memory
 from hosting.cgroups.tree import ROOT
-from hosting.settings import AdvertiseSetting, Settings
+from hosting.settings import AdvertiseSetting, PathSetting, Settings
 from informant.core.guard import MIB, GuardSettings
 from informant.core.limits import SPARE, Spare, Thresholds
 from informant.core.sessions import HEALTH_TOLERANCE, WishTiming
@@ -21,12 +21,6 @@ Bytes = Annotated[int, Memory]
 PositiveBytes = Annotated[int, Memory, Field(gt=0)]
 
 _GUARD, _SEEN, _WISH = GuardSettings(), Thresholds(), WishTiming()
-
-
-def _path(value: object) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a path")
-    return Path(value)
 
 
 class CallSettings(Settings):
@@ -166,7 +160,7 @@ class InformantSettings(CommonSettings):
 
     cgroup: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """The workload's cgroup v2: a name below the mount, or an absolute path. Without one there are no limits."""
-    state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
+    state: PathSetting = Path("/run/parley-informant")
     """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
     events: Literal["auto", "inotify", "poll", "polling"] = "auto"
     """The source of events: the best that the guest has (`auto`), or that one only."""
@@ -223,7 +217,7 @@ class PodMemorySettings(SpareSettings):
 class NodeSettings(CommonSettings):
     """The whole file of a node informant (`--node`)."""
 
-    cgroup_root: Annotated[Path, BeforeValidator(_path)] = ROOT
+    cgroup_root: PathSetting = ROOT
     """The mount point of the host's cgroups, as this program sees it."""
     poll: Annotated[float, Field(ge=0.02, le=10)] = 0.2
     """How often the counters of throttling and of full memory are read, in seconds."""

@@ -6,20 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from agent.backends.qemu.core.state import GuestRules
 from agent.node.plugins.ports import NAME_RULE, is_plugin_name
 from agent.node.qos.config import QOSExtensionConfig, configured
-from hosting.settings import FaultsError, Settings
-
-
-def path(value: object) -> Path:
-    if isinstance(value, Path):
-        return value
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a path")
-    return Path(value)
+from hosting.settings import FaultsError, PathSetting, Settings
 
 
 def _absolute(value: Path) -> Path:
@@ -35,7 +27,7 @@ def plugin_name(value: str) -> str:
     return value
 
 
-Directory = Annotated[Path, BeforeValidator(path), AfterValidator(_absolute)]
+Directory = Annotated[PathSetting, AfterValidator(_absolute)]
 PluginName = Annotated[str, AfterValidator(plugin_name)]
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -13,10 +12,10 @@ from agent.backends import factories
 from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import annotations, policies, windows
-from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings, path
+from agent.daemon.node_settings import PluginSettings, QemuSettings, QosSettings
 from agent.sources.file import VmList, VmSettings
 from hosting.addresses import UNIX, checked_socket, is_own, is_url
-from hosting.settings import AdvertiseSetting, Name, Settings, listed
+from hosting.settings import AdvertiseSetting, Name, PathSetting, Settings, listed
 from hosting.tls import TlsFiles
 from protocol import quantities
 from protocol.values import Resources
@@ -121,7 +120,6 @@ def _node_informant(value: str) -> str:
 NodeInformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_node_informant)]
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-File = Annotated[Path, BeforeValidator(path)]
 
 
 class Periods(Settings):
@@ -137,11 +135,11 @@ class Periods(Settings):
 class TlsSettings(Settings):
     """Files in PEM, read again when they change, and the port that serves people on other machines with them."""
 
-    ca: File | None = None
+    ca: PathSetting | None = None
     """The authorities trusted for https:// schedulers; by default those of the system."""
-    certificate: File | None = None
+    certificate: PathSetting | None = None
     """The agent's certificate with its chain: shown at `port`, and to schedulers that ask for a certificate."""
-    key: File | None = None
+    key: PathSetting | None = None
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """The port of `/v1/vms`, `/metrics` and the health pages with TLS, beside the plain port that informants call."""
 
@@ -170,7 +168,7 @@ class SchedulerSettings(Settings):
     service: Annotated[str, AfterValidator(_service)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] = 10299
     """The endpoints' port."""
-    token_file: File | None = None
+    token_file: PathSetting | None = None
     """A file with the token that is shown to the scheduler, such as a projected token of the pod's service account. It is read again."""
     server_name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9.-]+$")] | None = (
         None
@@ -205,7 +203,7 @@ class SchedulerSettings(Settings):
 class KubernetesSettings(Settings):
     """How the API server is reached, and the pods' informant."""
 
-    kubeconfig: File | None = None
+    kubeconfig: PathSetting | None = None
     """By default the service account of the agent's pod."""
     context: str | None = None
     """A context of the kubeconfig; by default its current one."""
@@ -235,7 +233,7 @@ class AgentSettings(VmList):
     scheduler: Annotated[SchedulerSettings, BeforeValidator(_scheduler)]
     other_schedulers: Annotated[list[SchedulerUrl], Field(max_length=8)] = Field(default_factory=list)
     """Asked in turn if `scheduler` does not answer or does not lead."""
-    state_directory: File
+    state_directory: PathSetting
     advertise: AdvertiseSetting | None = None
     """The address that informants call: an address or a network interface, with a port if that differs; else `--host`."""
     tls: TlsSettings = TlsSettings()

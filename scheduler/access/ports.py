@@ -109,7 +109,6 @@ class Access:
         self._log = log
         self.refusals = Refusals(log)
         self._supervisor = Supervisor(log, random.Random())
-        self._tokens: list[FileToken] = []
         self._cache: TokenCache | None = None
         self.tls: Tls | None = None
         self._gate: AccessGate | None = None
@@ -122,7 +121,7 @@ class Access:
             return
         if settings.tls is not None:
             self.tls = Tls(settings.tls.files(), self._tell_handshake)
-        self.gate = self._gate = AccessGate(self._known(settings), self.refusals)
+        self.gate = self._gate = AccessGate(_known(settings, ()), self.refusals)
         assert options["access"] is not None
         self._file = WatchedFile(options["access"], AccessSettings, lambda read: read)
 
@@ -147,25 +146,15 @@ class Access:
         access = cls(options, settings, log)
         if access.tls is not None:
             access.tls.load()
-        for token in access._tokens:
-            token.load()
+        if access._gate is not None:
+            for token, _ in access._gate.known.files:
+                token.load()
         return access
 
     def review_by(self, reviewer_for: Callable[[str], TokenReviewer]) -> None:
         """Have tokens of service accounts checked: by what is made for their audience."""
         if self._gate is not None:
             self._cache = self._gate.cache = TokenCache(reviewer_for(self._gate.known.audience))
-
-    def _known(self, settings: AccessSettings) -> KnownCallers:
-        """The callers of these settings. Tokens of files that were known before stay as they are."""
-        before = {token.path: token for token in self._tokens}
-        files = []
-        for entry in settings.callers:
-            if entry.token_file is not None:
-                token = before.get(entry.token_file) or FileToken(entry.token_file, may_be_missing=True)
-                files.append((token, by_file(entry, str(entry.token_file))))
-        self._tokens = [token for token, _ in files]
-        return KnownCallers(Callers(settings.callers), settings.tokens.audience, tuple(files))
 
     def _tell_handshake(self, why: str) -> None:
         """A client is told of its own certificate as the end of the connection, and asyncio tells nobody else."""
@@ -298,7 +287,7 @@ class Access:
         self._settings = read.model_copy(
             update={"tls": before.tls, "tokens": before.tokens, "published": before.published}
         )
-        self._gate.known = self._known(self._settings)
+        self._gate.known = _known(self._settings, [token for token, _ in self._gate.known.files])
         self._log.info("access file read again", callers=len(read.callers))
 
 
@@ -309,6 +298,20 @@ _TOLD: Final = (
     AccessScope.EXTENDER,
     AccessScope.METRICS,
 )
+
+
+def _known(settings: AccessSettings, tokens: Iterable[FileToken]) -> KnownCallers:
+    """The callers of these settings. `tokens` are those of files that were known before: they stay as they are."""
+    before = {token.path: token for token in tokens}
+    files = tuple(
+        (
+            before.get(entry.token_file) or FileToken(entry.token_file, may_be_missing=True),
+            by_file(entry, str(entry.token_file)),
+        )
+        for entry in settings.callers
+        if entry.token_file is not None
+    )
+    return KnownCallers(Callers(settings.callers), settings.tokens.audience, files)
 
 
 def _named(entry: CallerSettings) -> str:

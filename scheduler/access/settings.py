@@ -3,24 +3,17 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hosting.access import GRANTED, AccessScope
-from hosting.settings import Settings
+from hosting.settings import PathSetting, Settings
 from hosting.tls import TlsFiles
 
 NODE: Final = "{node}"
 """In a pattern of a certificate's name it stands for the name of the agent's node."""
 _ACCOUNT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
-
-def _path(value: object) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a path")
-    return Path(value)
 
 
 def _scope(value: object) -> AccessScope:
@@ -53,7 +46,6 @@ def _san(value: str) -> str:
     return value
 
 
-File = Annotated[Path, BeforeValidator(_path)]
 Right = Annotated[AccessScope, BeforeValidator(_scope)]
 Network = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, BeforeValidator(_network)]
 Glob = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9.*?\[\]!-]+$")]
@@ -65,11 +57,11 @@ Globs = Annotated[list[Glob], Field(min_length=1, max_length=256)]
 class PortTlsSettings(Settings):
     """Files in PEM, read again when they change. They are used by the port of agents and by that of kube-scheduler."""
 
-    certificate: File
+    certificate: PathSetting
     """The scheduler's certificate with its chain."""
-    key: File
+    key: PathSetting
     """Its key, without a password."""
-    client_ca: File | None = None
+    client_ca: PathSetting | None = None
     """The authorities whose certificates say who a caller is."""
 
     def files(self) -> TlsFiles:
@@ -93,7 +85,7 @@ class CallerSettings(Settings):
     """A SAN (URI or DNS name) of its certificate. `{node}` stands for the node of an agent."""
     service_account: Annotated[str, AfterValidator(_account)] | None = None
     """Its service account on Kubernetes; the node of an agent is that of the pod that its token was issued for."""
-    token_file: File | None = None
+    token_file: PathSetting | None = None
     """A file with the token that it shows; it is read again."""
     addresses: Networks | None = None
     """The addresses that it calls from, without a credential."""

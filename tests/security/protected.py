@@ -71,7 +71,6 @@ class ProtectedScheduler:
     directory: Path
     reviewer: FakeReviewer
     lines: list[dict[str, Any]]
-    now_s: float = 1000.0
 
     def credentials(self, name: str, authority: Authority | None = None, **validity: Any) -> TlsFiles:
         """Files of a client with a certificate of this name."""

@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from hosting.kubernetes import token_reviews
 from hosting.kubernetes.api import KubernetesApi, RefusedError
-from hosting.kubernetes.token_reviews import AccountToken
 from scheduler.access import gate
 from scheduler.access.callers import TokenIdentity
 from scheduler.access.gate import ReviewError, TokenCache
+from scheduler.access.token_reviewer import review
 from tests.support.virtual_time import now_s, turns, virtually
 
 AGENT = TokenIdentity("p", "agent", "n1")
@@ -156,12 +155,12 @@ def said(**user: Any) -> dict[str, Any]:
         (
             said(extra={"authentication.kubernetes.io/node-name": ["n1"]}),
             None,
-            AccountToken("p", "agent", "n1"),
+            TokenIdentity("p", "agent", "n1"),
         ),
-        (said(extra=BOUND), POD, AccountToken("p", "agent", "n7")),
-        (said(extra=BOUND), {**POD, "metadata": {"uid": "another"}}, AccountToken("p", "agent")),
-        (said(extra=BOUND), None, AccountToken("p", "agent")),
-        (said(), None, AccountToken("p", "agent")),
+        (said(extra=BOUND), POD, TokenIdentity("p", "agent", "n7")),
+        (said(extra=BOUND), {**POD, "metadata": {"uid": "another"}}, TokenIdentity("p", "agent")),
+        (said(extra=BOUND), None, TokenIdentity("p", "agent")),
+        (said(), None, TokenIdentity("p", "agent")),
         (said(username="admin"), None, None),
         (said(username="system:serviceaccount:p"), None, None),
         (said() | {"audiences": ["others"]}, None, None),
@@ -176,6 +175,6 @@ async def test_the_api_servers_word(
 ) -> None:
     """The node is in the token's claims, else that of its pod, if that still has its UID. A token for another audience is none."""
     api = Api(status, pod)
-    answer = await token_reviews.review(cast("KubernetesApi", api), "t", "us", deadline_s=1)
+    answer = await review(cast("KubernetesApi", api), "t", "us", deadline_s=1)
     assert answer == found
     assert api.sent[0]["spec"] == {"token": "t", "audiences": ["us"]}
