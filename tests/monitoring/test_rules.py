@@ -39,11 +39,15 @@ def test_promtool_takes_the_example_of_a_configuration(prometheus_programs: Prom
 def test_promtool_takes_the_example_for_a_cluster(
     prometheus_programs: PrometheusPrograms, tmp_path: Path
 ) -> None:
-    """But for the discovery: Debian builds its Prometheus without that of Kubernetes."""
+    """But for the discovery, which Debian's Prometheus is built without; the token's file is one of this machine."""
+    token = tmp_path / "token"
+    token.write_text("a-token")
     written = yaml.safe_load((MONITORING / "prometheus-kubernetes.yaml").read_text())
     written["rule_files"] = [str(MONITORING / each) for each in written["rule_files"]]
     for job in written["scrape_configs"]:
         assert job.pop("kubernetes_sd_configs")
+        assert Path(job["authorization"]["credentials_file"]).is_absolute()
+        job["authorization"]["credentials_file"] = str(token)
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(written))
     where = str(tmp_path / "prometheus.yaml")
     code, said = promtool(prometheus_programs, "check", "config", "--lint-fatal", where)
