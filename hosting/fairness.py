@@ -96,7 +96,7 @@ def is_limited(payer: str, right: AccessScope) -> bool:
 
 
 def is_packed(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-encoding", "identity").lower() != "identity"
+    return "content-encoding" in headers and headers["content-encoding"].lower() != "identity"
 
 
 def declared_bytes(headers: Mapping[str, str]) -> int:

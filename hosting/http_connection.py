@@ -146,6 +146,17 @@ def _lower(name: bytes) -> str:
     return name.decode("latin-1").lower()
 
 
+def _headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By lower-case name. One that comes more than once has all its values, as RFC 9110 has it in section 5.2."""
+    found = {_lower(name): value.decode("latin-1") for name, value in fields}
+    if len(found) < len(fields):
+        found = {}
+        for name, value in fields:
+            key, text = _lower(name), value.decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
 class ServedConnection(asyncio.Protocol):
     """A connection. While it is busy with a request it has a deadline, which its owner keeps.
 
@@ -156,9 +167,8 @@ class ServedConnection(asyncio.Protocol):
         "_certificate",
         "_current",
         "_exchanges",
+        "_fields",
         "_head_bytes",
-        "_header_count",
-        "_headers",
         "_is_broken",
         "_is_deaf",
         "_is_ending",
@@ -207,8 +217,7 @@ class ServedConnection(asyncio.Protocol):
         self._unread = b""
         self._head_bytes = self._late_bytes = 0
         self._raw_target = b""
-        self._headers: dict[str, str] = {}
-        self._header_count = 0
+        self._fields: list[tuple[bytes, bytes]] = []
         self._is_in_head = self._is_deaf = self._is_paused = self._is_ending = self._is_broken = False
         self._linger: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
@@ -448,8 +457,7 @@ class ServedConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._is_in_head = True
         self._raw_target = b""
-        self._headers = {}
-        self._header_count = 0
+        self._fields = []
 
     def on_url(self, piece: bytes) -> None:
         self._raw_target += piece
@@ -457,24 +465,20 @@ class ServedConnection(asyncio.Protocol):
             raise NotHttpError("LineTooLong")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._is_in_head:
-            return  # a trailer, behind the body
-        self._header_count += 1
-        if self._header_count > MAX_HEADERS or len(value) > MAX_LINE_BYTES or len(name) > MAX_LINE_BYTES:
+        """Also called for trailers, behind the body, which nobody reads."""
+        self._fields.append((name, value))
+        if len(self._fields) > MAX_HEADERS:
             raise NotHttpError("HeadTooLong")
-        key, text = _lower(name), value.decode("latin-1")
-        before = self._headers.get(key)
-        self._headers[key] = text if before is None else f"{before}, {text}"
 
     def on_headers_complete(self) -> None:
-        parser, headers = self._parser, self._headers
-        exchange = Exchange(self, parser.get_method().decode("ascii"), headers)
+        parser = self._parser
+        if self._head_bytes > MAX_LINE_BYTES:
+            self._check_head()
+        exchange = Exchange(self, parser.get_method().decode("ascii"), _headers(self._fields))
         try:
             exchange.path, exchange.query = target(self._raw_target)
         except ValueError:
             raise NotHttpError("BadTarget") from None
-        if self._head_bytes > MAX_HEAD_BYTES and self._length_of_head() > MAX_HEAD_BYTES:
-            raise NotHttpError("HeadTooLong")
         exchange.keeps = parser.should_keep_alive()
         exchange.is_http_1_0 = parser.get_http_version() == "1.0"
         self._is_in_head = False
@@ -482,8 +486,10 @@ class ServedConnection(asyncio.Protocol):
         self._parsed = exchange
         self._exchanges.append(exchange)
 
-    def _length_of_head(self) -> int:
-        return len(self._raw_target) + sum(len(name) + len(text) + 4 for name, text in self._headers.items())
+    def _check_head(self) -> None:
+        lengths = [len(name) + len(value) for name, value in self._fields]
+        if max(lengths, default=0) > MAX_LINE_BYTES or sum(lengths) + len(self._raw_target) > MAX_HEAD_BYTES:
+            raise NotHttpError("HeadTooLong")
 
     def on_body(self, piece: bytes) -> None:
         assert self._parsed is not None

@@ -316,9 +316,10 @@ class Server:
         exchange.caller = admission
         is_identified = admission is not None and admission.is_identified
         exchange.payer = admission.name if admission is not None and is_identified else connection.peer
-        received = exchange.received_bytes = connection.take_received()
-        to_read = fairness.to_read_bytes(exchange.headers, route.max_body_bytes, cuts=route.cuts)
-        exchange.paid_bytes = max(received, to_read)
+        if self._turns is not None:
+            received = exchange.received_bytes = connection.take_received()
+            to_read = fairness.to_read_bytes(exchange.headers, route.max_body_bytes, cuts=route.cuts)
+            exchange.paid_bytes = max(received, to_read)
         return self._in_turn(exchange, route.right, None)
 
     def _in_turn(
@@ -350,7 +351,7 @@ class Server:
         if reply is not None or route is None:
             assert reply is not None
             return reply
-        declared_bytes = fairness.declared_bytes(exchange.headers)
+        declared_bytes = 0 if exchange.is_whole else fairness.declared_bytes(exchange.headers)
         body = exchange.read(route.max_body_bytes, declared_bytes, cuts=route.cuts)
         if body is None or isinstance(body, bytes):
             return self._whole(exchange, body)
