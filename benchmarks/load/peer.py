@@ -1,7 +1,7 @@
 """Any other permit server beside our scheduler: the same stream of requests, on the same core, alternately.
 
-Both servers live all the time, but only one of them is loaded at any moment; `idle_cpu_percent` tells what the other one took of the core
-meanwhile. A round loads ours, the peer, the peer and ours again (A B B A), so that a machine that becomes slower or faster costs both
+Both servers live all the time, but while one of them is loaded, the other one is stopped (SIGSTOP) and so costs nothing; what it has to do
+after it, it does in the unmeasured begin of its own turn. A round loads ours, the peer, the peer and ours again (A B B A), so that a machine that becomes slower or faster costs both
 alike, and gives one ratio of the rates and one of the CPU for each decision; above 1 ours is faster, or cheaper. The rate is that of the
 server only as long as its share of the core is near 100 %; CPU time also holds beside other work on the machine.
 
@@ -54,13 +54,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One server under load for some seconds. Percentages are of a core; the idle server is the other one."""
+    """One server under load for some seconds; percentages are of a core."""
 
     per_s: float
     cpu_us: float
     p99_ms: float
     cpu_percent: float
-    idle_cpu_percent: float
     generator_cpu_percent: float
 
 
@@ -179,15 +178,16 @@ class Bench:
         return [Agent(index) for index in range(self._options.shape.vms)]
 
     async def _slice(self, loaded: Stream, idle: Stream) -> Slice:
-        """Load one of them; its log is emptied afterwards, because some servers write gigabytes."""
-        await drive.Closed(loaded.workload, self.faults, self._options.warm_s).over(
-            loaded.server.port, loaded.connections
-        )
-        before_s, idle_before_s = loaded.server.cpu_s(), idle.server.cpu_s()
-        load = drive.Closed(loaded.workload, self.faults, self._options.slice_s)
-        run = await load.over(loaded.server.port, loaded.connections)
-        cpu_s, idle_s = loaded.server.cpu_s() - before_s, idle.server.cpu_s() - idle_before_s
-        loaded.server.forget_output()
+        """Load one of them. Its log is emptied afterwards, because some servers write gigabytes."""
+        server, port = loaded.server, loaded.server.port
+        with idle.server.stopped():
+            warm = drive.Closed(loaded.workload, self.faults, self._options.warm_s)
+            await warm.over(port, loaded.connections)
+            before_s = server.cpu_s()
+            load = drive.Closed(loaded.workload, self.faults, self._options.slice_s)
+            run = await load.over(port, loaded.connections)
+            cpu_s = server.cpu_s() - before_s
+        server.forget_output()
         if not run.decisions:
             raise SystemExit(f"{loaded.name}: no good answer at all")
         return Slice(
@@ -195,7 +195,6 @@ class Bench:
             cpu_us=cpu_s / run.decisions * 1e6,
             p99_ms=figures.percentile(sorted(run.latencies_s), 0.99) * 1000,
             cpu_percent=cpu_s / run.seconds * 100,
-            idle_cpu_percent=idle_s / run.seconds * 100,
             generator_cpu_percent=run.generator_cpu_s / run.seconds * 100,
         )
 
@@ -206,14 +205,9 @@ async def compare(options: Options, directory: Path) -> tuple[dict[str, object],
     await bench.run()
     found: dict[str, object] = {"rounds": options.rounds, "slice_s": options.slice_s}
     rows: list[tuple[object, ...]] = []
-    idle_percent = 0.0
     for comparison in bench.comparisons:
         values = comparison.result()
         rows.append((comparison.name, *(values[name] for name in COLUMNS.values())))
-        idle_percent = max(idle_percent, values["idle_cpu_percent"], values["peer_idle_cpu_percent"])
         found |= {f"{comparison.name}_{name}": value for name, value in values.items()}
     figures.table(("", *COLUMNS), rows)
-    print(
-        f"the server that was not loaded took at most {idle_percent} % of the core, errors {bench.faults.count}"
-    )
     return found, bench.faults.count

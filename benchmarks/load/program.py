@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -144,6 +144,15 @@ class Program:
         assert self._process is not None
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within the block it does nothing at all (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End it with SIGKILL, if it still runs."""
