@@ -186,19 +186,8 @@ async def _with_journal(options: Options, directory: Path) -> tuple[dict[str, ob
         bench = Bench(options, server)
         await bench.settle()
         found = await bench.singles("journal_singles")
-        found["journal_lost"] = await _lost(server.port)
+        found["journal_lost"] = await workloads.journal_lost(server.port)
     return found, bench
-
-
-async def _lost(port: int) -> float | None:
-    """The inputs that the journal could not take, by the server's own metrics."""
-    _, body = await http.get(port, "/metrics")
-    values = [
-        float(line.split()[-1])
-        for line in body.decode().splitlines()
-        if "journal" in line and "lost" in line and not line.startswith("#")
-    ]
-    return sum(values) if values else None
 
 
 async def _beside(options: Options, command: str, directory: Path) -> int:

@@ -117,6 +117,8 @@ class Bench:
         self._sized = cluster.write(directory / "sized.yaml", options.shape, sizes)
         self.faults = figures.Faults()
         self.comparisons: list[Comparison] = []
+        self.journal_lost: dict[str, float | None] = {}
+        """The lines that the journal of each setting with one could not take."""
 
     async def run(self) -> None:
         """Raises `SystemExit` if a server does not start or gives no good answer at all."""
@@ -149,6 +151,9 @@ class Bench:
             for _ in range(self._options.rounds):
                 await self._round(streams, peer, found)
             self.comparisons += found.values()
+            if journal:
+                lost = await workloads.journal_lost(server.port)
+                self.journal_lost[f"{streams[0].name}_lost_lines"] = lost
 
     async def _round(self, streams: Sequence[Stream], peer: Stream, found: dict[str, Comparison]) -> None:
         """Ours in order, the peer twice, ours in the opposite order."""
@@ -210,4 +215,4 @@ async def compare(options: Options, directory: Path) -> tuple[dict[str, object],
         rows.append((comparison.name, *(values[name] for name in COLUMNS.values())))
         found |= {f"{comparison.name}_{name}": value for name, value in values.items()}
     figures.table(("", *COLUMNS), rows)
-    return found, bench.faults.count
+    return found | bench.journal_lost, bench.faults.count

@@ -158,3 +158,14 @@ async def settle_published(
 ) -> drive.Run:
     """The same without the extension."""
     return await drive.Closed(Published(fleet, faults, is_first=True), faults).over(port, connections)
+
+
+async def journal_lost(port: int) -> float | None:
+    """The inputs that the journal could not take, by the server's own metrics."""
+    _, body = await http.get(port, "/metrics")
+    values = [
+        float(line.split()[-1])
+        for line in body.decode().splitlines()
+        if "journal" in line and "lost" in line and not line.startswith("#")
+    ]
+    return sum(values) if values else None
