@@ -113,6 +113,7 @@ class Exchange:
         if self.is_whole or self.is_over:
             return None if self.is_over and not cuts else bytes(self.body)
         if self.headers.get("expect", "").lower() == "100-continue":
+            self.connection.owner.flush()
             self.connection.write(CONTINUE)  # the peer sends nothing before
         return self._read_later(cuts=cuts)
 
@@ -136,6 +137,8 @@ class ConnectionOwner(Protocol):
     def forget(self, connection: "ServedConnection") -> None: ...
     def began(self, connection: "ServedConnection") -> None: ...
     def rested(self, connection: "ServedConnection") -> None: ...
+    def send(self, connection: "ServedConnection", content: bytes) -> None: ...
+    def flush(self) -> None: ...
     def serve(self, exchange: Exchange) -> Outcome | Awaitable[Outcome]: ...
     def unparsable(self, connection: "ServedConnection", why: str) -> Reply: ...
     def failed(self, exchange: Exchange, error: Exception) -> Reply: ...
@@ -258,26 +261,34 @@ class ServedConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer sends nothing more; whether it is still to be answered."""
+        self.owner.flush()
         is_whole = bool(self._exchanges) and self._exchanges[-1].is_whole
         is_tls = self.transport is None or self.transport.get_extra_info("sslcontext") is not None
         self.has_ended = is_whole and not is_tls
         return self.has_ended
 
     def pause_writing(self) -> None:
+        """The peer does not read: until it does, its connection is busy."""
         self._is_deaf = True
+        if self.deadline_s is None:
+            self.owner.began(self)
 
     def resume_writing(self) -> None:
-        """The peer has read."""
         self._is_deaf = False
-        if self._current is not None and self._current.is_answered:
-            self._end(self._current)
-            self.go_on()
+        if not self._is_busy:
+            self.owner.rested(self)
+        self.go_on()
 
     def write(self, content: bytes) -> None:
+        """Write now. Answers wait for the end of the loop's turn, by the owner's `send`."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(content)
 
     # ------------------------------------------------------------ the requests
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._is_deaf or self._is_in_head or bool(self._exchanges)
 
     @property
     def is_late(self) -> bool:
@@ -301,7 +312,7 @@ class ServedConnection(asyncio.Protocol):
     def go_on(self) -> None:
         """Parse and answer as far as nothing must be waited for, but one exchange at most: others have their turn before the next."""
         is_first = True
-        while not self._is_broken:
+        while not self._is_broken and not self._is_deaf:
             if self._current is None and self._exchanges:
                 if not is_first:
                     self.loop.call_soon(self.go_on)
@@ -315,7 +326,7 @@ class ServedConnection(asyncio.Protocol):
                 break
         if self._is_broken or self.transport is None:
             return
-        if self.deadline_s is None and (self._exchanges or self._is_in_head):
+        if self.deadline_s is None and self._is_busy:
             self.owner.began(self)
         if self._is_paused and len(self._unread) <= MAX_UNREAD_BYTES:
             self._is_paused = False
@@ -368,7 +379,7 @@ class ServedConnection(asyncio.Protocol):
         else:
             reply = self.owner.unparsable(self, why)
             if not self._exchanges:
-                self.write(written(reply, closes=True))
+                self.owner.send(self, written(reply, closes=True))
                 self._close()
             else:
                 self._is_ending = True
@@ -392,7 +403,9 @@ class ServedConnection(asyncio.Protocol):
         self.task = None
         if not self._is_broken:
             self._answer(exchange, outcome)
-            self.go_on()
+            self.loop.call_soon(
+                self.go_on
+            )  # after the answer is written: a peer that does not read it gets no other
 
     def _failed(self, exchange: Exchange, error: Exception) -> Reply:
         exchange.keeps = False
@@ -401,9 +414,7 @@ class ServedConnection(asyncio.Protocol):
     def _answer(self, exchange: Exchange, outcome: Outcome) -> None:
         exchange.is_answered = True
         if isinstance(outcome, HangUp):
-            self._is_broken = True
-            assert self.transport is not None
-            self.transport.close()
+            self._close()
             return
         closes = not exchange.keeps or (self._is_ending and len(self._exchanges) == 1)
         content = written(
@@ -414,15 +425,9 @@ class ServedConnection(asyncio.Protocol):
             self._unread = b""
             while len(self._exchanges) > 1:
                 self._exchanges.pop()
-        self.write(content)
-        if not self._is_deaf:
-            self._end(exchange)
-
-    def _end(self, exchange: Exchange) -> None:
-        """The peer has the answer."""
+        self.owner.send(self, content)
         self._current = None
-        if self._exchanges and self._exchanges[0] is exchange:
-            self._exchanges.popleft()
+        self._exchanges.popleft()
         self.owner.rested(self)
         if self.is_late:
             exchange.body = b""
@@ -442,6 +447,7 @@ class ServedConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close once all that was written is sent."""
+        self.owner.flush()
         self._is_broken = True
         if self.transport is not None:
             self.transport.close()

@@ -113,6 +113,7 @@ class Server:
         self._listening: asyncio.Server | Acceptor | None = None
         self.is_unix = False
         self._sweeper: asyncio.Task[None] | None = None
+        self._outbox: list[tuple[ServedConnection, bytes]] = []
         self._rest: asyncio.Future[None] | None = None
         """Whoever drains waits for it."""
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0, "waited": 0}
@@ -257,9 +258,22 @@ class Server:
         """A request is done: its connection has now been idle for the shortest time."""
         if connection.deadline_s is not None:
             self._end_deadline(connection)
-        connection.rested_s = self.now()
+        connection.rested_s = connection.loop.time()
         self._open.rest(connection)
         self._tell_drain()
+
+    def send(self, connection: ServedConnection, content: bytes) -> None:
+        """Write an answer at the end of the loop's turn, with those of others: the kernel wakes a peer for its first answer, which costs more
+        than the answer, and then finds it awake."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._outbox.append((connection, content))
+
+    def flush(self) -> None:
+        """Write the answers of this turn."""
+        outbox, self._outbox = self._outbox, []
+        for connection, content in outbox:
+            connection.write(content)
 
     def _tell_drain(self) -> None:
         if self._rest is not None and not self._rest.done():
