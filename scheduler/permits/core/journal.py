@@ -18,6 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import clock, decision, events, ledger, model, rules, state
 from scheduler.permits.core.core import Core
 
+_TO_JSON: Final = msgspec.json.Encoder().encode
 FORMAT: Final = 12
 """Raised when older journals cannot be read any more."""
 
@@ -211,7 +212,11 @@ def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[eve
         "identity": _written(arrived.identity),
         "body": body.decode("latin-1"),
     }
-    return _line({"request": request, "outputs": [recorded(output) for output in outputs]})
+    content = {"request": request, "outputs": [recorded(output) for output in outputs]}
+    try:
+        return _TO_JSON(content).decode() + "\n"
+    except ValueError:  # an unpaired surrogate
+        return _line(content)
 
 
 def gap_line(lost: int) -> str:
