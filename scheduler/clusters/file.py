@@ -5,11 +5,12 @@ A new file with faults is reported with all of them, and the old one stays in fo
 """
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -186,6 +187,9 @@ def _units_too_large(
 class ClusterFile(Settings):
     """The whole file."""
 
+    max_file_bytes: ClassVar[int] = 64 * 1024 * 1024
+    """A VM takes 150 to 300 bytes."""
+
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     vms: list[VmEntry] = Field(default_factory=list)
     pods: list[PodEntry] = Field(default_factory=list)
@@ -229,12 +233,14 @@ class _Contents:
 def _contents(file: ClusterFile) -> _Contents:
     nodes = {entry.name: entry.spec() for entry in file.nodes}
     vms = {}
+    shared_bounds = functools.cache(Bounds)
+    texts: dict[str, str] = {entry.name: entry.name for entry in file.nodes}
     for entry in file.vms:
         spec = VmSpec(
-            PodName(entry.name, entry.namespace),
+            PodName(entry.name, texts.setdefault(entry.namespace, entry.namespace)),
             entry.uid,
-            entry.node,
-            Bounds(entry.min, entry.max),
+            texts[entry.node],
+            shared_bounds(entry.min, entry.max),
             entry.slot_size,
             entry.compute_unit,
             Migration(entry.migration),
