@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from hosting.long_work import without_collections
 from hosting.settings import Settings, SettingsError, parse
 from hosting.threads import SingleCall, in_own_thread
 
@@ -111,7 +112,8 @@ class WatchedFile(Generic[M, T]):
     def _read(self, content: bytes) -> T:
         if len(content) > self._model.max_file_bytes:
             raise SettingsError(self._path, [f"is larger than {self._model.max_file_bytes} bytes"])
-        return self._convert(parse(self._path, content, self._model))
+        with without_collections():
+            return self._convert(parse(self._path, content, self._model))
 
     async def _changed(self) -> tuple[_State, bytes] | None:
         """The content, if the file is another than the last time; its stamp is no younger than the content."""

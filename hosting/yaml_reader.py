@@ -8,15 +8,14 @@ The reader refuses duplicate keys (YAML would let the last one win silently), al
 out, as YAML 1.2 does: they are texts here.
 """
 
-import gc
 import re
-import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from yaml.constructor import SafeConstructor
+
+from hosting.long_work import without_collections
 
 MAX_NODES: Final = 2_000_000
 MAX_DEPTH: Final = 100
@@ -94,7 +93,7 @@ class _UnusualError(Exception):
 
 def read(content: bytes) -> tuple[Any, list[str]]:
     """The data, and duplicate keys as faults for a person. Raises `NotYamlError`."""
-    with _without_collections():
+    with without_collections():
         try:
             return _straight(_Loader(content)), []
         except Exception:  # noqa: BLE001, S110 - whatever it is, it is found again below, and told as it should be
@@ -118,7 +117,7 @@ def read(content: bytes) -> tuple[Any, list[str]]:
     return data, loader.duplicates
 
 
-def _straight(loader: _Loader) -> Any:
+def _straight(loader: Any) -> Any:
     """The data of a plain file, as the graph of nodes would have it. Raises `_UnusualError`, or as PyYAML does."""
     loader.get_event()  # the beginning of the stream
     if isinstance(loader.get_event(), yaml.StreamEndEvent):
@@ -130,7 +129,7 @@ def _straight(loader: _Loader) -> Any:
     return data
 
 
-def _value(loader: _Loader, event: Any, plain: dict[str, Any], depth: int) -> Any:
+def _value(loader: Any, event: Any, plain: dict[str, Any], depth: int) -> Any:
     """The value that begins with `event`. `plain` are the values of texts without quotes that were read before."""
     if depth > MAX_DEPTH or event.anchor is not None or event.tag is not None:
         raise _UnusualError
@@ -159,7 +158,7 @@ def _value(loader: _Loader, event: Any, plain: dict[str, Any], depth: int) -> An
     return found
 
 
-def _plain_value(loader: _Loader, text: str) -> Any:
+def _plain_value(loader: Any, text: str) -> Any:
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))
     if tag == _TEXT:
         return text
@@ -196,30 +195,3 @@ def _check_size(root: yaml.Node | None) -> None:
 
     if root is not None and size(root) > MAX_NODES:
         raise yaml.YAMLError(f"unfolds to more than {MAX_NODES} values")
-
-
-class _Collector:
-    """The readers that keep the garbage collector off. Files may be read at the same time; the last reader switches it on again."""
-
-    lock = threading.Lock()
-    users = 0
-    was_enabled = True
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Keep the garbage collector off. It would scan all the nodes again and again, in vain, and stop every thread
-    meanwhile: for a large file that takes longer than parsing.
-    """
-    with _Collector.lock:
-        _Collector.users += 1
-        if _Collector.users == 1:
-            _Collector.was_enabled = gc.isenabled()
-            gc.disable()
-    try:
-        yield
-    finally:
-        with _Collector.lock:
-            _Collector.users -= 1
-            if not _Collector.users and _Collector.was_enabled:
-                gc.enable()

@@ -5,6 +5,7 @@ the rows of the ledger the memory of each VM, and of each reservation.
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -174,8 +175,8 @@ class VmTable:
         self._by_pod: dict[PodName, VmRecord] = {}
         self._by_uid: dict[str, VmRecord] = {}
         self._retired: dict[str, Retired] = {}
-        self.changes = 0
-        """How often a VM came or went: while it stays, so do the names."""
+        self.comings = 0
+        """How many VMs have come so far."""
 
     def find(self, pod: PodName) -> VmRecord | None:
         return self._by_pod.get(pod)
@@ -187,11 +188,10 @@ class VmTable:
         assert record.spec.pod not in self._by_pod
         assert record.spec.uid not in self._by_uid
         self._by_pod[record.spec.pod] = self._by_uid[record.spec.uid] = record
-        self.changes += 1
+        self.comings += 1
 
     def remove(self, record: VmRecord) -> None:
         del self._by_pod[record.spec.pod], self._by_uid[record.spec.uid]
-        self.changes += 1
 
     def retire(self, record: VmRecord, until_s: float) -> None:
         """Keep the gate of a VM that goes, so that a late packet of an old agent stays old should it come back."""
@@ -212,6 +212,10 @@ class VmTable:
             if oldest.until_s > now_s:
                 break
             del self._retired[uid]
+
+    def latest(self, count: int) -> list[VmRecord]:
+        """So many VMs that came last, or all if there are fewer: the last `count` to come are among them, if they are still there."""
+        return list(islice(reversed(self._by_pod.values()), count))
 
     def __iter__(self) -> Iterator[VmRecord]:
         return iter(self._by_pod.values())
