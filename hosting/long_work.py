@@ -26,12 +26,13 @@ class LongWork:
             async with self._turn:
                 until_s = time.perf_counter() + SLICE_S
                 try:
+                    next(work)
                     while time.perf_counter() < until_s:
                         next(work)
                 except StopIteration as ended:
                     result: T = ended.value
                     return result
-            await asyncio.sleep(0)
+                await asyncio.sleep(0)
 
 
 class _Collector:

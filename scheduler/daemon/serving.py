@@ -344,9 +344,10 @@ class Serving:
     # ------------------------------------------------------------ what goes on
 
     async def _tick(self) -> None:
+        pause_s = TICK_S
         while True:
-            await asyncio.sleep(TICK_S)
-            self.service.tick()
+            await asyncio.sleep(pause_s)
+            pause_s = 0.0 if self.service.tick() else TICK_S
 
     async def _refresh(self) -> None:
         while True:

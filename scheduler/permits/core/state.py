@@ -3,7 +3,7 @@ the rows of the ledger the memory of each VM, and of each reservation.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -340,6 +340,24 @@ class TimerQueue:
     def cancel(self, uid: str) -> None:
         """Look at a VM no more: it has gone."""
         self._due.pop(uid, None)
+
+    def first_due(self, now_s: float, most: int) -> tuple[str, ...]:
+        """Up to `most` VMs that are due, those first that have been for longest. They stay in the queue."""
+        found: dict[str, float] = {}
+        while self._heap and self._heap[0][0] <= now_s and len(found) < most:
+            due_s, uid = heapq.heappop(self._heap)
+            if self._due.get(uid) == due_s:
+                found[uid] = due_s
+        for uid, due_s in found.items():
+            heapq.heappush(self._heap, (due_s, uid))
+        return tuple(found)
+
+    def take(self, uids: Iterable[str]) -> list[str]:
+        """Take these VMs off the queue, due or not, in the order of `take_due`."""
+        found = sorted(uids)
+        for uid in found:
+            self._due.pop(uid, None)
+        return found
 
     def take_due(self, now_s: float) -> list[str]:
         """Take the VMs that are due off the queue, in an order that does not depend on how they came into it.

@@ -143,6 +143,7 @@ INPUTS: list[events.Input] = [
     events.MigrationEnded("u"),
     events.QuotaExceeded("team", UNIT, ("u", "v"), 4.0),
     events.ClockTicked(1234.5),
+    events.ClockTicked(1234.5, ("u", "v"), is_more=True),
     events.RequestArrived(1, vm.request("vm", cu(2), claim=UNIT, unit=cu(0.5)), 2.0),
     events.RequestArrived(1, vm.request("vm", cu(2), names=None, metrics=None), 2.0, events.Look(False)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 2.0, events.Look(True, READING)),

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from hosting import long_work
 from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.model import AgentIdentity, PoolSpec
-from scheduler.permits.service import inputs, service
+from scheduler.permits.service import service
 from scheduler.permits.service import waiting as limits
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import cu
@@ -174,7 +175,7 @@ async def test_a_vm_that_goes_ends_what_waits_for_it() -> None:
 async def test_changes_that_a_look_brings_are_taken_whole_whoever_waits_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inputs, "SLICE", 1)
+    monkeypatch.setattr(long_work, "SLICE_S", 0.0)
     world = ServiceWorld()
     names = [f"vm-{number}" for number in range(50)]
     world.cluster.changes = tuple(seen(name, pool=None) for name in names)
