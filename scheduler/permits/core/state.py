@@ -3,7 +3,7 @@ the rows of the ledger the memory of each VM, and of each reservation.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -177,12 +177,20 @@ class VmTable:
         self._retired: dict[str, Retired] = {}
         self.comings = 0
         """How many VMs have come so far."""
+        self.found: Callable[[VmRecord], object] | None = None
+        """Told of each record that is found, and so may be changed, while a snapshot is taken."""
 
     def find(self, pod: PodName) -> VmRecord | None:
-        return self._by_pod.get(pod)
+        record = self._by_pod.get(pod)
+        if self.found is not None and record is not None:
+            self.found(record)
+        return record
 
     def by_uid(self, uid: str) -> VmRecord | None:
-        return self._by_uid.get(uid)
+        record = self._by_uid.get(uid)
+        if self.found is not None and record is not None:
+            self.found(record)
+        return record
 
     def add(self, record: VmRecord) -> None:
         assert record.spec.pod not in self._by_pod
@@ -218,6 +226,7 @@ class VmTable:
         return list(islice(reversed(self._by_pod.values()), count))
 
     def __iter__(self) -> Iterator[VmRecord]:
+        """For readers: who changes a record has found it."""
         return iter(self._by_pod.values())
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from protocol.wire import SlotResources
-from scheduler.permits.core import clock, events, journal, state
+from scheduler.permits.core import clock, events, journal, snapshots, state
 from scheduler.permits.core.state import CoreState, SchedulerConfig, VmRecord
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core import core_walks
@@ -112,7 +112,7 @@ class Scanning(World):
 
 def state_of(world: World) -> str:
     """Everything that the core knows."""
-    return journal.snapshot_line(journal.snapshot_of(world.core))
+    return journal.snapshot_line(snapshots.snapshot_of(world.core))
 
 
 @pytest.mark.parametrize("seed", range(10))
