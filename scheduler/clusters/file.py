@@ -4,6 +4,7 @@ A new file with faults is reported with all of them, and the old one stays in fo
 `target`), which then is what a read of the cluster shows; without one the cluster shows no sizes.
 """
 
+import asyncio
 import contextlib
 import functools
 from collections import Counter
@@ -291,6 +292,30 @@ def _compared(old: _Contents, read: _Contents, *, has_begun: bool) -> tuple[_Con
     return replace(read, vms=vms), _Difference(gone, others, seen)
 
 
+def _changes(
+    now: _Contents, difference: _Difference, pods: Collection[PodName], begun_s: float, as_of_s: float
+) -> Generator[None, None, list[events.Input]]:
+    """What is told, in slices. Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
+    changes: list[events.Input] = [events.VmGone(pod, uid, begun_s) for pod, uid in difference.gone]
+    changes += difference.others
+    seen = dict(difference.seen)
+    for pod in pods:
+        if pod in now.vms:
+            seen.setdefault(pod, False)
+        yield
+    for pod, is_new in seen.items():
+        vm = now.vms[pod]
+        changes.append(events.VmSeen(vm.spec, _reading(vm, as_of_s), begun_s, is_new))
+        yield
+    return changes
+
+
+def _reading(vm: _Vm, as_of_s: float) -> Observation | None:
+    if vm.size is None:
+        return None
+    return Observation(vm.size, vm.target if vm.target is not None else vm.size, as_of_s)
+
+
 class FileCluster:
     """The `Cluster` port over a file. `unix_offset_s` is what to add to a time of `clock` for seconds of Unix time."""
 
@@ -302,10 +327,11 @@ class FileCluster:
         self._unix_offset_s = unix_offset_s
         self._now = _Contents({}, {}, {}, {})
         self._has_begun = False
+        self._reading = asyncio.Lock()
+        self._untold: _Contents | None = None
+        """What was read and is not told yet."""
         self._told_s: dict[PodName, float] = {}
         """From when the sizes are that were told last."""
-        self._shown_s = 0.0
-        """From when those are that were read last, and are still to be told."""
         self._written_s: float | None = None
         """When the file was written that was there at our start; None once it was written since."""
 
@@ -321,69 +347,46 @@ class FileCluster:
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """The changes in the file since the last read, and the state of `pods` by the file now."""
         begun_s = self._clock()
-        try:
-            read = await self._file.refresh()
-        except FileUnreachableError as error:
-            raise ClusterUnreachableError(str(error)) from None
-        difference = await self._take(read, begun_s) if read is not None else _Difference([], [], [])
-        changes = await self._long_work.run(self._changes(difference, pods, begun_s))
+        async with self._reading:
+            try:
+                self._untold = await self._file.refresh() or self._untold
+            except FileUnreachableError as error:
+                raise ClusterUnreachableError(str(error)) from None
+            now, difference, written_s = self._now, _Difference([], [], []), self._written_s
+            if (read := self._untold) is not None:
+                has_begun = self._has_begun
+                written_s = None if has_begun else self._file.written_unix_s - self._unix_offset_s
+                now, difference = await in_own_thread(lambda: _compared(now, read, has_begun=has_begun))
+            as_of_s = self._as_of_s(begun_s, written_s)
+            changes = await self._long_work.run(_changes(now, difference, pods, begun_s, as_of_s))
+            # Until here the read may be cancelled: another one then tells all that this one would have told.
+            self._show(now, difference, changes, as_of_s)
+            self._written_s, self._untold = written_s, None
         return (*changes, events.ClusterRead(begun_s))
 
-    async def _take(self, read: _Contents, begun_s: float) -> _Difference:
-        """Make the contents that were read the view. Return the differences from the view before, to be told."""
-        has_begun, self._has_begun = self._has_begun, True
-        old = self._now
-        self._now, difference = await in_own_thread(lambda: _compared(old, read, has_begun=has_begun))
-        self._written_s = None if has_begun else self._file.written_unix_s - self._unix_offset_s
-        self._shown_s = self._as_of(begun_s)
-        if has_begun:
+    def _as_of_s(self, begun_s: float, written_s: float | None) -> float:
+        """From when the sizes are that a read begun at `begun_s` shows.
+
+        The one who keeps a VM's size up to date writes the file; a size that was last written before our start shows the past.
+        """
+        return begun_s if written_s is None else min(begun_s, written_s)
+
+    def _show(
+        self, now: _Contents, difference: _Difference, changes: list[events.Input], as_of_s: float
+    ) -> None:
+        """Make what is told the view."""
+        for pod, _ in difference.gone:
+            del self._told_s[pod]
+        told = (change.vm.pod for change in changes if isinstance(change, events.VmSeen))
+        self._told_s.update(dict.fromkeys(told, as_of_s))
+        if self._has_begun and now is not self._now:
             counts = Counter(type(change).__name__ for change in difference.others)
             counts += Counter(VmGone=len(difference.gone), VmSeen=len(difference.seen))
             self._log.info("cluster file read again", **dict(sorted(counts.items())))
-        return difference
-
-    def _changes(
-        self, difference: _Difference, pods: Collection[PodName], begun_s: float
-    ) -> Generator[None, None, list[events.Input]]:
-        """What is told, in slices. Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
-        changes: list[events.Input] = []
-        for pod, uid in difference.gone:
-            changes.append(events.VmGone(pod, uid, begun_s))
-            del self._told_s[pod]
-            yield
-        changes += difference.others
-        told = set()
-        for pod, is_new in difference.seen:
-            changes.append(self._tell(pod, begun_s, is_new=is_new))
-            told.add(pod)
-            yield
-        for pod in dict.fromkeys(pods):
-            if pod in self._now.vms and pod not in told:
-                changes.append(self._tell(pod, begun_s))
-            yield
-        return changes
-
-    def _as_of(self, begun_s: float) -> float:
-        return begun_s if self._written_s is None else min(begun_s, self._written_s)
-
-    def _tell(self, pod: PodName, begun_s: float, *, is_new: bool = False) -> events.VmSeen:
-        """A VM as a read begun at `begun_s` shows it.
-
-        The one who keeps its size up to date writes the file; a size that was last written before our start shows the past.
-        """
-        self._told_s[pod] = self._as_of(begun_s)
-        return events.VmSeen(self._now.vms[pod].spec, self._reading(pod), begun_s, is_new)
-
-    def _reading(self, pod: PodName) -> Observation | None:
-        vm = self._now.vms[pod]
-        if vm.size is None:
-            return None
-        return Observation(
-            vm.size, vm.target if vm.target is not None else vm.size, self._told_s.get(pod, self._shown_s)
-        )
+        self._now, self._has_begun = now, True
 
     def look(self, pod: PodName) -> events.Look:
         found = self._now.vms.get(pod)
         if found is None or found.spec.terminal:
             return events.Look(found=False)
-        return events.Look(found=True, reading=self._reading(pod))
+        return events.Look(found=True, reading=_reading(found, self._told_s[pod]))

@@ -363,10 +363,9 @@ class TimerQueue:
 
     def take(self, uids: Iterable[str]) -> list[str]:
         """Take these VMs off the queue, due or not, in the order of `take_due`."""
-        found = sorted(uids)
-        for uid in found:
-            self._due.pop(uid, None)
-        return found
+        for uid in uids:
+            self.cancel(uid)
+        return sorted(uids)
 
     def take_due(self, now_s: float) -> list[str]:
         """Take the VMs that are due off the queue, in an order that does not depend on how they came into it.

@@ -254,7 +254,7 @@ class PermitService:
                 self.recorder.migration_wanted(output)
                 self._effects.migrate(output)
             case events.ReadNeeded():
-                self._looks.fresh(output.pod, self._was_read)
+                self._looks.later(output.pod, self._was_read)
             case events.Placed() | events.NotPlaced():
                 pass  # the caller that asks for a placement sees its outcome
             case events.RoomOffered() | events.YieldAsked():

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -630,3 +630,39 @@ async def test_close_ends_everybody_who_waits_for_a_pool_and_may_be_called_twice
     assert now_s() == 0.0
     await world.service.close()
     assert await world.is_clean()
+
+
+@virtually
+async def test_a_look_that_a_request_waits_for_goes_before_those_that_the_clock_has_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All agents may fall silent at once."""
+    monkeypatch.setattr(limits, "MOST_LATER", 3)
+    reads: list[list[str]] = []
+    told: list[str] = []
+
+    async def read(pods: Collection[PodName]) -> bool:
+        reads.append([pod.name for pod in pods])
+        await asyncio.sleep(0.1)
+        return True
+
+    def report(name: str, outcome: bool | Exception) -> None:
+        told.append(f"{name} {outcome}")
+
+    looks, silent = limits.Looks(read), [f"silent-{number}" for number in range(8)]
+    for name in silent:
+        looks.later(PodName(name, "d"), functools.partial(report, name))
+    await asyncio.sleep(0.05)
+    looks.fresh(PodName("asking", "d"), functools.partial(report, "asking"))
+    looks.fresh(PodName("silent-7", "d"), functools.partial(report, "again"))
+    await asyncio.sleep(1)
+    assert reads == [
+        ["silent-0", "silent-1", "silent-2"],
+        ["asking", "silent-7", "silent-3", "silent-4", "silent-5"],
+        ["silent-6", "silent-7"],
+    ]
+    assert sorted(told) == sorted(f"{name} True" for name in ("asking", "again", *silent))
+    looks.later(PodName("late", "d"), functools.partial(report, "late"))
+    await asyncio.sleep(0.05)
+    await looks.close()
+    assert told[-1] == "late False"
