@@ -3,15 +3,16 @@
 A field of a settings model is marked with one of these; decisions get whole milli-CPU, bytes and parts per million.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -122,6 +123,25 @@ def _amount_schema(*, is_positive: bool) -> JsonSchemaValue:
     }
 
 
+MOST_SHARED: Final = 1024
+_shared: dict[tuple[type, object, type, object], values.Resources] = {}
+"""Amounts that were read, by how they were written. A file of 100,000 VMs has few sizes, each of which is read and kept once."""
+
+
+def _shared_amount(written: object, read: ValidatorFunctionWrapHandler) -> values.Resources:
+    key = None
+    if type(written) is dict and len(written) == 2:
+        cpu, memory = written.get("cpu"), written.get("memory")
+        key = (type(cpu), cpu, type(memory), memory)  # 1 and True are not written alike
+        if isinstance(cpu, Hashable) and isinstance(memory, Hashable) and key in _shared:
+            return _shared[key]
+    found: _WrittenAmount = read(written)
+    amount = values.Resources(found.cpu, found.memory)
+    if key is not None and len(_shared) < MOST_SHARED:
+        _shared[key] = amount
+    return amount
+
+
 class _AsAmount:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -130,10 +150,7 @@ class _AsAmount:
         return _amount_schema(is_positive=False)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def convert(amount: _WrittenAmount) -> values.Resources:
-            return values.Resources(amount.cpu, amount.memory)
-
-        return core_schema.no_info_after_validator_function(convert, handler(_WrittenAmount))
+        return core_schema.no_info_wrap_validator_function(_shared_amount, handler(_WrittenAmount))
 
 
 Resources = Annotated[values.Resources, _AsAmount()]

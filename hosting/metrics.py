@@ -23,13 +23,16 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric with its samples now. Counters end in `_total` on the page, whether the name says so or not."""
+    """One metric with its samples now. Counters end in `_total` on the page, whether the name says so or not.
+
+    Samples are gone through once, in another thread than the loop's: many of them may be made only then.
+    """
 
     kind: Literal["counter", "gauge"]
     name: str
     help: str
     labels: tuple[str, ...]
-    samples: tuple[tuple[tuple[str, ...], float], ...]
+    samples: Iterable[tuple[tuple[str, ...], float]]
 
 
 DURATION_BOUNDS_S: Final = (

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -62,6 +62,9 @@ class Settings(BaseModel):
     """Base of all settings: frozen, unknown keys refused, nothing coerced; keys are written in camelCase."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
+
+    max_file_bytes: ClassVar[int] = MAX_FILE_BYTES
+    """The largest file of these settings."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -197,11 +200,11 @@ def load(path: Path, model: type[M]) -> M:
     """Read and check a YAML file. Raises `SettingsError` with every fault."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            content = file.read(model.max_file_bytes + 1)
     except OSError as error:
         raise SettingsError(path, [f"cannot be read: {error.strerror}"]) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise SettingsError(path, [f"is larger than {MAX_FILE_BYTES} bytes"])
+    if len(content) > model.max_file_bytes:
+        raise SettingsError(path, [f"is larger than {model.max_file_bytes} bytes"])
     return parse(path, content, model)
 
 

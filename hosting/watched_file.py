@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from hosting.settings import MAX_FILE_BYTES, Settings, SettingsError, parse
+from hosting.long_work import without_collections
+from hosting.settings import Settings, SettingsError, parse
 from hosting.threads import SingleCall, in_own_thread
 
 M = TypeVar("M", bound=Settings)
@@ -66,9 +67,9 @@ def _stamp_of(path: Path) -> _Stamp:
     return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
-def _content_of(path: Path) -> bytes:
+def _content_of(path: Path, most_bytes: int) -> bytes:
     with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES + 1)
+        return file.read(most_bytes + 1)
 
 
 class WatchedFile(Generic[M, T]):
@@ -109,14 +110,18 @@ class WatchedFile(Generic[M, T]):
         return self._state.stamp.written_ns / 1e9 if self._state is not None else 0.0
 
     def _read(self, content: bytes) -> T:
-        if len(content) > MAX_FILE_BYTES:
-            raise SettingsError(self._path, [f"is larger than {MAX_FILE_BYTES} bytes"])
-        return self._convert(parse(self._path, content, self._model))
+        if len(content) > self._model.max_file_bytes:
+            raise SettingsError(self._path, [f"is larger than {self._model.max_file_bytes} bytes"])
+        with without_collections():
+            return self._convert(parse(self._path, content, self._model))
 
     async def _changed(self) -> tuple[_State, bytes] | None:
         """The content, if the file is another than the last time; its stamp is no younger than the content."""
         try:
-            state, content = await self._look.run(lambda: _found(self._path, self._state), READ_DEADLINE_S)
+            most_bytes = self._model.max_file_bytes
+            state, content = await self._look.run(
+                lambda: _found(self._path, self._state, most_bytes), READ_DEADLINE_S
+            )
         except TimeoutError:
             raise FileUnreachableError(f"{self._path} could not be read in time") from None
         except OSError as error:
@@ -130,11 +135,11 @@ class WatchedFile(Generic[M, T]):
         return None
 
 
-def _found(path: Path, known: _State | None) -> tuple[_State, bytes | None]:
+def _found(path: Path, known: _State | None, most_bytes: int) -> tuple[_State, bytes | None]:
     """The file's state, and its content if that is another or was written again."""
     stamp = _stamp_of(path)
     if known is not None and stamp == known.stamp and not known.was_fresh:
         return known, None
-    was_fresh, content = stamp.is_fresh, _content_of(path)
+    was_fresh, content = stamp.is_fresh, _content_of(path, most_bytes)
     state = _State(stamp, was_fresh, hashlib.sha256(content).digest())
     return state, None if known is not None and state.is_same(known) else content

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from protocol.texts import counted
-from scheduler.permits.core import journal
+from scheduler.permits.core import journal, snapshots
 from scheduler.permits.service.journal_files import files_of, is_cut, lines
 
 SAME: Final = 0
@@ -78,7 +78,7 @@ def _replay(path: Path, found: _Found) -> None:
         for line in lines(path):
             read = journal.read_line(line)
             match read:
-                case journal.Snapshot():
+                case snapshots.Snapshot():
                     running = journal.Replay(read)
                 case journal.Gap(lost):
                     found.gaps += 1

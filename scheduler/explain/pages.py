@@ -1,15 +1,17 @@
 """The scheduler's pages for people and tools: decisions and their explanations, nodes, pods and everything in pages.
 
-Pages read the live core and answer at once: none waits, asks anybody, or holds anything for its reader between two calls.
+Pages read the live core: none waits for anything but its turn, asks anybody, or holds anything for its reader between two calls. A long page is made in
+slices, so that permits go on beside it: each of its things is of one moment, and the last one of a later moment than the first.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from hosting import server
+from hosting.long_work import LongWork
 from hosting.problems import DocumentedAnswer, DocumentedParameter, Operation
 from protocol.explaining import (
     Audit,
@@ -33,7 +35,7 @@ from scheduler.pools.core.admission_state import PoolAdmissionState
 
 MAX_NUMBER: Final = 2**53
 MAX_STATE: Final = 500
-"""Things of one page of the state: more would hold the loop, and so permits, for over 10 ms."""
+"""Things of one page of the state."""
 _OUTCOMES: Final = tuple(outcome.value for outcome in DecisionOutcome)
 _NAMESPACE: Final = Word("namespace", "Only those of this namespace.")
 _NODE: Final = Word("node", "Only those on this node.")
@@ -86,6 +88,7 @@ class ExplainPages:
         self._clock = clock
         self._configuration_fault = configuration_fault
         self._index = NameIndex()
+        self._long_work = LongWork()
 
     def routes(self) -> tuple[server.Route, ...]:
         return (
@@ -115,7 +118,7 @@ class ExplainPages:
             return _wrong(query)
         after, limit = query.numbers["after"], query.numbers["limit"]
         wanted = LatestFilter(after, limit, query.answers["oldest"], **query.words)
-        return _json(listing.decisions(self._view(), wanted))
+        return _json(await self._long_work.run(listing.decisions(self._view(), wanted)))
 
     async def _state(self, request: server.Request) -> server.Reply:
         query = queries.read(request.query, _STATE)
@@ -123,10 +126,10 @@ class ExplainPages:
             return _wrong(query)
         words = dict(query.words)
         wanted = StateFilter(query.numbers["limit"], words.pop("continue", ""), **words)
-        return _json(listing.state_page(self._view(), self._index, wanted))
+        return _json(await self._long_work.run(listing.state_page(self._view(), self._index, wanted)))
 
     async def _nodes(self, _: server.Request) -> server.Reply:
-        nodes = tuple(map(listing.node_shown, self._core.ledger.nodes()))
+        nodes = await self._long_work.run(listing.nodes_shown(self._core.ledger))
         return _json(Nodes(nodes=nodes, configuration_fault=self._configuration_fault()))
 
     async def _node(self, request: server.Request) -> server.Reply:
@@ -134,15 +137,23 @@ class ExplainPages:
         account = self._core.ledger.node(name)
         if account is None:
             return server.problem(404, ErrorCode.UNKNOWN_NODE, f"there is no node {name[:253]!r}")
-        return _json(listing.node_in_full(self._view(), account))
+        return _json(await self._long_work.run(listing.node_in_full(self._view(), account)))
 
     async def _pod(self, request: server.Request) -> server.Reply:
         pod = _pod_of(request)
-        found = listing.pod_in_full(self._view(), pod)
+        found = await self._long_work.run(listing.pod_in_full(self._view(), pod))
         return _json(found) if found is not None else _unknown(pod)
 
     async def _audit(self, _: server.Request) -> server.Reply:
-        return _json(Audit(faults=tuple(self._core.audit())))
+        faults: list[str] = []
+
+        def work() -> Generator[None, None, None]:
+            for part in self._core.audit_parts():
+                faults.extend(part)
+                yield
+
+        await self._long_work.run(work())
+        return _json(Audit(faults=tuple(faults)))
 
 
 def _without_query(page: server.Handler) -> server.Handler:

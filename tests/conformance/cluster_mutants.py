@@ -9,7 +9,7 @@ from typing import Any, Final
 from hosting.kubernetes.resources import PODS
 from protocol.values import Observation
 from protocol.wire import PodName
-from scheduler.clusters.file import FileCluster
+from scheduler.clusters.file import FileCluster, _reading
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.permits.core import events
 from scheduler.ports import Cluster, ClusterUnreachableError
@@ -167,17 +167,17 @@ class TakesAnObjectsVersionForTheStores(WatchedCluster):
 class DatesReadsAtTheirEnd(FileCluster):
     """Says that a read began when it ended."""
 
-    def _tell(self, pod: PodName, begun_s: float, **more: Any) -> events.VmSeen:
+    def _as_of_s(self, begun_s: float, written_s: float | None) -> float:
         del begun_s
-        return super()._tell(pod, self._clock(), **more)
+        return super()._as_of_s(self._clock(), written_s)
 
 
 class TrustsWhatItFinds(FileCluster):
     """Takes sizes that nobody keeps up to date for those of now."""
 
-    def _tell(self, pod: PodName, begun_s: float, **more: Any) -> events.VmSeen:
-        self._written_s = None
-        return super()._tell(pod, begun_s, **more)
+    def _as_of_s(self, begun_s: float, written_s: float | None) -> float:
+        del written_s
+        return begun_s
 
 
 class DatesEachAnswerAlone(WatchedCluster):
@@ -216,7 +216,8 @@ class SharesReads(Wrapped):
     def view(self, pods: Collection[PodName]) -> Batch:
         assert isinstance(self.inner, FileCluster)
         known = self.inner._now.vms
-        return tuple(self.inner._tell(pod, now_s()) for pod in pods if pod in known)
+        found = [known[pod] for pod in pods if pod in known]
+        return tuple(events.VmSeen(vm.spec, _reading(vm, now_s()), now_s()) for vm in found)
 
 
 class CallsAllNew(Wrapped):

@@ -12,7 +12,7 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import Life, Retry
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import AgentRequest, PodName
-from scheduler.permits.core import events, journal
+from scheduler.permits.core import events, snapshots
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.ledger import RowState as Kept
@@ -252,7 +252,7 @@ class CorePort:
     def restore(self) -> None:
         """The process goes on from a snapshot of itself, as a replay does; for a while the two are compared."""
         self._twin, self._twin_inputs = self._core, _TWIN_INPUTS
-        self._core = journal.restore(journal.snapshot_of(self._core))
+        self._core = snapshots.restore(snapshots.snapshot_of(self._core))
 
     def _compare(self, twin: Core, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
         expected = twin.apply(event)

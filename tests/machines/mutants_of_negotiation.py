@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from protocol.extension import RequestExtension
 from protocol.values import ZERO, Resources
-from scheduler.permits.core import journal, parley_callers, room, yields
+from scheduler.permits.core import parley_callers, room, snapshots, yields
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause, Floor, Ledger, RowState
 from scheduler.permits.core.model import Holder
@@ -167,14 +167,14 @@ def offer_lives_on_after_a_hand_over() -> Iterator[None]:
 
 def queue_is_lost_in_a_snapshot() -> Patch:
     """Who waits is forgotten when a process goes on from its snapshot."""
-    restore = journal.restore
+    restore = snapshots.restore
 
-    def restore_without(snapshot: journal.Snapshot) -> Core:
+    def restore_without(snapshot: snapshots.Snapshot) -> Core:
         core = restore(snapshot)
         core.state.queues.clear()
         return core
 
-    return mock.patch.object(journal, "restore", restore_without)
+    return mock.patch.object(snapshots, "restore", restore_without)
 
 
 def quota_forgets_what_was_asked() -> Patch:

@@ -16,7 +16,7 @@ from protocol.extension import AGENT_HEADER
 from scheduler.access.callers import TokenIdentity
 from scheduler.access.gate import ReviewError
 from scheduler.access.ports import Access
-from scheduler.permits.core import journal
+from scheduler.permits.core import journal, snapshots
 from scheduler.program import Program
 from tests.support.access import access_by
 from tests.support.processes import amount, free_port, write_json
@@ -83,7 +83,7 @@ class ProtectedScheduler:
 
     def state(self) -> str:
         """All that the core knows, but for the time, and that the cluster was read again."""
-        snapshot = json.loads(journal.snapshot_line(journal.snapshot_of(self.program._serving.core)))
+        snapshot = json.loads(journal.snapshot_line(snapshots.snapshot_of(self.program._serving.core)))
         for name in ("now_s", "serving_since_s"):
             snapshot["snapshot"].pop(name, None)
         return json.dumps(snapshot)

@@ -14,7 +14,7 @@ from msgspec import structs
 from agent.core import events as agent_events
 from protocol.values import Resources
 from protocol.wire import AgentRequest, PodName
-from scheduler.permits.core import events, journal
+from scheduler.permits.core import events, journal, snapshots
 from tests.support.amounts import cu
 from tests.unit.agent.driver import Driver, grant, steady
 from tests.unit.scheduler_core.core_worlds import AGENT, ELSEWHERE, NEXT_AGENT, World, pod
@@ -33,7 +33,7 @@ def settled() -> World:
 
 def kept(world: World) -> str:
     """The whole state of the core, as its journal writes it."""
-    return journal.snapshot_line(journal.snapshot_of(world.core))
+    return journal.snapshot_line(snapshots.snapshot_of(world.core))
 
 
 def changed(world: World, name: str = "vm", want: Resources | None = None, **changes: Any) -> AgentRequest:

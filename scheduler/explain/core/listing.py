@@ -2,11 +2,12 @@
 follows them. Reads only.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import asdict
@@ -29,7 +30,7 @@ from scheduler.explain.core import explaining, records
 from scheduler.explain.core.explaining import ExplainView
 from scheduler.explain.core.memory import Trail
 from scheduler.explain.core.records import RememberedDecision, amount_of, shown_amount
-from scheduler.permits.core.ledger import NodeAccount, Row
+from scheduler.permits.core.ledger import Ledger, NodeAccount, Row
 from scheduler.permits.core.model import Kind
 from scheduler.permits.core.state import CoreState, VmRecord, VmTable
 
@@ -38,6 +39,10 @@ VMS: Final = "vm/"
 OTHERS: Final = "other/"
 MOST_EXAMINED: Final = 2000
 """Things that are looked at for one page."""
+MOST_PUT_IN: Final = 256
+"""VMs that have come since an index was made, and are put into it; more of them make it anew."""
+SORTED_AT_ONCE: Final = 1024
+"""Names that are sorted before others may run."""
 PLACES: Final = (NODES, VMS, OTHERS)
 """The beginnings of the places at which a list is continued, in their order; after each follows the last name that was told."""
 
@@ -65,33 +70,63 @@ class StateFilter:
 
 
 class NameIndex:
-    """The names of all VMs in their order. Kept while no VM comes or goes, for a page must not cost a sort of 10,000 names."""
+    """The names of all VMs in their order. Kept, for a page must not cost a sort of 100,000 names: what has come since is put in, and what
+    has gone stays until it is half of all. Names of VMs that have gone are in it."""
 
     def __init__(self) -> None:
-        self._changes = -1
+        self._comings = 0
         self._names: list[str] = []
         self._pods: dict[str, PodName] = {}
 
-    def names(self, vms: VmTable) -> list[str]:
-        """`namespace/name` of every VM, sorted."""
-        if vms.changes != self._changes:
-            self._pods = {record.name: record.spec.pod for record in vms}
-            self._names, self._changes = sorted(self._pods), vms.changes
+    def follow(self, vms: VmTable) -> Generator[None, None, list[str]]:
+        """`namespace/name` of every VM, sorted, in slices. The list is another one after each time that anything has come."""
+        come = vms.comings - self._comings
+        if come > MOST_PUT_IN or len(self._pods) > 2 * len(vms) + MOST_PUT_IN:
+            yield from self._make_anew(vms)
+        elif come:
+            names = list(self._names)
+            for record in vms.latest(come):
+                if record.name not in self._pods:
+                    self._pods[record.name] = record.spec.pod
+                    insort(names, record.name)
+            self._names, self._comings = names, vms.comings
         return self._names
 
-    def pod(self, name: str) -> PodName:
-        return self._pods[name]
+    def _make_anew(self, vms: VmTable) -> Generator[None, None, None]:
+        comings, records = vms.comings, list(vms)
+        pods: dict[str, PodName] = {}
+        parts = []
+        for begin in range(0, len(records), SORTED_AT_ONCE):
+            part = {record.name: record.spec.pod for record in records[begin : begin + SORTED_AT_ONCE]}
+            pods |= part
+            parts.append(sorted(part))
+            yield
+        names = []
+        for number, name in enumerate(merge(*parts)):
+            names.append(name)
+            if number % SORTED_AT_ONCE == 0:
+                yield
+        self._names, self._pods, self._comings = names, pods, comings
+
+    def pod(self, name: str) -> PodName | None:
+        """None for one that has gone, and was dropped since the names were told."""
+        return self._pods.get(name)
 
 
-def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> StatePage:
-    """One page of everything that is asked for. If few things match, it ends after a number of others: none may hold the loop for long."""
+def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> Generator[None, None, StatePage]:
+    """One page of everything that is asked for, in slices. If few things match, it ends after a number of others."""
     nodes: list[NodeShown] = []
     vms: list[VmShown] = []
     others: list[PodShown] = []
-    place = None
-    for examined, (at, item) in enumerate(_all(view, index, wanted)):
+    place, examined = None, 0
+    for found in _all(view, index, wanted):
+        yield
+        if found is None:
+            continue
         if len(nodes) + len(vms) + len(others) == wanted.limit or examined == MOST_EXAMINED:
             break
+        at, item = found
+        examined += 1
         match item:
             case NodeAccount():
                 nodes.append(node_shown(item))
@@ -123,10 +158,12 @@ def state_page(view: ExplainView, index: NameIndex, wanted: StateFilter) -> Stat
     )
 
 
-def _all(
-    view: ExplainView, index: NameIndex, wanted: StateFilter
-) -> Iterator[tuple[str, NodeAccount | VmRecord | Row | None]]:
-    """All things after the place where the list goes on, each with its own place; None for a VM that is not asked for."""
+_Found: TypeAlias = tuple[str, NodeAccount | VmRecord | Row | None]
+"""A thing with its place; None in place of a VM that is not asked for."""
+
+
+def _all(view: ExplainView, index: NameIndex, wanted: StateFilter) -> Iterator[_Found | None]:
+    """All things after the place where the list goes on; None in between, where others may run."""
     after = wanted.after
     begun = next((number for number, place in enumerate(PLACES) if after.startswith(place)), 0)
     for number, place in enumerate(PLACES):
@@ -139,9 +176,9 @@ def _all(
                     (place + account.capacity.name, account) for account in _nodes(view.core, wanted, last)
                 )
             case "vm/":
-                yield from ((place + name, record) for name, record in _vms(view, index, wanted, last))
+                yield from _vms(view, index, wanted, last)
             case _:
-                yield from ((place + _key(row), row) for row in _others(view.core, wanted, last))
+                yield from _others(view.core, wanted, last)
 
 
 def _nodes(core: CoreState, wanted: StateFilter, last: str | None) -> Iterator[NodeAccount]:
@@ -153,17 +190,18 @@ def _nodes(core: CoreState, wanted: StateFilter, last: str | None) -> Iterator[N
 
 def _vms(
     view: ExplainView, index: NameIndex, wanted: StateFilter, last: str | None
-) -> Iterator[tuple[str, VmRecord | None]]:
+) -> Generator[_Found | None, None, None]:
     vms = view.core.vms
-    names = index.names(vms)
+    names = yield from index.follow(vms)
     first = 0 if last is None else bisect_right(names, last)
     if wanted.namespace is not None:
         first = max(first, bisect_left(names, wanted.namespace + "/"))
     for name in islice(names, first, None):
         if wanted.namespace is not None and not name.startswith(wanted.namespace + "/"):
             return
-        record = vms.find(index.pod(name))
-        yield name, record if record is not None and _is_wanted(view, record, wanted) else None
+        pod = index.pod(name)
+        record = vms.find(pod) if pod is not None else None
+        yield VMS + name, record if record is not None and _is_wanted(view, record, wanted) else None
 
 
 def _is_wanted(view: ExplainView, record: VmRecord, wanted: StateFilter) -> bool:
@@ -177,17 +215,18 @@ def _is_wanted(view: ExplainView, record: VmRecord, wanted: StateFilter) -> bool
     return outcome is not None and outcome.value == wanted.outcome
 
 
-def _others(core: CoreState, wanted: StateFilter, last: str | None) -> Iterator[Row]:
+def _others(core: CoreState, wanted: StateFilter, last: str | None) -> Iterator[_Found | None]:
     """Pods that are no VMs, and reservations."""
-    if wanted.node is None:
-        rows: Iterator[Row] = core.ledger.rows()
-    else:
-        account = core.ledger.node(wanted.node)
-        rows = iter(account.rows.values() if account is not None else ())
-    found = [row for row in rows if row.holder.kind is not Kind.VM and _is_other_wanted(row, wanted)]
+    account = core.ledger.node(wanted.node) if wanted.node is not None else None
+    of_node = account.rows.values() if account is not None else ()
+    found = []
+    for row in list(core.ledger.rows() if wanted.node is None else of_node):
+        if row.holder.kind is not Kind.VM and _is_other_wanted(row, wanted):
+            found.append(row)
+        yield None
     for row in sorted(found, key=_key):
         if last is None or _key(row) > last:
-            yield row
+            yield OTHERS + _key(row), row
 
 
 def _is_other_wanted(row: Row, wanted: StateFilter) -> bool:
@@ -264,24 +303,39 @@ def node_shown(account: NodeAccount) -> NodeShown:
     )
 
 
-def node_in_full(view: ExplainView, account: NodeAccount) -> NodeInFull:
-    """The sums of a node and all of its rows."""
+def nodes_shown(ledger: Ledger) -> Generator[None, None, tuple[NodeShown, ...]]:
+    """The sums of every node, each of one moment."""
+    nodes = []
+    for account in list(ledger.nodes()):
+        nodes.append(node_shown(account))
+        yield
+    return tuple(nodes)
+
+
+def node_in_full(view: ExplainView, account: NodeAccount) -> Generator[None, None, NodeInFull]:
+    """The sums of a node and all of its rows, each of one moment."""
     growth = view.core.rules.growth
+    sums, rows = node_shown(account), []
+    for row in list(account.rows.values()):
+        rows.append(row_shown(view, row))
+        yield
     return NodeInFull(
-        **asdict(node_shown(account)),
+        **asdict(sums),
         growth=GrowthShown(stop=growth.stopped, recommend_only=growth.recommend_only),
-        rows=tuple([row_shown(view, row) for row in account.rows.values()]),
+        rows=tuple(rows),
     )
 
 
-def pod_in_full(view: ExplainView, pod: PodName) -> PodInFull | None:
+def pod_in_full(view: ExplainView, pod: PodName) -> Generator[None, None, PodInFull | None]:
     """The line of one pod, a VM or not; None if there is none."""
     record = view.core.vms.find(pod)
     row = record.row if record is not None else None
-    if row is None:
-        name = pod.full_name
-        rows = view.core.ledger.rows()
-        row = next((each for each in rows if each.name == name and each.holder.kind is Kind.POD), None)
+    name = pod.full_name
+    for each in list(view.core.ledger.rows()) if row is None else ():
+        if each.name == name and each.holder.kind is Kind.POD:
+            row = each
+            break
+        yield
     return PodInFull(**asdict(row_shown(view, row)), node=row.node) if row is not None else None
 
 
@@ -334,20 +388,25 @@ class LatestFilter:
         )
 
 
-def decisions(view: ExplainView, wanted: LatestFilter) -> Decisions:
-    """The decisions after a number, the oldest first, and the number to go on from."""
+def decisions(view: ExplainView, wanted: LatestFilter) -> Generator[None, None, Decisions]:
+    """The decisions after a number, the oldest first, and the number to go on from: as they are remembered at first."""
     memory = view.memory
+    last, are_lost = memory.number, memory.are_lost(wanted.after)
     if wanted.after or wanted.is_from_oldest:
         found = list(islice(_held(memory.after(wanted.after), wanted), wanted.limit))
         is_cut = len(found) == wanted.limit
     else:
         found = list(islice(_held(memory.newest_first(), wanted), wanted.limit))[::-1]
         is_cut = False
+    told = []
+    for remembered in found:
+        told.append(records.recall(remembered, view.moment))
+        yield
     return Decisions(
         instance=str(view.core.config.instance),
-        next=found[-1].number if is_cut else memory.number,
-        are_lost=memory.are_lost(wanted.after),
-        decisions=tuple([records.recall(remembered, view.moment) for remembered in found]),
+        next=found[-1].number if is_cut else last,
+        are_lost=are_lost,
+        decisions=tuple(told),
     )
 
 

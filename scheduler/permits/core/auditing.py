@@ -1,39 +1,71 @@
 """Every sum of the ledger computed again from its rows. Tests and `/v1/audit` ask for it."""
 
+from collections.abc import Iterator
+
 from protocol.values import ZERO
 from scheduler.permits.core.ledger import Cause, Ledger, NodeAccount, PoolAccount, Row, units_of
-from scheduler.permits.core.state import CoreState
+from scheduler.permits.core.state import CoreState, VmRecord
 
 
 def audit(core: CoreState) -> list[str]:
     """The faults of the accounts and the VMs, as far as they can be seen from within: none, ever."""
-    faults = audit_ledger(core.ledger)
-    for record in core.vms:
-        if core.ledger.row(record.spec.holder) is not record.row:
-            faults.append(f"{record.name}: its row is not the ledger's")
-        is_pending = any(floor.cause is Cause.PENDING for floor in record.row.state.floors)
-        if is_pending is not (record.admission is not None):
-            faults.append(f"{record.name}: a pending floor and no request that waits, or the reverse")
-    return faults + audit_placements(core) + audit_reservations(core)
+    return [fault for part in parts(core) for fault in part]
 
 
-def audit_placements(core: CoreState) -> list[str]:
-    """Rows that are assumed by nobody, and placements without their row."""
-    assumed = {
-        row.holder
-        for row in core.ledger.rows()
-        if any(floor.cause is Cause.ASSUMED for floor in row.state.floors)
-    }
-    waiting = {holder for holder, until_s in core.placements.items() if until_s is not None}
-    faults = [
-        f"{holder}: assumed in its row or as a placement, and not as both" for holder in assumed ^ waiting
-    ]
-    return faults + [
+def parts(core: CoreState) -> Iterator[list[str]]:
+    """The same in small parts. Each is of one moment, and compares nothing with what was so at another: the core may go on between them."""
+    ledger = core.ledger
+    for account in list(ledger.nodes()):
+        if ledger.node(account.capacity.name) is account:
+            yield _audit_node(ledger, account)
+    for pool in list(ledger.pools()):
+        if ledger.pool(pool.name) is pool:
+            yield _audit_pool(ledger, pool)
+    for row in list(ledger.rows()):
+        if ledger.row(row.holder) is row:
+            yield _audit_row(core, row)
+    for record in list(core.vms):
+        if core.vms.by_uid(record.spec.uid) is record:
+            yield _audit_vm(core, record)
+    yield _audit_placements(core)
+    yield _audit_reservations(core)
+
+
+def _audit_row(core: CoreState, row: Row) -> list[str]:
+    """The faults of one row: accounts that do not have it, though it names them, and an assumption that nothing else knows of."""
+    faults = []
+    node = core.ledger.node(row.node)
+    if node is not None and node.rows.get(row.holder) is not row:
+        faults.append(f"{row.node}: the node's rows are not the rows of the node, without {row.holder}")
+    if row.pool is not None:
+        pool = core.ledger.pool(row.pool)
+        if pool is None:
+            faults.append(f"pool {row.pool}: it has members and no account")
+        elif pool.rows.get(row.holder) is not row:
+            faults.append(f"pool {row.pool}: its rows are not the rows that name it, without {row.holder}")
+    is_placement = core.placements.get(row.holder) is not None
+    if is_placement is not any(floor.cause is Cause.ASSUMED for floor in row.state.floors):
+        faults.append(f"{row.holder}: assumed in its row or as a placement, and not as both")
+    return faults
+
+
+def _audit_vm(core: CoreState, record: VmRecord) -> list[str]:
+    faults = []
+    if core.ledger.row(record.spec.holder) is not record.row:
+        faults.append(f"{record.name}: its row is not the ledger's")
+    is_pending = any(floor.cause is Cause.PENDING for floor in record.row.state.floors)
+    if is_pending is not (record.admission is not None):
+        faults.append(f"{record.name}: a pending floor and no request that waits, or the reverse")
+    return faults
+
+
+def _audit_placements(core: CoreState) -> list[str]:
+    return [
         f"{holder}: a placement and no row" for holder in core.placements if core.ledger.row(holder) is None
     ]
 
 
-def audit_reservations(core: CoreState) -> list[str]:
+def _audit_reservations(core: CoreState) -> list[str]:
     """The faults of reservations: users without a row, more taken than there is, a row that keeps what was taken."""
     faults = []
     used = dict(core.reservations.users())
@@ -57,36 +89,20 @@ def audit_reservations(core: CoreState) -> list[str]:
     return faults
 
 
-def audit_ledger(ledger: Ledger) -> list[str]:
-    """The differences between the sums and their rows, none when the identity holds."""
-    rows: dict[str, list[Row]] = {}
-    members: dict[str, list[Row]] = {}
-    for row in ledger.rows():
-        rows.setdefault(row.node, []).append(row)
-        if row.pool is not None:
-            members.setdefault(row.pool, []).append(row)
-    faults = []
-    for account in ledger.nodes():
-        faults += audit_node(account, rows.get(account.capacity.name, []))
-    for pool in ledger.pools():
-        faults += audit_pool(pool, members.pop(pool.name, []))
-    return faults + [f"pool {name}: it has members and no account" for name in members]
-
-
-def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
-    """The faults of one node's account, given all the rows that name the node."""
+def _audit_node(ledger: Ledger, account: NodeAccount) -> list[str]:
+    """The faults of one node's account."""
     name, wrong = account.capacity.name, []
     reserved = buffer = pressure = accounted = ZERO
-    for row in rows:
+    for row in account.rows.values():
         state = row.state
+        if row.node != name or ledger.row(row.holder) is not row:
+            wrong.append(f"{name}: the node's rows are not the rows of the node, with {row.holder}")
         if row.reserved != state.reserved:
             wrong.append(f"{name}: row {row.holder} keeps {row.reserved}, its state {state.reserved}")
         reserved += state.reserved
         buffer += state.reserved - state.current
         pressure += state.pressure
         accounted += state.accounted
-    if {row.holder for row in rows} != set(account.rows):
-        wrong.append(f"{name}: the node's rows are not the rows of the node")
     sums = {
         "reserved": (account.reserved, reserved),
         "buffer": (account.buffer, buffer),
@@ -101,13 +117,13 @@ def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
     return wrong
 
 
-def audit_pool(account: PoolAccount, rows: list[Row]) -> list[str]:
-    """The faults of one pool's account, given all the rows that name the pool."""
+def _audit_pool(ledger: Ledger, account: PoolAccount) -> list[str]:
+    """The faults of one pool's account."""
     wrong = []
-    if {row.holder for row in rows} != set(account.rows):
-        wrong.append(f"pool {account.name}: its rows are not the rows that name it")
     units, amount = 0, ZERO
-    for row in rows:
+    for row in account.rows.values():
+        if row.pool != account.name or ledger.row(row.holder) is not row:
+            wrong.append(f"pool {account.name}: its rows are not the rows that name it, with {row.holder}")
         units += units_of(account, row.state.firm)
         amount += row.state.firm
     if account.units != units:

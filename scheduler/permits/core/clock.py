@@ -20,7 +20,7 @@ def tick(core: CoreState, event: events.ClockTicked) -> tuple[events.Output, ...
         core.serving_since_s = now_s
     core.vms.forget_retired(now_s)
     outputs: list[events.Output] = []
-    due = core.timers.take_due(now_s)[::-1]
+    due = (core.timers.take_due(now_s) if event.uids is None else core.timers.take(event.uids))[::-1]
     try:
         while due:
             record = core.vms.by_uid(due.pop())
@@ -29,6 +29,8 @@ def tick(core: CoreState, event: events.ClockTicked) -> tuple[events.Output, ...
     finally:  # if one fails by our fault, the others are still due
         for uid in due:
             core.timers.schedule(uid, now_s)
+    if event.is_more:
+        return tuple(outputs)
     # Neighbours may have rested for long enough.
     core.to_follow.update(node for node, queue in core.queues.items() if queue.has_needy)
     if core.rules.migration_enabled:

@@ -24,8 +24,8 @@ def configured(core: CoreState, event: events.Configured) -> _Outputs:
         core.ledger.set_node(capacity_of(node, event.rules), OverCause.CONFIGURATION)
     for record in core.vms:
         vm = pools.with_pool(record.spec, event.rules)
-        if vm is not record.spec and vm != record.spec:
-            _change(core, record, vm)
+        if vm is not record.spec and vm != record.spec and (found := core.vms.find(vm.pod)) is not None:
+            _change(core, found, vm)
     return ()
 
 

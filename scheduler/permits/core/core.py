@@ -7,7 +7,7 @@ The stages of a request (gate, claim and settlement, limits in their order, post
 extension and those without it differ by a policy: `scheduler.permits.core.parley_callers` and `scheduler.permits.core.neon_callers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from protocol.reasons import ErrorCode
@@ -290,3 +290,6 @@ class Core:
 
     def audit(self) -> list[str]:
         return auditing.audit(self.state)
+
+    def audit_parts(self) -> Iterator[list[str]]:
+        return auditing.parts(self.state)

@@ -274,9 +274,12 @@ class QuotaExceeded:
 
 @dataclass(frozen=True, slots=True)
 class ClockTicked:
-    """Time has passed; floors that the clock ends may end."""
+    """Time has passed; floors that the clock ends may end. All VMs that are due are looked at, or those of `uids`; with `is_more` others
+    are due as well, and the next tick follows at once."""
 
     now_s: float
+    uids: tuple[str, ...] | None = None
+    is_more: bool = False
 
 
 Input: TypeAlias = (

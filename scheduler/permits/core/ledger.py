@@ -9,7 +9,7 @@ Accounts are mutable records with one writer: `post` and the node methods here. 
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -238,6 +238,8 @@ class Ledger:
         """How many nodes have gone so far."""
         self.room_frees = 0
         """How often room may have become free on any node: a row fell or left, or the capacity of a node was changed."""
+        self.before_change: Callable[[Row], object] | None = None
+        """Told of each row before it is changed, while a snapshot is taken."""
 
     def nodes(self) -> Iterator[NodeAccount]:
         return iter(self._nodes.values())
@@ -326,6 +328,8 @@ class Ledger:
         row = self.require(holder)
         if row.pool == name:
             return
+        if self.before_change is not None:
+            self.before_change(row)
         self._leave_pool(row)
         row.pool = name
         self.touch(row.node)
@@ -404,6 +408,8 @@ class Ledger:
         `cause` documents a rise that no limit has allowed, should the node be over-full by it.
         """
         row = self._rows.get(verdict.holder)
+        if self.before_change is not None and row is not None:
+            self.before_change(row)
         if row is not None and row.node == verdict.node and verdict.state is not None:
             if row.state is not verdict.state:
                 self._change(row, verdict.state, cause)

@@ -3,8 +3,9 @@ the rows of the ledger the memory of each VM, and of each reservation.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -174,24 +175,31 @@ class VmTable:
         self._by_pod: dict[PodName, VmRecord] = {}
         self._by_uid: dict[str, VmRecord] = {}
         self._retired: dict[str, Retired] = {}
-        self.changes = 0
-        """How often a VM came or went: while it stays, so do the names."""
+        self.comings = 0
+        """How many VMs have come so far."""
+        self.found: Callable[[VmRecord], object] | None = None
+        """Told of each record that is found, and so may be changed, while a snapshot is taken."""
 
     def find(self, pod: PodName) -> VmRecord | None:
-        return self._by_pod.get(pod)
+        record = self._by_pod.get(pod)
+        if self.found is not None and record is not None:
+            self.found(record)
+        return record
 
     def by_uid(self, uid: str) -> VmRecord | None:
-        return self._by_uid.get(uid)
+        record = self._by_uid.get(uid)
+        if self.found is not None and record is not None:
+            self.found(record)
+        return record
 
     def add(self, record: VmRecord) -> None:
         assert record.spec.pod not in self._by_pod
         assert record.spec.uid not in self._by_uid
         self._by_pod[record.spec.pod] = self._by_uid[record.spec.uid] = record
-        self.changes += 1
+        self.comings += 1
 
     def remove(self, record: VmRecord) -> None:
         del self._by_pod[record.spec.pod], self._by_uid[record.spec.uid]
-        self.changes += 1
 
     def retire(self, record: VmRecord, until_s: float) -> None:
         """Keep the gate of a VM that goes, so that a late packet of an old agent stays old should it come back."""
@@ -213,7 +221,12 @@ class VmTable:
                 break
             del self._retired[uid]
 
+    def latest(self, count: int) -> list[VmRecord]:
+        """So many VMs that came last, or all if there are fewer: the last `count` to come are among them, if they are still there."""
+        return list(islice(reversed(self._by_pod.values()), count))
+
     def __iter__(self) -> Iterator[VmRecord]:
+        """For readers: who changes a record has found it."""
         return iter(self._by_pod.values())
 
     def __len__(self) -> int:
@@ -336,6 +349,23 @@ class TimerQueue:
     def cancel(self, uid: str) -> None:
         """Look at a VM no more: it has gone."""
         self._due.pop(uid, None)
+
+    def first_due(self, now_s: float, most: int) -> tuple[str, ...]:
+        """Up to `most` VMs that are due, those first that have been for longest. They stay in the queue."""
+        found: dict[str, float] = {}
+        while self._heap and self._heap[0][0] <= now_s and len(found) < most:
+            due_s, uid = heapq.heappop(self._heap)
+            if self._due.get(uid) == due_s:
+                found[uid] = due_s
+        for uid, due_s in found.items():
+            heapq.heappush(self._heap, (due_s, uid))
+        return tuple(found)
+
+    def take(self, uids: Iterable[str]) -> list[str]:
+        """Take these VMs off the queue, due or not, in the order of `take_due`."""
+        for uid in uids:
+            self.cancel(uid)
+        return sorted(uids)
 
     def take_due(self, now_s: float) -> list[str]:
         """Take the VMs that are due off the queue, in an order that does not depend on how they came into it.

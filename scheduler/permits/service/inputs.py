@@ -6,11 +6,12 @@ A read that fails is said once. The ports `Placements` and `OwnCpus` are here: p
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from typing import Final
 
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
+from hosting.long_work import LongWork
 from hosting.settings import SettingsError
 from protocol.reasons import Reason
 from protocol.values import Resources
@@ -20,9 +21,6 @@ from scheduler.permits.core.core import Core
 from scheduler.permits.core.model import Holder
 from scheduler.permits.service.answers import PermitStats
 from scheduler.ports import Cluster, ClusterUnreachableError, LeadershipGuard, NotLeadingError
-
-SLICE: Final = 256
-"""Changes of the cluster that are applied before requests get their turn."""
 
 
 class ClusterReader:
@@ -42,6 +40,7 @@ class ClusterReader:
         self._stats = stats
         self._log = log
         self._entering = asyncio.Lock()
+        self._long_work = LongWork()
         self._faults = FaultLog(
             log, "cluster not readable, what was read before stays in force", "cluster readable again"
         )
@@ -49,7 +48,7 @@ class ClusterReader:
     async def load(self) -> None:
         """Bring the core up to date. Raises `ClusterUnreachableError`, or `SettingsError` with every fault."""
         async with self._entering:
-            await self._take_all(await self._cluster.refresh())
+            await self._long_work.run(self._take_all(await self._cluster.refresh()))
 
     async def refresh(self) -> bool:
         """Bring the core up to date with the cluster; False, and one log line per new fault, when that fails."""
@@ -72,7 +71,7 @@ class ClusterReader:
 
     async def _enter_read(self, read: Callable[[], Awaitable[tuple[events.Input, ...]]]) -> bool:
         try:
-            await self._take_all(await read())
+            await self._long_work.run(self._take_all(await read()))
         except (ClusterUnreachableError, SettingsError) as error:
             self._faults.failed(error)
         else:
@@ -80,9 +79,10 @@ class ClusterReader:
         self._stats.cluster_stale = self._faults.is_present
         return not self._faults.is_present
 
-    async def _take_all(self, changes: Iterable[events.Input]) -> None:
+    def _take_all(self, changes: Iterable[events.Input]) -> Generator[None, None, None]:
         is_whole = True
-        for number, change in enumerate(changes, 1):
+        for change in changes:
+            yield
             if isinstance(change, events.ClusterRead) and not is_whole:
                 continue  # not all that it stands for was taken
             try:
@@ -96,8 +96,6 @@ class ClusterReader:
                 self._gone(change.pod)
             elif isinstance(change, events.VmSeen) and change.vm.terminal:
                 self._gone(change.vm.pod)
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
 
 
 ASK_AGAIN_S: Final = 5.0

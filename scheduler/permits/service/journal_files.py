@@ -10,18 +10,23 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
 from hosting.files import locked
 from hosting.logs import Logger
+from hosting.long_work import LongWork
 from scheduler.permits.core import events, journal
 from scheduler.permits.core.core import Core
+from scheduler.permits.core.snapshots import Snapshot, SnapshotTaker
 
-QUEUE_LINES: Final = 20_000
+QUEUE_LINES: Final = 50_000
+"""Lines that wait, with up to a kilobyte of memory each: while a snapshot is written none are, at 100,000 VMs for some seconds."""
 ROTATE_BYTES: Final = 64 * 2**20
+"""Bytes of lines after which a new file is begun; as many as the file's snapshot has, if those are more."""
 KEEP_FILES: Final = 8
 HAND_OVER_S: Final = 0.01
 CLOSE_S: Final = 5.0
@@ -34,7 +39,15 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(directory.glob(_PATTERN))
 
 
-_Item: TypeAlias = journal.Snapshot | Callable[[], str]
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A snapshot that is being taken. It `is_over` when all of its steps were taken, or when it was given up."""
+
+    taker: SnapshotTaker
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+
+_Item: TypeAlias = _Begun | Callable[[], str]
 """A snapshot begins a file; any other item makes its line when it is written."""
 
 
@@ -86,7 +99,7 @@ class _Entries:
 class JournalWriter:
     """Records what goes through one core. Raises `OSError` when the directory cannot be used at the start.
 
-    The loop's thread only puts values into the queue; the writer's thread turns them into lines.
+    The loop's thread only puts values into the queue, and takes snapshots in slices; the writer's thread turns them into lines.
     """
 
     def __init__(self, directory: Path, core: Core, log: Logger, rotate_bytes: int = ROTATE_BYTES) -> None:
@@ -98,6 +111,8 @@ class JournalWriter:
         self._rotate_bytes = rotate_bytes
         self._queue = _Entries()
         self._is_long = threading.Event()
+        self._long_work = LongWork()
+        self._taking: asyncio.Task[None] | None = None
         self._lost = 0
         self._lost_before = 0
         self._refused = 0
@@ -106,6 +121,7 @@ class JournalWriter:
         self._begin()
         self._file: TextIO | None = self._next_path().open("x", encoding="utf-8")
         self._written_bytes = 0
+        self._snapshot_bytes = 0
         self._retry_at_s = 0.0
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
         self._thread.start()
@@ -133,7 +149,7 @@ class JournalWriter:
         self._lock.close()
 
     def _put(self, item: Callable[[], str]) -> None:
-        if self._is_long.is_set():
+        if self._is_long.is_set() and (self._taking is None or self._taking.done()):
             self._begin()  # the present input is part of the new snapshot
             return
         try:
@@ -154,11 +170,28 @@ class JournalWriter:
             if len(self._queue) >= QUEUE_LINES:  # before the work of a snapshot that could not be put there
                 raise queue.Full
             self._say_gap()  # in the file where the lines are missing; the new one has none
-            self._queue.put_nowait(journal.snapshot_of(self._core))
+            begun = _Begun(SnapshotTaker(self._core))
+            try:
+                self._queue.put_nowait(begun)
+            except queue.Full:
+                begun.taker.end()
+                raise
             self._is_long.clear()
         except queue.Full:
             self._lost += 1
             self._lost_before += 1
+        else:
+            self._take(_steps(begun))
+
+    def _take(self, steps: Generator[None, None, None]) -> None:
+        """Take a snapshot in slices of the loop, or at once if none runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            for _ in steps:
+                pass
+        else:
+            self._taking = loop.create_task(self._long_work.run(steps), name="snapshot for the journal")
 
     def _next_path(self) -> Path:
         self._number += 1
@@ -178,20 +211,22 @@ class JournalWriter:
                 self._file.close()
 
     def _write_one(self, item: _Item) -> None:
-        if isinstance(item, journal.Snapshot) and (self._file is None or self._file.tell()):
-            self._next_file(item)
-            return
+        if isinstance(item, _Begun):
+            item.is_over.wait()
+            if self._file is None or self._file.tell():
+                self._next_file(item.taker.snapshot())
+                return
         if self._file is None:
             self._refused += 1
             if time.monotonic() >= self._retry_at_s:
                 self._retry_at_s = time.monotonic() + RETRY_S
                 self._is_long.set()
             return
-        if isinstance(item, journal.Snapshot):
-            self._file.write(journal.snapshot_line(item))
+        if isinstance(item, _Begun):
+            self._write_snapshot(self._file, item.taker.snapshot())
         else:
             self._written_bytes += self._file.write(item())
-        if self._written_bytes > self._rotate_bytes:
+        if self._written_bytes > max(self._rotate_bytes, self._snapshot_bytes):
             self._is_long.set()
             self._written_bytes = 0  # asked for once
 
@@ -201,7 +236,7 @@ class JournalWriter:
             if not os.fstat(self._file.fileno()).st_nlink:
                 raise FileNotFoundError("the journal's file was removed")
 
-    def _next_file(self, snapshot: journal.Snapshot) -> None:
+    def _next_file(self, snapshot: Snapshot) -> None:
         is_back = self._file is None
         if self._file is not None:
             self._file.close()
@@ -210,7 +245,7 @@ class JournalWriter:
         path = self._next_path()
         file = path.open("x", encoding="utf-8")
         try:
-            file.write(journal.snapshot_line(snapshot))
+            self._write_snapshot(file, snapshot)
             file.flush()
         except OSError:
             path.unlink(missing_ok=True)  # else files without content would push out those that have some
@@ -223,6 +258,9 @@ class JournalWriter:
         for old in files_of(self._directory)[:-KEEP_FILES]:
             old.unlink(missing_ok=True)
 
+    def _write_snapshot(self, file: TextIO, snapshot: Snapshot) -> None:
+        self._snapshot_bytes = sum(map(file.write, journal.snapshot_pieces(snapshot)))
+
     def _refuse(self, error: Exception) -> None:
         """The entry that was being written is lost, and so are those that come until a new file can be begun."""
         self._refused += 1
@@ -233,6 +271,15 @@ class JournalWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+def _steps(begun: _Begun) -> Generator[None, None, None]:
+    """However it ends, the writer's thread does not wait for ever."""
+    try:
+        yield from begun.taker.steps()
+    finally:
+        begun.taker.end()
+        begun.is_over.set()
 
 
 def lines(path: Path) -> Iterator[str]:

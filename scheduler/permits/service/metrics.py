@@ -1,14 +1,15 @@
 """The scheduler's metrics on `/metrics`. The names are listed in docs/reference/metrics.md."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from hosting.metrics import AnyFamily, Family, HistogramFamily, server_families
 from hosting.server import Server
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.ledger import Cause, Ledger
+from scheduler.permits.core.ledger import Cause, Ledger, NodeAccount, OverCause, Row
+from scheduler.permits.core.state import VmRecord
 from scheduler.permits.service.answers import PermitStats
 
 SEQUENCE_CODES: Final = (ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED, ErrorCode.AGENT_SUPERSEDED)
@@ -73,71 +74,88 @@ def _decisions(stats: PermitStats) -> Iterator[AnyFamily]:
     )
 
 
+_NodeNow: TypeAlias = tuple[str, tuple[tuple[str, Resources], ...], tuple[OverCause, ...]]
+"""A node's name, its amounts, and why it is over-full."""
+
+
 def _ledger(ledger: Ledger) -> Iterator[Family]:
-    fields: list[tuple[tuple[str, ...], float]] = []
-    over: list[tuple[tuple[str, ...], float]] = []
-    for account in ledger.nodes():
-        columns = {
-            "reservable": account.capacity.reservable,
-            "reserved": account.reserved,
-            "buffer": account.buffer,
-            "pressure": account.pressure,
-            "pressure-accounted": account.accounted,
-            "watermark": account.capacity.watermark,
-        }
-        for name, amount in columns.items():
-            fields.append(((account.capacity.name, "cpu", name), amount.vcpu_milli / 1000))
-            fields.append(((account.capacity.name, "memory", name), amount.memory_bytes))
-        over += [((account.capacity.name, cause.value), 1.0) for cause in account.over]
+    """What takes long at 100,000 VMs is computed with the page, in its thread, from values of one moment."""
+    nodes = tuple(map(_node_now, ledger.nodes()))
     yield Family(
         "gauge",
         "parley_scheduler_node_resources",
         "The ledger: CPUs and bytes per node and field",
         ("node", "resource", "field"),
-        tuple(fields),
+        _amounts(nodes),
     )
     yield Family(
         "gauge",
         "parley_scheduler_node_over_full",
         "Nodes where more is reserved than may be, with each recorded cause",
         ("node", "cause"),
-        tuple(over),
+        tuple(((name, cause.value), 1.0) for name, _, over in nodes for cause in over),
     )
-    left = _start_up_buffer(ledger)
     yield Family(
         "gauge",
         "parley_scheduler_start_up_buffer",
         "What is kept for VMs of which this process does not know yet what they may use",
         ("resource",),
-        ((("cpu",), left.vcpu_milli / 1000), (("memory",), float(left.memory_bytes))),
+        _start_up_buffer(list(ledger.rows())),
     )
 
 
-def _start_up_buffer(ledger: Ledger) -> Resources:
+def _node_now(account: NodeAccount) -> _NodeNow:
+    capacity = account.capacity
+    amounts = (
+        ("reservable", capacity.reservable),
+        ("reserved", account.reserved),
+        ("buffer", account.buffer),
+        ("pressure", account.pressure),
+        ("pressure-accounted", account.accounted),
+        ("watermark", capacity.watermark),
+    )
+    return capacity.name, amounts, tuple(account.over)
+
+
+def _amounts(nodes: tuple[_NodeNow, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, amounts, _ in nodes:
+        for field, amount in amounts:
+            yield (name, "cpu", field), amount.vcpu_milli / 1000
+            yield (name, "memory", field), amount.memory_bytes
+
+
+def _start_up_buffer(rows: list[Row]) -> Iterator[tuple[tuple[str, ...], float]]:
     left = ZERO
-    for row in ledger.rows():
-        for floor in row.state.floors:
+    for state in (row.state for row in rows):
+        for floor in state.floors:
             if floor.cause is Cause.START_UP:
-                left += (floor.amount - row.state.current).max(ZERO)
-    return left
+                left += (floor.amount - state.current).max(ZERO)
+    yield ("cpu",), left.vcpu_milli / 1000
+    yield ("memory",), float(left.memory_bytes)
 
 
 def _vms(core: Core) -> Iterator[Family]:
-    settled = sum(record.settled for record in core.vms)
+    records = list(core.vms)
     yield Family(
         "gauge",
         "parley_scheduler_vms",
         "VMs by whether this process knows what they may use",
         ("state",),
-        ((("settled",), settled), (("unsettled",), len(core.vms) - settled)),
+        _settled(records),
     )
     yield Family(
         "gauge",
         "parley_scheduler_vm_condition",
         "VMs with something that a person should mend",
         ("pod", "condition"),
-        tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.vms if record.condition),
+        (((str(each.spec.pod), text), 1.0) for each in records if (text := each.condition)),
     )
+
+
+def _settled(records: list[VmRecord]) -> Iterator[tuple[tuple[str, ...], float]]:
+    settled = sum(record.settled for record in records)
+    yield ("settled",), settled
+    yield ("unsettled",), len(records) - settled
 
 
 def _flag(name: str, text: str, value: bool) -> Family:

@@ -51,6 +51,8 @@ PUBLISHED_DEADLINE_S: Final = 3.0
 FIRST_DEADLINE_S: Final = 3.5
 """Its first request may be held for longer (`SchedulerConfig.hold_first_s`, and then one more look), because it is its last
 if it fails."""
+MOST_DUE: Final = 32
+"""VMs that are looked at with one tick of the clock, which takes about a millisecond: all may fall silent at once."""
 LOOK_AGAIN_S: Final = 0.25
 """Between looks for one request that is held."""
 HOLD_S: Final = 0.5
@@ -116,9 +118,13 @@ class PermitService:
         else:
             self.recorder.migration_ended(record.spec.pod, record.spec.node)
 
-    def tick(self) -> None:
-        """Tell the core the time."""
-        self.take(events.ClockTicked(self._clock()))
+    def tick(self) -> bool:
+        """Tell the core the time. Whether more VMs are due than are looked at with one tick."""
+        now_s = self._clock()
+        due = self._core.state.timers.first_due(now_s, MOST_DUE)
+        is_more = len(due) == MOST_DUE
+        self.take(events.ClockTicked(now_s, due, is_more))
+        return is_more
 
     async def close(self) -> None:
         await self._looks.close()
@@ -248,7 +254,7 @@ class PermitService:
                 self.recorder.migration_wanted(output)
                 self._effects.migrate(output)
             case events.ReadNeeded():
-                self._looks.fresh(output.pod, self._was_read)
+                self._looks.later(output.pod, self._was_read)
             case events.Placed() | events.NotPlaced():
                 pass  # the caller that asks for a placement sees its outcome
             case events.RoomOffered() | events.YieldAsked():

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from protocol.wire import PodName
@@ -17,18 +18,30 @@ Report: TypeAlias = Callable[[bool | Exception], object]
 _Key = TypeVar("_Key")
 
 
+MOST_LATER: Final = 512
+"""Pods of one read for which nobody waits: when all VMs fall silent, looks for requests go between."""
+
+
 class Looks:
     """Owns the reads. `read` makes one of some pods and says whether the cluster could be read."""
 
     def __init__(self, read: Callable[[Collection[PodName]], Awaitable[bool]]) -> None:
         self._read = read
         self._waiting: dict[PodName, list[Report]] = {}
+        self._later: dict[PodName, list[Report]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     def fresh(self, pod: PodName, report: Report) -> None:
         """Report whether a read of `pod` that began after this call has ended well; within two look deadlines, or at
         `close`. A report must not raise."""
-        self._waiting.setdefault(pod, []).append(report)
+        self._begin(self._waiting, pod, report)
+
+    def later(self, pod: PodName, report: Report) -> None:
+        """As `fresh`, without a deadline: nobody waits."""
+        self._begin(self._later, pod, report)
+
+    def _begin(self, waiting: dict[PodName, list[Report]], pod: PodName, report: Report) -> None:
+        waiting.setdefault(pod, []).append(report)
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_all(), name="looks at the cluster")
 
@@ -41,16 +54,19 @@ class Looks:
     async def _read_all(self) -> None:
         waiting: dict[PodName, list[Report]] = {}
         try:
-            while self._waiting:
+            while self._waiting or self._later:
                 waiting, self._waiting = self._waiting, {}
+                for pod in list(islice(self._later, MOST_LATER)):
+                    waiting.setdefault(pod, []).extend(self._later.pop(pod))
                 outcome = await self._outcome(waiting)
                 reports, waiting = waiting, {}
                 _report(reports, outcome)
         finally:
             self._reading = None
-            _report(waiting, False)
-            waiting, self._waiting = self._waiting, {}
-            _report(waiting, False)
+            for left in (waiting, self._waiting, self._later):
+                reports = dict(left)
+                left.clear()
+                _report(reports, False)
 
     async def _outcome(self, pods: Collection[PodName]) -> bool | Exception:
         try:

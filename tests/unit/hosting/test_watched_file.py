@@ -39,11 +39,11 @@ class Disk:
         self.file = WatchedFile(path, Written, lambda read: read.count)
         monkeypatch.setattr(time, "time_ns", lambda: self.unix_ns)
         monkeypatch.setattr(Path, "stat", lambda _path, **_: self.times)
-        content_of: Callable[[Path], bytes] = watched_file._content_of
+        content_of: Callable[[Path, int], bytes] = watched_file._content_of
 
-        def counted(path: Path) -> bytes:
+        def counted(path: Path, most_bytes: int) -> bytes:
             self.reads += 1
-            return content_of(path)
+            return content_of(path, most_bytes)
 
         monkeypatch.setattr(watched_file, "_content_of", counted)
 

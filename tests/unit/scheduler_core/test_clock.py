@@ -5,7 +5,7 @@ import random
 import pytest
 
 from protocol.wire import SlotResources
-from scheduler.permits.core import clock, events, journal, state
+from scheduler.permits.core import clock, events, journal, snapshots, state
 from scheduler.permits.core.state import CoreState, SchedulerConfig, VmRecord
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core import core_walks
@@ -112,7 +112,7 @@ class Scanning(World):
 
 def state_of(world: World) -> str:
     """Everything that the core knows."""
-    return journal.snapshot_line(journal.snapshot_of(world.core))
+    return journal.snapshot_line(snapshots.snapshot_of(world.core))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -150,3 +150,40 @@ def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pyt
             world.ticked(70.0)
     world.ticked(71.0)
     assert [world.floors(name) for name in "bc"] == [[], []]
+
+
+@pytest.mark.parametrize("most", [1, 3, 4])
+def test_a_clock_in_slices_does_what_one_tick_does(most: int) -> None:
+    """All fall silent at once. A tick names those that it looks at, so that a replay looks at the same ones."""
+    one, other = World(), World()
+    for world in (one, other):
+        for name in "abcdefgh":
+            world.vm(name, UNIT)
+            world.permit(world.request(name, cu(2)), at=0.0)
+    outputs = list(one.ticked(90.0))
+    assert len(outputs) > most
+    sliced: list[events.Output] = []
+    is_more = True
+    while is_more:
+        due = other.core.state.timers.first_due(90.0, most)
+        is_more = len(due) == most
+        found = other.apply(events.ClockTicked(90.0, due, is_more))
+        assert len(found) <= most
+        sliced += found
+    assert sorted(map(repr, sliced)) == sorted(map(repr, outputs))
+    assert state_of(one) == state_of(other)
+    assert is_empty(one) == is_empty(other)
+
+
+def test_those_first_due_are_told_in_their_order_and_stay_due() -> None:
+    queue = state.TimerQueue()
+    for uid, due_s in (("b", 2.0), ("a", 2.0), ("c", 1.0), ("d", 9.0), ("gone", 1.0)):
+        queue.schedule(uid, due_s)
+    queue.cancel("gone")
+    queue.schedule("d", 1.5)
+    for _ in range(2):
+        assert queue.first_due(5.0, 3) == ("c", "d", "a")
+    assert queue.take(("d", "c")) == ["c", "d"]
+    assert queue.first_due(5.0, 3) == ("a", "b")
+    assert queue.take_due(5.0) == ["a", "b"]
+    assert queue.first_due(100.0, 3) == ()

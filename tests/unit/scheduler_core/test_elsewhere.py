@@ -6,8 +6,8 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.permits.core import events
 from scheduler.permits.core.elsewhere import LASTING_S, LOOK_S
-from scheduler.permits.core.journal import restore, snapshot_of
 from scheduler.permits.core.model import NodeSpec, PoolSpec
+from scheduler.permits.core.snapshots import restore, snapshot_of
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World
 

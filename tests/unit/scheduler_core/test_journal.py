@@ -12,7 +12,7 @@ from msgspec import structs
 from protocol import codec
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics, SlotResources
-from scheduler.permits.core import events, journal
+from scheduler.permits.core import events, journal, snapshots
 from scheduler.permits.core.ledger import OverCause
 from scheduler.permits.core.model import (
     AgentIdentity,
@@ -42,7 +42,7 @@ RULES = rules(
 
 
 def snapshot(world: World) -> str:
-    return journal.snapshot_line(journal.snapshot_of(world.core))
+    return journal.snapshot_line(snapshots.snapshot_of(world.core))
 
 
 def line_of(event: events.Input, outputs: tuple[events.Output, ...] = ()) -> str:
@@ -73,9 +73,9 @@ class RecordingWorld(World):
 def replayed(lines: list[str]) -> journal.Replay:
     """The journal once more; every decision is the same."""
     first = journal.read_line(lines[0])
-    assert isinstance(first, journal.Snapshot)
+    assert isinstance(first, snapshots.Snapshot)
     running = journal.Replay(first)
-    assert journal.snapshot_line(journal.snapshot_of(running.core)) == lines[0]
+    assert journal.snapshot_line(snapshots.snapshot_of(running.core)) == lines[0]
     for line in lines[1:]:
         assert line.count("\n") == 1
         step = journal.read_line(line)
@@ -88,7 +88,7 @@ def replayed(lines: list[str]) -> journal.Replay:
 def check(world: RecordingWorld) -> None:
     """A replay comes to the same decisions and to the same state."""
     running = replayed(world.lines)
-    assert journal.snapshot_line(journal.snapshot_of(running.core)) == snapshot(world)
+    assert journal.snapshot_line(snapshots.snapshot_of(running.core)) == snapshot(world)
 
 
 # ------------------------------------------------------------ every kind of line
@@ -143,6 +143,7 @@ INPUTS: list[events.Input] = [
     events.MigrationEnded("u"),
     events.QuotaExceeded("team", UNIT, ("u", "v"), 4.0),
     events.ClockTicked(1234.5),
+    events.ClockTicked(1234.5, ("u", "v"), is_more=True),
     events.RequestArrived(1, vm.request("vm", cu(2), claim=UNIT, unit=cu(0.5)), 2.0),
     events.RequestArrived(1, vm.request("vm", cu(2), names=None, metrics=None), 2.0, events.Look(False)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 2.0, events.Look(True, READING)),
@@ -392,9 +393,9 @@ def test_the_rules_and_the_configuration_are_kept(rules_: Rules) -> None:
 def test_what_is_restored_twice_is_shared_by_nobody() -> None:
     world = RecordingWorld()
     asking_pools(world)
-    taken = journal.snapshot_of(world.core)
+    taken = snapshots.snapshot_of(world.core)
     before = journal.snapshot_line(taken)
-    one, other = journal.restore(taken), journal.restore(taken)
+    one, other = snapshots.restore(taken), snapshots.restore(taken)
     again = world.request("a", cu(5, 3), seq=1)
     for core, ticket in ((one, 21), (other, 22), (world.core, 23)):
         assert core.apply(events.RequestArrived(ticket, again, 3.0)) == (events.Joined(ticket, 11),)
@@ -448,7 +449,7 @@ def test_another_decision_is_found_and_told() -> None:
     world.cut()
     world.permit(world.request("a", cu(3), claim=cu(1)))
     first, step = (journal.read_line(line) for line in world.lines)
-    assert isinstance(first, journal.Snapshot)
+    assert isinstance(first, snapshots.Snapshot)
     assert isinstance(step, journal.Step)
     told = copy.deepcopy(step.outputs)
     told[0]["permit"] = told[0]["permit"].replace('"vCPUs":3', '"vCPUs":4')
@@ -490,3 +491,53 @@ def test_what_is_no_line_of_a_journal_is_said_in_words(line: str, words: str) ->
 
 def test_a_gap_says_how_much_was_lost() -> None:
     assert journal.read_line(journal.gap_line(7)) == journal.Gap(7)
+
+
+class WalkingWorld(RecordingWorld):
+    def configure(self, rules_: Rules) -> None:
+        """Rules that leave more room have somebody told of it, after a long walk."""
+        self.apply(events.Configured(rules_))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_snapshot_in_steps_is_that_of_the_moment_when_it_was_begun(seed: int) -> None:
+    """However lively the core is between its steps."""
+    world, dice = WalkingWorld(), random.Random(seed)
+    ticket, now_s = 0, 0.0
+    for _ in range(12):
+        before = snapshot(world)
+        taker = snapshots.SnapshotTaker(world.core)
+        steps = taker.steps()
+        for _ in steps:
+            for _ in range(dice.choice((0, 1, 3))):
+                ticket, now_s = ticket + 1, round(now_s + dice.choice((0.0, 0.3, 5.0, 60.0)), 1)
+                core_walks.step(world, dice, ticket, now_s)
+        assert journal.snapshot_line(taker.snapshot()) == before
+        for _ in range(10):
+            ticket, now_s = ticket + 1, round(now_s + dice.choice((0.0, 0.3, 5.0, 60.0)), 1)
+            core_walks.step(world, dice, ticket, now_s)
+
+
+def test_a_configuration_that_comes_meanwhile_changes_no_snapshot_that_was_begun() -> None:
+    world = RecordingWorld()
+    for name in "abc":
+        world.vm(name, UNIT)
+    before = snapshot(world)
+    taker = snapshots.SnapshotTaker(world.core)
+    steps = taker.steps()
+    next(steps)
+    world.configure(dataclasses.replace(RULES, default_pools=(DefaultPool("team"),)))
+    assert {each.spec.pool for each in world.core.vms} == {"team"}
+    for _ in steps:
+        pass
+    assert journal.snapshot_line(taker.snapshot()) == before
+
+
+def test_a_snapshot_that_is_given_up_leaves_nothing_behind() -> None:
+    world = RecordingWorld()
+    world.vm("a", UNIT)
+    taker = snapshots.SnapshotTaker(world.core)
+    next(taker.steps())
+    taker.end()
+    assert (world.core.vms.found, world.core.ledger.before_change) == (None, None)
+    assert snapshot(world)

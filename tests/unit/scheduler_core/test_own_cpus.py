@@ -5,7 +5,7 @@ from dataclasses import replace
 from protocol.reasons import ReasonCode
 from protocol.values import Bounds, Resources
 from scheduler.permits.core import events
-from scheduler.permits.core.journal import restore, snapshot_of
+from scheduler.permits.core.snapshots import restore, snapshot_of
 from scheduler.permits.service.inputs import CoreOwnCpus
 from scheduler.ports import SoleScheduler
 from tests.support.amounts import UNIT, cu

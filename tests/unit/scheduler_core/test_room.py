@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.values import ZERO, Observation, Resources
 from protocol.wire import AgentRequest
-from scheduler.permits.core import events, journal
+from scheduler.permits.core import events, snapshots
 from scheduler.permits.core.core import Core
 from scheduler.permits.core.ledger import Cause
 from scheduler.permits.core.model import Holder, Kind
@@ -230,7 +230,7 @@ def test_what_a_node_negotiates_goes_on_after_a_snapshot() -> None:
     says(world, "a", cu(2), spare=UNIT)
     says(world, "b", cu(3))
     says(world, "c", cu(3))
-    again = journal.restore(journal.snapshot_of(world.core))
+    again = snapshots.restore(snapshots.snapshot_of(world.core))
     arrived = events.RequestArrived(5, world.request("a", UNIT, claim=cu(2), apart=True), 1.0)
     for event in (arrived, seen(world, "a", UNIT), events.ClockTicked(20.0)):
         assert again.apply(event) == world.core.apply(event)

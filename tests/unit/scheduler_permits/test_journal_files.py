@@ -1,5 +1,6 @@
 """The journal's files: whole lines, rotation with a snapshot each, gaps that are counted, and `parley replay`."""
 
+import asyncio
 import json
 import queue
 import shutil
@@ -9,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from hosting import logs
+from hosting import logs, long_work
+from hosting.threads import in_own_thread
 from parley import replay
-from protocol.values import Resources
-from scheduler.permits.core import events, journal
+from protocol.values import Bounds, Resources
+from protocol.wire import PodName
+from scheduler.permits.core import events, journal, snapshots
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.model import NodeSpec
+from scheduler.permits.core.model import NodeSpec, VmSpec
 from scheduler.permits.core.state import SchedulerConfig
 from scheduler.permits.service import journal_files
 from scheduler.permits.service.journal_files import JournalWriter, files_of, lines
+from tests.support.amounts import UNIT, cu
 
 LOG = logs.logger("test")
 
@@ -56,7 +60,7 @@ def test_each_file_begins_with_a_snapshot_and_old_ones_go(
     assert len(kept) == 3
     assert kept[0].name != "journal-000001.jsonl"
     for path in kept:
-        assert isinstance(journal.read_line(next(lines(path))), journal.Snapshot)
+        assert isinstance(journal.read_line(next(lines(path))), snapshots.Snapshot)
     assert replay.run(tmp_path, "text") == 0
 
 
@@ -207,3 +211,31 @@ def test_a_gap_is_said_before_the_snapshot_that_follows_it(tmp_path: Path) -> No
     first, second = files_of(tmp_path)
     assert isinstance(journal.read_line(list(lines(first))[-1]), journal.Gap)
     assert not any(isinstance(journal.read_line(line), journal.Gap) for line in lines(second))
+
+
+async def test_a_snapshot_is_taken_while_inputs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In slices, with the loop's other work between them; lines that come meanwhile stand behind it."""
+    monkeypatch.setattr(long_work, "SLICE_S", 0.0)
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    for index in range(20):
+        vm = VmSpec(PodName(f"vm-{index}", "d"), f"uid-{index}", "node-0", Bounds(UNIT, cu(4)))
+        seen = events.VmSeen(vm, None, 0.0)
+        writer.input(seen, core.apply(seen))
+    assert writer._taking is not None
+    await writer._taking
+    writer._is_long.set()
+    for index in range(40):
+        gone = events.VmGone(PodName(f"vm-{index % 20}", "d"), f"uid-{index % 20}", 1.0)
+        writer.input(gone, core.apply(gone))
+        await asyncio.sleep(0)
+    await writer._taking
+    await in_own_thread(writer.close)
+    assert len(files_of(tmp_path)) == 2
+    begun = journal.read_line(next(lines(files_of(tmp_path)[1])))
+    assert isinstance(begun, snapshots.Snapshot)
+    assert len(begun.records) == 19, "the input that came first is part of it, and no other"
+    assert replay.run(tmp_path, "text") == 0
+    assert "59 inputs in 2 files: the same decisions" in capsys.readouterr().out

@@ -3,10 +3,11 @@
 import asyncio
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
+from hosting import long_work
 from hosting.routes import answered
 from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
@@ -14,7 +15,7 @@ from protocol.wire import PodName
 from scheduler.permits.core import events
 from scheduler.permits.core.events import PoolVerdict
 from scheduler.permits.core.model import AgentIdentity, PoolSpec
-from scheduler.permits.service import inputs, service
+from scheduler.permits.service import service
 from scheduler.permits.service import waiting as limits
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import cu
@@ -175,7 +176,7 @@ async def test_a_vm_that_goes_ends_what_waits_for_it() -> None:
 async def test_changes_that_a_look_brings_are_taken_whole_whoever_waits_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inputs, "SLICE", 1)
+    monkeypatch.setattr(long_work, "SLICE_S", 0.0)
     world = ServiceWorld()
     names = [f"vm-{number}" for number in range(50)]
     world.cluster.changes = tuple(seen(name, pool=None) for name in names)
@@ -630,3 +631,39 @@ async def test_close_ends_everybody_who_waits_for_a_pool_and_may_be_called_twice
     assert now_s() == 0.0
     await world.service.close()
     assert await world.is_clean()
+
+
+@virtually
+async def test_a_look_that_a_request_waits_for_goes_before_those_that_the_clock_has_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All agents may fall silent at once."""
+    monkeypatch.setattr(limits, "MOST_LATER", 3)
+    reads: list[list[str]] = []
+    told: list[str] = []
+
+    async def read(pods: Collection[PodName]) -> bool:
+        reads.append([pod.name for pod in pods])
+        await asyncio.sleep(0.1)
+        return True
+
+    def report(name: str, outcome: bool | Exception) -> None:
+        told.append(f"{name} {outcome}")
+
+    looks, silent = limits.Looks(read), [f"silent-{number}" for number in range(8)]
+    for name in silent:
+        looks.later(PodName(name, "d"), functools.partial(report, name))
+    await asyncio.sleep(0.05)
+    looks.fresh(PodName("asking", "d"), functools.partial(report, "asking"))
+    looks.fresh(PodName("silent-7", "d"), functools.partial(report, "again"))
+    await asyncio.sleep(1)
+    assert reads == [
+        ["silent-0", "silent-1", "silent-2"],
+        ["asking", "silent-7", "silent-3", "silent-4", "silent-5"],
+        ["silent-6", "silent-7"],
+    ]
+    assert sorted(told) == sorted(f"{name} True" for name in ("asking", "again", *silent))
+    looks.later(PodName("late", "d"), functools.partial(report, "late"))
+    await asyncio.sleep(0.05)
+    await looks.close()
+    assert told[-1] == "late False"
