@@ -14,6 +14,7 @@ _WITHOUT_BODY: Final = (204, 304)
 """Statuses whose answers end with the head, even if they have a length."""
 
 
+@functools.lru_cache(maxsize=1024)
 def target(raw: bytes) -> tuple[str, str]:
     """Path and query of a request's target, the path without its percent signs. Raises `ValueError` for one that is no target."""
     text = raw.decode("ascii")

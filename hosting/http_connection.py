@@ -38,49 +38,40 @@ class NotHttpError(Exception):
 
 
 class Exchange:
-    """One request, from its head on, and how it is to be answered. Only its connection and the owner change it."""
+    """One request, from its head on, and how it is to be answered. Only its connection and the owner change it.
 
-    __slots__ = (
-        "body",
-        "caller",
-        "connection",
-        "error",
-        "headers",
-        "is_answered",
-        "is_http_1_0",
-        "is_over",
-        "is_read",
-        "is_whole",
-        "keeps",
-        "limit_bytes",
-        "method",
-        "paid_bytes",
-        "parameters",
-        "path",
-        "payer",
-        "query",
-        "received_bytes",
-        "route",
-        "waiter",
-    )
+    Most of it keeps the values of the class: setting each of them for each request would take a tenth of its time.
+    """
 
-    def __init__(self, connection: "ServedConnection", method: str, headers: Mapping[str, str]) -> None:
+    keeps = True
+    """Whether the connection stays after the answer."""
+    is_http_1_0 = False
+    body: bytes | bytearray = b""
+    is_whole = False
+    """Whether all of the body has come."""
+    is_read = False
+    """Whether the owner takes the body: before that no more of it is parsed than has come with the head."""
+    is_over = False
+    """Whether the body is longer than its limit, and is kept no further."""
+    is_answered = False
+    error: Exception | None = None
+    limit_bytes: int | None = None
+    waiter: asyncio.Future[None] | None = None
+    route: Route | None = None
+    parameters: Mapping[str, str] = {}
+    caller: Caller | None = None
+    payer = ""
+    """The caller or address on whose account it goes."""
+    received_bytes = paid_bytes = 0
+    """Those that had come when its body was about to be read, and those that it was charged for before."""
+
+    def __init__(
+        self, connection: "ServedConnection", method: str, place: tuple[str, str], headers: Mapping[str, str]
+    ) -> None:
         self.connection = connection
         self.method = method
+        self.path, self.query = place
         self.headers = headers
-        self.path = self.query = ""
-        self.keeps = True
-        """Whether the connection stays after the answer."""
-        self.is_http_1_0 = self.is_whole = self.is_answered = self.is_read = self.is_over = False
-        self.body: bytes | bytearray = b""
-        self.limit_bytes: int | None = None
-        self.error: Exception | None = None
-        self.waiter: asyncio.Future[None] | None = None
-        self.route: Route | None = None
-        self.parameters: Mapping[str, str] = {}
-        self.caller: Caller | None = None
-        self.payer = ""
-        self.paid_bytes = self.received_bytes = 0
 
     def add(self, piece: bytes) -> None:
         """Take a piece of the body. Nothing is kept beyond the limit, once it is known, nor of a request that was answered."""
@@ -345,14 +336,9 @@ class ServedConnection(asyncio.Protocol):
         if self._parsed is None:
             self._head_bytes += len(piece)
         try:
-            while piece:
-                try:
-                    self._parser.feed_data(piece)
-                    break
-                except (
-                    httptools.HttpParserUpgrade
-                ) as upgrade:  # which is not done: the bytes behind are the next request
-                    piece = piece[upgrade.args[0] :]
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._refuse_upgrade(self._exchanges[-1])
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._broken(str(cause) if isinstance(cause, NotHttpError) else type(error).__name__)
@@ -361,6 +347,13 @@ class ServedConnection(asyncio.Protocol):
             self.cut()
         elif self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._broken("HeadTooLong")
+
+    def _refuse_upgrade(self, exchange: Exchange) -> None:
+        """Answer as if the peer had not asked for it, and end. The parser takes a body for the other protocol's bytes."""
+        self._is_ending = True
+        self._unread = b""
+        if "transfer-encoding" in exchange.headers or exchange.headers.get("content-length", "0") != "0":
+            exchange.error = NotHttpError("UpgradeWithBody")
 
     def _broken(self, why: str) -> None:
         """The bytes are no request. Only the first of a connection's requests is answered with that."""
@@ -480,13 +473,15 @@ class ServedConnection(asyncio.Protocol):
         parser = self._parser
         if self._head_bytes > MAX_LINE_BYTES:
             self._check_head()
-        exchange = Exchange(self, parser.get_method().decode("ascii"), _headers(self._fields))
         try:
-            exchange.path, exchange.query = target(self._raw_target)
+            place = target(self._raw_target)
         except ValueError:
             raise NotHttpError("BadTarget") from None
-        exchange.keeps = parser.should_keep_alive()
-        exchange.is_http_1_0 = parser.get_http_version() == "1.0"
+        exchange = Exchange(self, parser.get_method().decode("ascii"), place, _headers(self._fields))
+        if not parser.should_keep_alive():
+            exchange.keeps = False
+        if parser.get_http_version() == "1.0":
+            exchange.is_http_1_0 = True
         self._is_in_head = False
         self._head_bytes = 0
         self._parsed = exchange
