@@ -1,6 +1,6 @@
 """Applies the informant's answers and calls: registration, suspension, approvals, `/try-upscale`."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Denial, PerResource, amounts

@@ -1,8 +1,10 @@
 """Applies readings of the load, and the answers of policies in processes of their own."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from agent.core import events, on_informant
 from agent.core.model import Sample, Vm, VmKind, load_between

@@ -5,8 +5,9 @@ each kind is in flight. Reads only: the shell records `Started` for each action 
 """
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.desire import desire, lower, means, shrink, taken_back, takes_back, whole
@@ -14,7 +15,7 @@ from agent.core.model import PerResource, Reasons
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32
-from protocol.values import ZERO, Observation, Resources
+from protocol.values import ZERO, Observation, Resources, Value
 from protocol.wire import Metrics
 
 _ALL_CALM: Final = PerResource(True, True)
@@ -34,16 +35,14 @@ class WaitsFor(enum.StrEnum):
     """A request is under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextRequest:
+class NextRequest(Value, frozen=True):
     """When the scheduler is asked next: at `at_s` (absolute seconds), or, if that is None, after the event that is waited for."""
 
     at_s: float | None = None
     waits_for: WaitsFor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """Actions to start now, the moment of the next step (absolute seconds), and why each resource is desired so.
 
     `resizes` says that a resize is due, also while it waits for its next try. `next_request` is when the scheduler is asked next,

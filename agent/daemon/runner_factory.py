@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm, VmKind

@@ -7,9 +7,11 @@ taken from there.
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
+
+from msgspec.structs import replace
 
 from agent.core import desire, on_informant, on_scheduler, plan
 from agent.core import on_metrics as agent_metrics
