@@ -153,7 +153,7 @@ def lease_counted_from_the_answer() -> Patch:
 def process_is_not_named() -> Patch:
     """An agent never names the scheduler process that it has heard from."""
     ask = plan._Steps._request
-    return _patch(plan._Steps, "_request", lambda steps, desired: replace(ask(steps, desired), instance=None))
+    return _patch(plan._Steps, "_request", lambda steps, *asked: replace(ask(steps, *asked), instance=None))
 
 
 def leases_of_earlier_lives_forgotten() -> Patch:

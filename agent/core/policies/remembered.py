@@ -40,13 +40,13 @@ class Zones:
         distance = abs(value - mean)
         return distance > 0 and distance * MILLION >= (self.stable + self.mixed) * mean
 
-    def blend(self, value: int, mean: int) -> Fraction:
+    def blend(self, value: int, mean: int) -> Fraction | int:
         """The mean in the stable zone, the value beyond the mixed one, in between a part of each."""
         distance, inner = abs(value - mean) * MILLION, self.stable * mean
         if distance <= inner:
-            return Fraction(mean)
+            return mean
         if self.is_left(value, mean):
-            return Fraction(value)
+            return value
         return mean + (value - mean) * Fraction(distance - inner, self.mixed * mean)
 
 

@@ -6,7 +6,6 @@ counts them (load averages, stall shares) are floats until `micro`, `load_averag
 
 import math
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Final, Protocol
 
 from protocol.values import MAX_MEMORY_BYTES, Bounds, ComputeUnit, Resources, Units, Value
@@ -30,7 +29,13 @@ def micro(cpus: float | None) -> int | None:
     found = usable(cpus)
     if found is None:
         return None
-    return MAX_MICRO if found >= MAX_MICRO / MILLION else round(Fraction(found) * MILLION)
+    if found >= MAX_MICRO / MILLION:
+        return MAX_MICRO
+    # As `round(Fraction(found) * MILLION)`, of which each sample of each VM takes two.
+    numerator, denominator = found.as_integer_ratio()
+    whole, rest = divmod(numerator * MILLION, denominator)
+    is_up = 2 * rest > denominator or (2 * rest == denominator and whole % 2 == 1)
+    return whole + is_up
 
 
 class Psi(Value, frozen=True):
