@@ -14,30 +14,24 @@ from protocol.errors import Fault, RemoteProtocolError
 from protocol.wire import Metrics
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_LABELS: Final = re.compile(r'\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}')
+_LABELS: Final = r'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\}'
 
 
 @functools.lru_cache(maxsize=64)
 def _lines_of(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds the sample lines of these names: the name, and the rest of the line."""
-    return re.compile(rf"^({'|'.join(map(re.escape, names))})(?![^ \t{{\r\n])(.*)$", re.MULTILINE)
-
-
-def _value(rest: str) -> str | None:
-    """The value's text of a sample line without its name; None when it has none."""
-    labels = _LABELS.match(rest)
-    parts = rest[labels.end() if labels else 0 :].split(None, 1)
-    return parts[0] if parts else None
+    """Finds the sample lines of these names: the name, and the value's text, empty if there is none."""
+    name = "|".join(map(re.escape, names))
+    return re.compile(rf"^({name})(?![^ \t{{\r\n])(?:{_LABELS})?[^\S\n]*(\S*)", re.MULTILINE)
 
 
 def _samples_of(page: bytes, names: Iterable[str]) -> list[tuple[str, str]]:
-    """The sample lines of these names: the name, and the rest of the line."""
+    """The samples of these names in their order: the name, and the value's text."""
     wanted = tuple(dict.fromkeys(names))
     return _lines_of(wanted).findall(page.decode("utf-8", errors="replace")) if wanted else []
 
 
-def _number(text: str | None, name: str) -> float:
-    if text is None:
+def _number(text: str, name: str) -> float:
+    if not text:
         raise RemoteProtocolError("bad metrics", (Fault(name, "has no value"),))
     if not _NUMBER.fullmatch(text):
         raise RemoteProtocolError("bad metrics", (Fault(name, "must be a finite decimal number", text[:40]),))
@@ -60,10 +54,10 @@ def _load_names(prefix: str) -> tuple[str, str]:
 def _loads(lines: list[tuple[str, str]], load_prefix: str) -> Metrics:
     names = _load_names(load_prefix)
     found: dict[str, float] = {}
-    for name, rest in lines:
+    for name, text in lines:
         if name in names and name not in found:
             try:
-                found[name] = float32.round32(_number(_value(rest), name))
+                found[name] = float32.round32(_number(text, name))
             except ValueError as error:
                 raise RemoteProtocolError("bad metrics", (Fault(name, str(error)),)) from None
     missing = tuple(Fault(name, "no line of the page has this name") for name in names if name not in found)
@@ -89,10 +83,10 @@ def read(page: bytes, load_prefix: str, names: tuple[str, ...]) -> tuple[Metrics
 
 def _sums(lines: list[tuple[str, str]], names: tuple[str, ...]) -> Mapping[str, float]:
     found: dict[str, float] = {}
-    for name, rest in lines:
+    for name, text in lines:
         if name not in names:
             continue
-        total = found.get(name, 0.0) + _number(_value(rest), name)
+        total = found.get(name, 0.0) + _number(text, name)
         if not math.isfinite(total):
             raise RemoteProtocolError("bad metrics", (Fault(name, "must be finite"),))
         found[name] = total

@@ -264,6 +264,8 @@ class _Steps:
             if back is not None:
                 self._actions.append(events.Resize(back, seen.target, self._not_after_s(back, seen.target)))
             return
+        if desired == seen.size == seen.target and not link.is_mending_due(self._now_s):
+            return  # as in nearly every plan
         held = state.held_at(self._now_s)
         known = state.informant.known_size if state.informant.phase is RegistrationPhase.ACTIVE else None
         calm = self._calm(seen)

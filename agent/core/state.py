@@ -382,9 +382,9 @@ class RunnerState(Value, frozen=True):
 
     def in_use(self) -> Resources:
         """max(size, target, a resize that was sent and whose target is not seen yet); zero before the first look."""
-        amount = ZERO
-        if self.backend.observation is not None:
-            amount = self.backend.observation.size.max(self.backend.observation.target)
+        amount, seen = ZERO, self.backend.observation
+        if seen is not None:
+            amount = seen.size if seen.is_at_rest else seen.use
         if self.backend.sent is not None:
             amount = amount.max(self.backend.sent.target)
         return amount

@@ -131,7 +131,7 @@ class RunnerFactory:
         )
         known = self.load_files.read(vm, policy.remembering)
         peers = self._peers(spec, own, policy)
-        return Runner(vm, peers, self.context, policy, self.settings.timing(), schedule, known)
+        return Runner(vm, peers, self.context, policy, self.settings.timing(), schedule or None, known)
 
     def faults(self, spec: VmDescription) -> list[str]:
         """The faults in the annotations of `spec`; the faulty parts are ignored."""
