@@ -4,6 +4,7 @@ Failures of the network or the peer are outcomes, never exceptions: a caller mat
 """
 
 import asyncio
+import functools
 import os
 import socket
 import ssl
@@ -13,6 +14,7 @@ from typing import Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
+from yarl import URL
 
 from hosting import tokens
 from hosting.addresses import UNIX, is_own
@@ -129,7 +131,7 @@ class HttpClient:
                 asyncio.timeout(deadline_s),
                 session.request(
                     method,
-                    url,
+                    _parsed(url),
                     data=body,
                     headers=sent,
                     allow_redirects=False,
@@ -151,13 +153,17 @@ class HttpClient:
 
     async def _read(self, response: aiohttp.ClientResponse) -> Outcome:
         body = bytearray()
-        async for chunk in response.content.iter_any():
+        while chunk := await response.content.readany():
             body += chunk
             if len(body) > self._max_answer_bytes:
                 response.close()
                 return Unanswered("too-large", f"the answer exceeds {self._max_answer_bytes} bytes")
         headers = {name.lower(): text for name, text in response.headers.items()}
         return Answered(response.status, bytes(body), headers)
+
+
+_parsed: Final = functools.lru_cache(maxsize=4096)(URL)
+"""An agent asks the same few hundred addresses again and again."""
 
 
 def _hides(url: str) -> bool:

@@ -3,7 +3,6 @@
 `chance` in an event is a random number in [0, 1) drawn by the shell, for jitter; `now_s` comes with `apply`.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
@@ -13,34 +12,30 @@ from agent.core.policies.windows import WindowLimits
 from agent.core.state import PermitRequest
 from protocol.codec import ReadErrorBody
 from protocol.reasons import Reason
-from protocol.values import ComputeUnit, Observation, Resources
+from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 
 # ---------------------------------------------------------------- actions
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(Value, frozen=True):
     """Make sure that no command of an earlier life can take effect any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observe:
+class Observe(Value, frozen=True):
     """Look at the VM's size and target; if `checks_fence`, also whether this life may still command the VM."""
 
     checks_fence: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPermit:
+class RequestPermit(Value, frozen=True):
     """Ask the scheduler for a permit."""
 
     request: PermitRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Value, frozen=True):
     """Set the VM's target, if the target that was `seen` still stands and `not_after_s` has not passed."""
 
     target: Resources
@@ -48,32 +43,27 @@ class Resize:
     not_after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Value, frozen=True):
     """Register with the informant."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskDownscale:
+class AskDownscale(Value, frozen=True):
     amount: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class AnnounceUpscale:
+class AnnounceUpscale(Value, frozen=True):
     """Tell the informant that the VM has `amount` now."""
 
     amount: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMetrics:
+class ReadMetrics(Value, frozen=True):
     """Read the exporter."""
 
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskPolicies:
+class AskPolicies(Value, frozen=True):
     load: Load
     sizing: Sizing
 
@@ -93,8 +83,7 @@ Action: TypeAlias = (
 # ---------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Value, frozen=True):
     """An action was started. This event is applied before any other, so that no action is started twice."""
 
     action: Action
@@ -102,19 +91,16 @@ class Started:
     """The ID made for a `Register`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(Value, frozen=True):
     """No command of an earlier life can take effect any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class FenceFailed:
+class FenceFailed(Value, frozen=True):
     error: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Value, frozen=True):
     """The VM was looked at. `is_fenced` says that after the look had begun this life could still command the VM."""
 
     observation: Observation
@@ -122,14 +108,12 @@ class Observed:
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ObserveFailed:
+class ObserveFailed(Value, frozen=True):
     error: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class PermitGranted:
+class PermitGranted(Value, frozen=True):
     """The scheduler answered with a permit. `sent_s` is when the answered attempt was sent.
 
     `echoed_number` and `instance` are None from a peer without the extension.
@@ -148,8 +132,7 @@ class PermitGranted:
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PermitRefused:
+class PermitRefused(Value, frozen=True):
     """The scheduler answered with an error status; `body` is its JSON, None from a published peer."""
 
     number: int
@@ -159,8 +142,7 @@ class PermitRefused:
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class PermitFailed:
+class PermitFailed(Value, frozen=True):
     """No usable answer came: a time-out, a cut connection, garbage."""
 
     number: int
@@ -168,77 +150,66 @@ class PermitFailed:
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeAccepted:
+class ResizeAccepted(Value, frozen=True):
     """The back end took the new target."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeFailed:
+class ResizeFailed(Value, frozen=True):
     """The back end has not taken the target, or may not have; the target counts until a later look."""
 
     error: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeRefused:
+class ResizeRefused(Value, frozen=True):
     """The target was refused for a reason that lasts; nothing was accepted, and nothing is on its way."""
 
     error: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class ResizePostponed:
+class ResizePostponed(Value, frozen=True):
     """The VM cannot be resized now; nothing was accepted, and nothing is on its way. A look will show when it can."""
 
     why: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class FencedOff:
+class FencedOff(Value, frozen=True):
     """A later life has fenced the VM: no command of this one takes effect any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Value, frozen=True):
     registration: UUID
     version: InformantProtoVersion
     metrics_port: int
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterFailed:
+class RegisterFailed(Value, frozen=True):
     error: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class DownscaleApproved:
+class DownscaleApproved(Value, frozen=True):
     """The informant lives with `amount`."""
 
     amount: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class DownscaleDenied:
+class DownscaleDenied(Value, frozen=True):
     """The informant needs more than `amount`."""
 
     amount: Resources
     status: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpscaleAnnounced:
+class UpscaleAnnounced(Value, frozen=True):
     """The informant knows of `amount`."""
 
     amount: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class InformantFailed:
+class InformantFailed(Value, frozen=True):
     """A call to the informant failed; `is_lost` says that no informant is there any more."""
 
     error: str
@@ -246,29 +217,25 @@ class InformantFailed:
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class InformantHeard:
+class InformantHeard(Value, frozen=True):
     """The informant asked for our ID."""
 
     registration: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(Value, frozen=True):
     """The informant uses this agent."""
 
     registration: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspended(Value, frozen=True):
     """The informant uses another agent."""
 
     registration: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class TryUpscaleReceived:
+class TryUpscaleReceived(Value, frozen=True):
     """The informant called `/try-upscale`: the guest cannot wait for more. With no resource named, an earlier call is
     cancelled. `why` is the informant's reason, for people; empty if it gives none."""
 
@@ -277,34 +244,29 @@ class TryUpscaleReceived:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowsMoved:
+class WindowsMoved(Value, frozen=True):
     """A time window opened or closed: these floors and ceilings hold now."""
 
     limits: WindowLimits
 
 
-@dataclass(frozen=True, slots=True)
-class VmChanged:
+class VmChanged(Value, frozen=True):
     """The same VM is described otherwise: bounds, compute unit or memory slot."""
 
     vm: Vm
 
 
-@dataclass(frozen=True, slots=True)
-class VmMoved:
+class VmMoved(Value, frozen=True):
     """The back end has told that the VM is not as it was, or that it is out of reach: the last look is out of date."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoomNoticed:
+class RoomNoticed(Value, frozen=True):
     """The scheduler says that a request would be permitted `amount` now."""
 
     amount: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class YieldNoticed:
+class YieldNoticed(Value, frozen=True):
     """The scheduler asks the VM to shrink to `keep`, because `waiter`, of `priority`, needs the rest. Without a priority it is the VM's own
     quota that has to give back, to whomever it borrowed from."""
 
@@ -313,15 +275,13 @@ class YieldNoticed:
     priority: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochNoticed:
+class EpochNoticed(Value, frozen=True):
     """Another scheduler process answers than before."""
 
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsRead:
+class MetricsRead(Value, frozen=True):
     """The load was read: from the metrics plugin `source`, or from the VM's exporter (empty). `fault` says why a plugin
     that should have told the load did not."""
 
@@ -330,8 +290,7 @@ class MetricsRead:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsFailed:
+class MetricsFailed(Value, frozen=True):
     """The exporter did not answer usefully; `is_lost` says that nothing listens there."""
 
     error: str
@@ -339,8 +298,7 @@ class MetricsFailed:
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class PoliciesAnswered:
+class PoliciesAnswered(Value, frozen=True):
     """The policies in processes of their own were asked: one answer for each, or why there is none."""
 
     answers: tuple[PluginAnswer, ...]

@@ -7,19 +7,20 @@ so that the scheduler gets the room back, and the refused size is not tried agai
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from agent.core.policies.values import Load, Psi, micro
 from agent.core.timing import Timing
-from protocol.values import Bounds, ComputeUnit, Observation, Resources
+from protocol.values import Bounds, ComputeUnit, Observation, Resources, Value
 from protocol.wire import PodName
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PerResource(Generic[T]):
+class PerResource(Value, Generic[T], frozen=True):
     """Two values of one kind: for CPU (amounts in milli-CPU) and for memory (amounts in bytes)."""
 
     cpu: T
@@ -35,16 +36,14 @@ def amounts(of: Resources) -> tuple[int, int]:
     return of.vcpu_milli, of.memory_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Denial:
+class Denial(Value, frozen=True):
     """`amount` of one resource was refused; the peer that refused is not asked for it again before `until_s`."""
 
     amount: int
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reasons:
+class Reasons(Value, frozen=True):
     cpu: str
     memory: str
 
@@ -56,8 +55,7 @@ class Reasons:
         return self.cpu if self.cpu == self.memory else f"CPU: {self.cpu}; memory: {self.memory}"
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedResize:
+class RefusedResize(Value, frozen=True):
     """A resize from `size` to `target` that was refused, `times` in a row, and is not tried again before `until_s`.
 
     If any resource would have grown, the growth was refused, else the shrink.
@@ -135,8 +133,7 @@ class YieldMode(enum.StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
+class Vm(Value, frozen=True):
     """The VM of one runner: the pod it runs in, its bounds, compute unit and memory slot.
 
     `unit` says what is allowed: its resources are apart only as long as the scheduler and the policies take them so.
@@ -160,8 +157,7 @@ class Vm:
         return self.pod.full_name
 
 
-@dataclass(frozen=True, slots=True)
-class ContainersSeen:
+class ContainersSeen(Value, frozen=True):
     """The containers of a pod, in one look.
 
     `waits` says, for a person, which container that is scaled does not run: until it does, the pod is not resized. `mismatch` says how
@@ -195,16 +191,14 @@ def containers_of(seen: Observation | None) -> ContainersSeen:
     return seen.containers if isinstance(seen, PodObservation) else NO_CONTAINERS
 
 
-@dataclass(frozen=True, slots=True)
-class Stalls:
+class Stalls(Value, frozen=True):
     """Total seconds in which some, or all, tasks of the guest waited for one resource."""
 
     some_s: float
     full_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Value, frozen=True):
     """One reading of the exporter; None if the exporter does not tell. `cpu_busy_s` is the CPU time used so far, `cpus` how many
     CPUs there are to use it (of a pod: by its limit)."""
 

@@ -1,6 +1,6 @@
 """Applies the informant's answers and calls: registration, suspension, approvals, `/try-upscale`."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Denial, PerResource, amounts
@@ -282,7 +282,7 @@ def _needed(state: RunnerState) -> tuple[bool, bool]:
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """A try-upscale expires; an informant that was silent for too long has forgotten the registration."""
     link = state.informant
-    if any(wish is not None and now_s >= wish.until_s for wish in link.wishes):
+    if link.wishes != NO_WISHES and any(wish is not None and now_s >= wish.until_s for wish in link.wishes):
         left = (
             _left(wish, in_use, now_s, timing, is_needed=is_needed)
             for wish, in_use, is_needed in zip(

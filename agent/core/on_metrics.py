@@ -1,14 +1,17 @@
 """Applies readings of the load, and the answers of policies in processes of their own."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from agent.core import events, on_informant
 from agent.core.model import Sample, Vm, VmKind, load_between
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.remembered import Remembered, remember
 from agent.core.policies.values import MILLION, Goal, Load, PluginAnswer, Sizing
+from agent.core.policies.windows import NO_LIMITS
 from agent.core.state import LoadReading, MetricsState, PluginPoliciesState, PolicyQuestion, RunnerState
 from agent.core.timing import Timing
 from protocol.texts import counted
@@ -185,4 +188,6 @@ def _limited(state: RunnerState, goal: Goal | None) -> Goal | None:
     if not unit.is_apart:
         both = tied(goal.cpu, goal.memory)
         goal = Goal(both, both)
-    return goal if size == ZERO else state.limits.apply(goal, Sizing(size, unit, state.vm.bounds))
+    if size == ZERO or state.limits == NO_LIMITS:
+        return goal
+    return state.limits.apply(goal, Sizing(size, unit, state.vm.bounds))

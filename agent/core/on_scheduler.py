@@ -4,8 +4,9 @@ The rule of `held` (design section 4): sending a request lowers `held` to the re
 latest number sets `held`, up or down; replies to older numbers are dropped; an error, a time-out or a 409 changes nothing.
 """
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Denial, PerResource, amounts

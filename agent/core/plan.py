@@ -5,7 +5,6 @@ each kind is in flight. Reads only: the shell records `Started` for each action 
 """
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.core import events
@@ -14,7 +13,8 @@ from agent.core.model import PerResource, Reasons
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32
-from protocol.values import ZERO, Observation, Resources
+from protocol.values import ZERO, Observation, Resources, Value
+from protocol.versions import PluginProtoVersion
 from protocol.wire import Metrics
 
 _ALL_CALM: Final = PerResource(True, True)
@@ -34,16 +34,14 @@ class WaitsFor(enum.StrEnum):
     """A request is under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextRequest:
+class NextRequest(Value, frozen=True):
     """When the scheduler is asked next: at `at_s` (absolute seconds), or, if that is None, after the event that is waited for."""
 
     at_s: float | None = None
     waits_for: WaitsFor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """Actions to start now, the moment of the next step (absolute seconds), and why each resource is desired so.
 
     `resizes` says that a resize is due, also while it waits for its next try. `next_request` is when the scheduler is asked next,
@@ -165,66 +163,85 @@ class _Steps:
         self._next_request = NextRequest(link.retry_at_s)
         if link.negotiation.version is None and not self._is_due(link.retry_at_s):
             return
-        request = self._request(desired)
-        if request.metrics is None and not request.version.allows_nil_metrics():
+        resources = self._resources(desired)
+        again = self._unanswered(resources)
+        version, has_metrics = self._version(), self._metrics_known()
+        if again is not None:
+            resources, version, has_metrics = again.resources, again.version, again.metrics is not None
+        if not has_metrics and not version.allows_nil_metrics():
             self._next_request = NextRequest(waits_for=WaitsFor.METRICS)
             return  # such a scheduler takes no request without metrics, and inventing some would mislead it
         seen = self._state.backend.observation
         if link.is_unsettled and (seen is None or seen.begun_s < link.look_after_s):
             self._next_request = NextRequest(waits_for=WaitsFor.LOOK)
             return  # look first, then name the new process
-        is_new = request.resources != link.held or not link.has_succeeded or link.is_unsettled
+        is_new = resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
         if link.has_succeeded and not link.is_unsettled and link.failures == 0:
             if is_new:
-                moments.append(min(link.denied_until_s(request.resources), link.next_tick_s))
-            elif not takes_back(self._state, request.resources, self._now_s, self._timing):
+                moments.append(min(link.denied_until_s(resources), link.next_tick_s))
+            elif not takes_back(self._state, resources, self._now_s, self._timing):
                 moments.append(link.next_tick_s)
         self._next_request = NextRequest(max(moments))
         if self._is_due(*moments):
-            if request is not link.request and link.instance is not None:
-                told = means(self._state, request.resources, self._now_s, self._timing)
-                request = replace(request, told=told)
-            self._actions.append(events.RequestPermit(request))
+            # Made only now: most plans send none.
+            self._actions.append(events.RequestPermit(again or self._request(resources, version)))
 
-    def _request(self, desired: Resources) -> PermitRequest:
-        """The next request. The last request is sent again if no answer came and it is still true."""
+    def _resources(self, desired: Resources) -> Resources:
+        """The amount to ask for."""
         state, link = self._state, self._state.scheduler
-        use, claim = state.in_use(), state.claim_at(self._now_s)
+        use = state.in_use()
         # The first request of a life names the use: it settles, and an old peer's unit is not known before it.
         wanted = desired.max(use) if link.has_succeeded else use
         if not link.has_succeeded and link.negotiation.exhausted:
-            wanted = whole(use, state.vm.unit.step)
-        elif link.unit is not None:
-            wanted = whole(wanted, link.unit)
-        last = link.request
-        if (
-            last is not None
-            and not link.is_answered
-            and last.resources.fits_in(wanted)
-            and use.fits_in(last.in_use)
-            and last.claim.fits_in(claim)
-            and last.version == link.negotiation.version
-        ):
-            return last
-        version = link.negotiation.version
+            return whole(use, state.vm.unit.step)
+        return wanted if link.unit is None else whole(wanted, link.unit)
+
+    def _version(self) -> PluginProtoVersion:
+        negotiation = self._state.scheduler.negotiation
+        version = negotiation.version
         if version is None:  # nothing is shared: ask with the highest again, the peer may have been replaced
-            version = type(link.negotiation)().version
+            version = type(negotiation)().version
             assert version is not None
+        return version
+
+    def _unanswered(self, wanted: Resources) -> PermitRequest | None:
+        """The last request, which is sent again if no answer came and it is still true."""
+        state, link = self._state, self._state.scheduler
+        last = link.request
+        if last is None or link.is_answered:
+            return None
+        is_true = (
+            last.resources.fits_in(wanted)
+            and state.in_use().fits_in(last.in_use)
+            and last.claim.fits_in(state.claim_at(self._now_s))
+            and last.version == link.negotiation.version
+        )
+        return last if is_true else None
+
+    def _request(self, resources: Resources, version: PluginProtoVersion) -> PermitRequest:
+        """A new request."""
+        state, link = self._state, self._state.scheduler
+        has_told = link.instance is not None
         return PermitRequest(
             life=state.life,
             number=link.source.next().last,
             version=version,
-            resources=wanted,
-            claim=claim,
-            in_use=use,
+            resources=resources,
+            claim=state.claim_at(self._now_s),
+            in_use=state.in_use(),
             metrics=self._metrics(),
             instance=link.instance,
             seen_epoch=link.seen_epoch,
             # Also if the last reply said tied: the scheduler may have learned more, or may be another one by now.
             is_apart=state.vm.unit.is_apart,
             token=link.proof(self._now_s),
+            told=means(state, resources, self._now_s, self._timing) if has_told else None,
         )
+
+    def _metrics_known(self) -> bool:
+        load = self._state.metrics.load
+        return load is not None and load.load1 is not None and load.load5 is not None
 
     def _metrics(self) -> Metrics | None:
         load = self._state.metrics.load
@@ -247,6 +264,8 @@ class _Steps:
             if back is not None:
                 self._actions.append(events.Resize(back, seen.target, self._not_after_s(back, seen.target)))
             return
+        if desired == seen.size == seen.target and not link.is_mending_due(self._now_s):
+            return  # as in nearly every plan
         held = state.held_at(self._now_s)
         known = state.informant.known_size if state.informant.phase is RegistrationPhase.ACTIVE else None
         calm = self._calm(seen)

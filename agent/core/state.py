@@ -5,9 +5,10 @@ that the agent may use.
 """
 
 import enum
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
+
+from msgspec import field
 
 from agent.core.model import (
     NO_CONTAINERS,
@@ -26,15 +27,14 @@ from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.timing import Rivalry
 from protocol.reasons import ErrorCode, Reason
 from protocol.sequence import Life, SequenceSource
-from protocol.values import ZERO, ComputeUnit, Observation, Resources
+from protocol.values import ZERO, ComputeUnit, Observation, Resources, Value
 from protocol.versions import InformantProtoVersion, Negotiation, PluginProtoVersion
 from protocol.wire import Metrics
 
 NO_DENIALS: Final[PerResource[Denial | None]] = PerResource(None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class PermitRequest:
+class PermitRequest(Value, frozen=True):
     """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
 
     `in_use` is the amount in use when it was made; `claim` is max(held, in use) before it. `is_apart` asks the scheduler to
@@ -61,8 +61,7 @@ class PermitRequest:
         return self.resources.exceeds(self.claim)
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
+class Means(Value, frozen=True):
     """A VM's need without comfort, and the amounts that it could give to others on its node: to any, and to one of higher priority."""
 
     need: Resources
@@ -70,8 +69,7 @@ class Means:
     spare_to_higher: Resources = ZERO
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
+class RefusedRequest(Value, frozen=True):
     """An error status in answer to a request; `code` is None if no word of ours came with it. `supported` are the lowest and
     the highest version that the scheduler speaks, if it said so."""
 
@@ -80,8 +78,7 @@ class RefusedRequest:
     supported: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Yielding:
+class Yielding(Value, frozen=True):
     """Until `until_s` the VM has no more than `keep`, as far as it needs no more, for the sake of `waiter`, of `priority`;
     without one, because its own quota has to give back."""
 
@@ -91,8 +88,7 @@ class Yielding:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerState:
+class SchedulerState(Value, frozen=True):
     """The scheduler, as this life of the runner knows it.
 
     `held` is the last permit, lowered by later requests; it is worth something until `lease_until_s`.
@@ -172,8 +168,7 @@ class WishPhase(enum.Enum):
     """The gain may go again. A wish that follows soon says that it was needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class UrgentGrowth:
+class UrgentGrowth(Value, frozen=True):
     """The guest should have `amount` of one resource until `until_s`; `before` was in use at the first of its calls in a row.
 
     If the guest can wait again, no more comes, and the amount in use stays until then, however small it is: the next call would meet
@@ -211,8 +206,7 @@ class UrgentGrowth:
 NO_WISHES: Final[PerResource[UrgentGrowth | None]] = PerResource(None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class InformantState:
+class InformantState(Value, frozen=True):
     """The informant, as this life of the runner knows it. `known_size` is the last size that was announced to it or approved by it,
     `denied` the downscale that it refused of each resource (tied, of both at once), `wishes` is the urgent growth of the guest.
 
@@ -240,8 +234,7 @@ class InformantState:
         return self.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
 
 
-@dataclass(frozen=True, slots=True)
-class SentResize:
+class SentResize(Value, frozen=True):
     """A resize that was decided at `sent_s`, and sent not earlier. It counts until a look begun later has shown its
     target, or a look begun after `until_s`, when it can no longer be accepted, is in."""
 
@@ -251,8 +244,7 @@ class SentResize:
     is_seen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeFaults:
+class ResizeFaults(Value, frozen=True):
     """Resizes that failed since one worked: how many, since when, the last error, and when to try again."""
 
     failures: int = 0
@@ -261,16 +253,14 @@ class ResizeFaults:
     retry_at_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Mending:
+class Mending(Value, frozen=True):
     """Resizes that were sent to mend control groups which differ from the size: how many in a row, and when the next may be sent."""
 
     times: int = 0
     next_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BackendState:
+class BackendState(Value, frozen=True):
     """The VM's back end. `moved_s` is when a look showed another size or target than the one before, `told_s` when the back end told that the
     VM has moved.
 
@@ -306,8 +296,7 @@ class BackendState:
         return bool(self.containers.mismatched) and now_s >= self.mending.next_s
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReading:
+class LoadReading(Value, frozen=True):
     """A sample, with the plugin that told it (empty for the exporter), and the most that was in use since the reading before."""
 
     source: str
@@ -315,8 +304,7 @@ class LoadReading:
     had: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsState:
+class MetricsState(Value, frozen=True):
     """The exporter, and the results of the policies. `history` are the readings of the last minute, oldest first; `remembered` has the
     memory of those before, and the goals of the down window. `need` is the last goal without comfort. `had` is the most that was in use since the last reading."""
 
@@ -337,16 +325,14 @@ class MetricsState:
         return self.history[-1].source if self.history else ""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyQuestion:
+class PolicyQuestion(Value, frozen=True):
     """A question to policies in processes of their own: a goal for this load."""
 
     load: Load
     sizing: Sizing
 
 
-@dataclass(frozen=True, slots=True)
-class PluginPoliciesState:
+class PluginPoliciesState(Value, frozen=True):
     """The policies in processes of their own. `asked` is the present question, `next` the one after it: always the newest.
     `answers` came at `answered_s` and count in steps of `step`."""
 
@@ -368,8 +354,7 @@ class PluginPoliciesState:
         return self.answers if is_fresh else ()
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerState:
+class RunnerState(Value, frozen=True):
     """One life of one runner, begun at `began_s`.
 
     `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more.
@@ -397,9 +382,9 @@ class RunnerState:
 
     def in_use(self) -> Resources:
         """max(size, target, a resize that was sent and whose target is not seen yet); zero before the first look."""
-        amount = ZERO
-        if self.backend.observation is not None:
-            amount = self.backend.observation.size.max(self.backend.observation.target)
+        amount, seen = ZERO, self.backend.observation
+        if seen is not None:
+            amount = seen.size if seen.is_at_rest else seen.use
         if self.backend.sent is not None:
             amount = amount.max(self.backend.sent.target)
         return amount

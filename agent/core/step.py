@@ -6,9 +6,11 @@ later inbox. The invariants are checked after every event; a violation is a faul
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from agent.core import events, on_informant, on_metrics, on_scheduler
 from agent.core.model import PodObservation, RefusedResizes, Vm, containers_of, refused
@@ -16,17 +18,16 @@ from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.state import NO_DENIALS, BackendState, Mending, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
+from protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Value, frozen=True):
     event: events.Event
     before: RunnerState
     after: RunnerState
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerStep:
+class RunnerStep(Value, frozen=True):
     """The result of a step. `started` are the actions to perform now, `plan.wake_at_s` is when the next step is due.
 
     `transitions` are the events that were applied, in order: those of the inbox, then `started`.

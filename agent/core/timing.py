@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hosting.backoff import Backoff
+from protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Value, frozen=True):
     """Waits and periods. Defaults follow the published agent if it has one (reference/neon.md 6.1)."""
 
     tick_s: float = 15.0

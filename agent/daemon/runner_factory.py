@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm, VmKind
@@ -129,7 +131,7 @@ class RunnerFactory:
         )
         known = self.load_files.read(vm, policy.remembering)
         peers = self._peers(spec, own, policy)
-        return Runner(vm, peers, self.context, policy, self.settings.timing(), schedule, known)
+        return Runner(vm, peers, self.context, policy, self.settings.timing(), schedule or None, known)
 
     def faults(self, spec: VmDescription) -> list[str]:
         """The faults in the annotations of `spec`; the faulty parts are ignored."""

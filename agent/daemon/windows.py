@@ -157,6 +157,10 @@ class Schedule:
         self._limits = NO_LIMITS
         self._from_s = self._until_s = 0.0
 
+    def __bool__(self) -> bool:
+        """Whether there are any windows."""
+        return bool(self._windows)
+
     def at(self, now_s: float) -> WindowLimits:
         """The limits at `now_s`, in seconds since the epoch (the wall clock, which may be set back)."""
         if self._windows and not self._from_s <= now_s < self._until_s:

@@ -150,8 +150,8 @@ class ExporterLink:
         if outcome.status != 200:
             return events.MetricsFailed(f"status {outcome.status}", False, chance)
         try:
-            metrics = exporter.read_metrics(outcome.body, self.prefix)
-            found = exporter.samples(outcome.body, tuple(self.prefix + name for name in _NAMES))
+            names = tuple(self.prefix + name for name in _NAMES)
+            metrics, found = exporter.read(outcome.body, self.prefix, names)
         except RemoteProtocolError as error:
             return events.MetricsFailed(clean(str(error), 300), False, chance)
         figures = {name: found.get(self.prefix + name) for name in _NAMES}

@@ -13,8 +13,10 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import Condition, condition, denial_reasons

@@ -91,10 +91,11 @@ class HeldJournal:
 
     def note(self, state: RunnerState, now_s: float) -> None:
         """Write the amount that is held now, if it changed. An earlier life holds nothing from then on."""
-        name, life, held = state.vm.name, state.life.agent_id, state.held_at(now_s)
+        life, held = state.life.agent_id, state.held_at(now_s)
         before = self._written
         if before == (life, held):
             return
+        name = state.vm.name
         if before is not None and before[0] != life:
             self._log.held(name, str(before[0]), ZERO)
         if held != ZERO or before is not None:

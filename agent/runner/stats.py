@@ -129,6 +129,8 @@ def _together(names: list[str], state: RunnerState) -> list[str]:
 
 def _more(amount: Resources, than: Resources, state: RunnerState) -> list[str]:
     """The resources of which `amount` has more."""
+    if not amount.exceeds(than):
+        return []
     pairs = zip(amount.named(), than.named(), strict=True)
     return _together([name for (name, more), (_, less) in pairs if more > less], state)
 

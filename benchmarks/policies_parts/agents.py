@@ -1,11 +1,15 @@
 """Rules that run the agent's own code: its state, its policies, its windows, its handling of wishes."""
 
+import dataclasses
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.desire import desire, shrink
@@ -116,8 +120,8 @@ def _bytes_of(value: object, seen: set[int]) -> int:
         return 0
     seen.add(id(value))
     parts: Iterable[object] = ()
-    if is_dataclass(value):
-        parts = (getattr(value, each.name) for each in fields(value))
+    if isinstance(value, Struct):
+        parts = (getattr(value, name) for name in value.__struct_fields__)
     elif isinstance(value, tuple | list | deque):
         parts = value
     return sys.getsizeof(value) + sum(_bytes_of(part, seen) for part in parts)
@@ -180,11 +184,11 @@ SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
     "default": default,
 }
 PARTS: Final[dict[str, Callable[[], AgentSetup]]] = {
-    "default, tied": lambda: replace(default(), is_apart=False),
-    "default without tail": lambda: _like_default(replace(DEFAULT, tail=NO_TAIL)),
-    "default without surge": lambda: _like_default(replace(DEFAULT, surges=NO_SURGES)),
-    "default without slope": lambda: _like_default(replace(DEFAULT, ahead_s=0.0)),
-    "default, wishes of a unit": lambda: _like_default(replace(DEFAULT, wish_share=0)),
+    "default, tied": lambda: dataclasses.replace(default(), is_apart=False),
+    "default without tail": lambda: _like_default(dataclasses.replace(DEFAULT, tail=NO_TAIL)),
+    "default without surge": lambda: _like_default(dataclasses.replace(DEFAULT, surges=NO_SURGES)),
+    "default without slope": lambda: _like_default(dataclasses.replace(DEFAULT, ahead_s=0.0)),
+    "default, wishes of a unit": lambda: _like_default(dataclasses.replace(DEFAULT, wish_share=0)),
     "default, window of 30 s": lambda: _like_default(down_window_s=30.0),
 }
 """The default without one of its parts: to be named with `--policy`."""

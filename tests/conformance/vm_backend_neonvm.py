@@ -2,15 +2,17 @@
 delivers a command after its sender has given up. All on a clock that moves only when a test says so."""
 
 import asyncio
+import dataclasses
 import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from msgspec.structs import replace
 
 from agent.backends.change_log import FILE_NAME, ChangeLog, LoggedSizes
 from agent.backends.neonvm import NeonVmBackend
@@ -156,7 +158,7 @@ def _without_tests(call: ApiCall, forgets: str | None) -> ApiCall:
     if forgets is None or not isinstance(call.body, list):
         return call
     kept = [each for each in call.body if each["op"] != "test" or not each["path"].startswith(forgets)]
-    return replace(call, body=kept)
+    return dataclasses.replace(call, body=kept)
 
 
 class Named:

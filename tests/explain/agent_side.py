@@ -3,9 +3,11 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import ContainersSeen, PodObservation, Sample, Vm

@@ -3,11 +3,14 @@
 Their stories are the tables of tests/unit/agent/test_looks_beside_resizes.py.
 """
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from unittest import mock
+
+from msgspec.structs import replace
 
 from agent.core import events, step
 from agent.core.state import RunnerState
@@ -42,7 +45,7 @@ def old_look_ends_a_resize() -> Patch:
     observed = step._observed
 
     def observed_now(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RunnerState:
-        seen = replace(event, observation=replace(event.observation, begun_s=now_s))
+        seen = replace(event, observation=dataclasses.replace(event.observation, begun_s=now_s))
         return observed(state, seen, now_s, timing)
 
     return mock.patch.object(step, "_observed", observed_now)

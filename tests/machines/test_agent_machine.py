@@ -4,11 +4,13 @@ The world holds the truth: a VM that obeys late or never, commands that take eff
 deadline), and a ledger that posts requests whose answers are lost. The law: the VM's true use never exceeds the ledger.
 """
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm, YieldMode
@@ -104,7 +106,7 @@ class World(Driver):
                 self.last_request = request
             case events.Observe():
                 # What is answered at the same moment as it begins is answered after it.
-                self.snapshot = replace(self.observation(), begun_s=self.now_s - BEFORE_S)
+                self.snapshot = dataclasses.replace(self.observation(), begun_s=self.now_s - BEFORE_S)
             case _:
                 pass
         self.started_s[type(action)] = self.now_s
@@ -283,7 +285,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(chance=CHANCES)
     def the_node_does_not_carry_the_target_out(self, chance: float) -> None:
         (action,) = self._flying(events.Observe)
-        seen = replace(self.world.snapshot, refusal="no room")
+        seen = dataclasses.replace(self.world.snapshot, refusal="no room")
         self.world.end(action, events.Observed(seen, chance))
         self.world.settle()
 

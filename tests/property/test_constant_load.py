@@ -3,11 +3,12 @@ rest, whatever caps the growth."""
 
 import enum
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import amounts

@@ -1,10 +1,12 @@
 """Laws of the policies, whatever the load, the size and the way there."""
 
-from dataclasses import dataclass, field, fields, replace
+import dataclasses
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.peaks import NO_SURGES, NO_TAIL
@@ -191,7 +193,7 @@ def test_a_larger_unit_under_a_larger_load_is_the_same_goal(
         memory_surge=scaled(load.memory_surge),
     )
     assume((larger.memory_mean or 0) < 2**63)
-    wide = replace(policy, memory_margin=policy.memory_margin * factor)
+    wide = dataclasses.replace(policy, memory_margin=policy.memory_margin * factor)
     found = wide.goal(larger, replace(sizing, unit=ComputeUnit(sizing.unit.step * factor)))
     assert found.units() == policy.goal(load, sizing).units()
 
@@ -259,7 +261,7 @@ def test_noise_within_the_stable_zone_never_moves_the_goal(
     policy: Utilisation, sizing: Sizing, level: int, data: st.DataObject
 ) -> None:
     reach = level * policy.remembering.smoothing.busy.stable // MILLION
-    guest = Guest(replace(policy, memory_margin=0), sizing)
+    guest = Guest(dataclasses.replace(policy, memory_margin=0), sizing)
     settled = guest.sample(_sample(level))
     below, above = st.integers(-reach, 0), st.integers(0, reach)
     for noise in data.draw(st.lists(st.tuples(below, above), max_size=60)):

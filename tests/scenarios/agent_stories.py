@@ -5,9 +5,10 @@ did what since the last `then`: nothing else, and nothing more. Looks at the VM 
 time and are left out, unless a story is about them.
 """
 
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import condition

@@ -4,13 +4,13 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.core.events import InformantHeard, TryUpscaleReceived
@@ -141,7 +141,7 @@ async def test_a_guest_that_asks_for_another_vm(node: Node, tmp_path: Path) -> N
     """It has learned the other's registration, signs by its own secret, and names either of them."""
     own = guest_of(tmp_path, "mine")
     for_other = node.request("try-upscale", THEIRS, own)
-    as_itself = structs.replace(for_other, headers=node.request("try-upscale", MINE, own).headers)
+    as_itself = replace(for_other, headers=node.request("try-upscale", MINE, own).headers)
     assert [await node.send(each) for each in (for_other, as_itself)] == [401, 401]
     body = node.request("try-upscale", MINE, own, expectedID=str(THEIRS))
     assert await node.send(body) == 404
@@ -161,10 +161,10 @@ async def test_a_forged_callback(node: Node, tmp_path: Path, part: str) -> None:
     }
     signed = {HEADER.lower(): words.get(part, good.headers[HEADER.lower()])}
     forged = {
-        "path": structs.replace(good, path=good.path.replace("try-upscale", "suspend")),
-        "body": structs.replace(good, body=good.body.replace(b"true", b"false")),
-        "method": structs.replace(good, method="PUT"),
-    }.get(part, structs.replace(good, headers=signed))
+        "path": replace(good, path=good.path.replace("try-upscale", "suspend")),
+        "body": replace(good, body=good.body.replace(b"true", b"false")),
+        "method": replace(good, method="PUT"),
+    }.get(part, replace(good, headers=signed))
     assert await node.send(forged) == 401
     assert node.is_untouched()
     assert (node.refused(), node.logged()) == ({"forged": 1}, [("default/mine", "forged")])

@@ -4,12 +4,12 @@ Nothing changes in the ledger; each is refused with a code, by which the answer 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from agent.core import events as agent_events
 from protocol.values import Resources

@@ -7,9 +7,11 @@ taken from there.
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
+
+from msgspec.structs import replace
 
 from agent.core import desire, on_informant, on_scheduler, plan
 from agent.core import on_metrics as agent_metrics
@@ -151,7 +153,7 @@ def lease_counted_from_the_answer() -> Patch:
 def process_is_not_named() -> Patch:
     """An agent never names the scheduler process that it has heard from."""
     ask = plan._Steps._request
-    return _patch(plan._Steps, "_request", lambda steps, desired: replace(ask(steps, desired), instance=None))
+    return _patch(plan._Steps, "_request", lambda steps, *asked: replace(ask(steps, *asked), instance=None))
 
 
 def leases_of_earlier_lives_forgotten() -> Patch:

@@ -1,9 +1,12 @@
 """One world: two nodes, six VMs with their guests, informants and agents, a scheduler, a network, and the observer."""
 
+import dataclasses
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from agent.core.events import EpochNoticed, RoomNoticed, VmChanged, YieldNoticed
 from agent.core.model import Vm as AgentVm
@@ -237,7 +240,7 @@ class World:
             for life in self.lives(vm):
                 life.hear(VmChanged(vm.agent_vm))
         if is_tied is not None:
-            vm.spec = replace(vm.spec, is_tied=is_tied)
+            vm.spec = dataclasses.replace(vm.spec, is_tied=is_tied)
             self._vm_changed(vm)
         self.trace.add(self.clock.now_s, vm.name, f"is {self.unit(vm)}")
 

@@ -16,7 +16,7 @@ from tests.support.processes import Program, fetch, free_port
 from tests.support.waiting import shown
 
 AGENT_WAITS = """
-from dataclasses import replace
+from msgspec.structs import replace
 from agent import program
 from agent.daemon import settings
 given = settings.AgentSettings.timing

@@ -8,10 +8,13 @@ A pod is not resized while a container that is scaled is dead (docs/decisions/00
 late to tell of an end, so the node informant is asked right before the write.
 """
 
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from agent.backends.change_log import LoggedSizes
 from agent.backends.mark import Mark
@@ -109,16 +112,16 @@ class PodBackend:
         if cgroups is None:
             return look
         if not containers.judged(known.pod, seen, cgroups).mismatched:
-            return replace(look, containers=replace(found, is_judged=True))
+            return dataclasses.replace(look, containers=replace(found, is_judged=True))
         # The groups were read after the pod: a newer spec may be in force by now.
         again, seen = await self._look(vm)
         if pods.generation(again.pod) != pods.generation(known.pod):
-            return replace(
+            return dataclasses.replace(
                 look, size=seen.size, target=seen.target, begun_s=seen.begun_s, refusal=seen.refusal
             )
         judged = containers.judged(again.pod, seen, cgroups)
         told = replace(found, mismatched=judged.mismatched, mismatch=judged.text, is_judged=True)
-        return replace(look, size=judged.size, containers=told)
+        return dataclasses.replace(look, size=judged.size, containers=told)
 
     async def _look(self, vm: Vm) -> tuple[KnownPod, Observation]:
         """The pod as it is, and as a look shows it."""

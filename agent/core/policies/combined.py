@@ -1,8 +1,10 @@
 """Several policies as one: for each resource the highest goal counts, and every part is kept with its reason."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from agent.core.policies.remembered import Remembering
 from agent.core.policies.utilisation import Utilisation

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core.policies.values import MILLION
+from protocol.values import Value
 
 MAX_PEAKS: Final = 60
 """No more are kept, so that the memory of a VM's load stays small."""
@@ -34,8 +35,7 @@ def span_of(window_s: float, period_s: int) -> Span:
     return Span(period_s, min(-int(-window_s // period_s), MAX_PEAKS))
 
 
-@dataclass(frozen=True, slots=True)
-class Peaks:
+class Peaks(Value, frozen=True):
     """The highest sample of each period, oldest first. `last` is the number of the last period, which is under way; None
     stands for a period without a sample."""
 
@@ -107,8 +107,7 @@ MAX_GAP_S: Final = 60.0
 """Samples further apart say nothing about the present slope."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
+class Slope(Value, frozen=True):
     """The last sample, and how fast the figure rose to it: bytes for each second, 0 if it fell or is not known."""
 
     value: int | None = None
@@ -151,8 +150,7 @@ NO_SURGES: Final = Surges(0.0)
 """Surges do not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surge:
+class Surge(Value, frozen=True):
     """The memory of surges: for each hour the fastest rise between two samples (bytes for each second) and the highest use (bytes)."""
 
     rises: Peaks = NO_PEAKS

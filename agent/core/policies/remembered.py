@@ -7,13 +7,15 @@ around its mean never moves the goal, and a constant load has the same mean, its
 `remember` takes up one sample, `Remembered.fill` gives policies the results.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from agent.core.policies.peaks import NO_PEAKS, SURGES, TAIL, LoadTail, Peaks, Slope, Surge, Surges
 from agent.core.policies.values import MAX_UNITS, MILLION, Goal, Load, ResourceGoal, micro, moved
-from protocol.values import ComputeUnit
+from protocol.values import ComputeUnit, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Zones:
         distance = abs(value - mean)
         return distance > 0 and distance * MILLION >= (self.stable + self.mixed) * mean
 
-    def blend(self, value: int, mean: int) -> Fraction:
+    def blend(self, value: int, mean: int) -> Fraction | int:
         """The mean in the stable zone, the value beyond the mixed one, in between a part of each."""
         distance, inner = abs(value - mean) * MILLION, self.stable * mean
         if distance <= inner:
-            return Fraction(mean)
+            return mean
         if self.is_left(value, mean):
-            return Fraction(value)
+            return value
         return mean + (value - mean) * Fraction(distance - inner, self.mixed * mean)
 
 
@@ -71,8 +73,7 @@ class Smoothing:
     window_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Value, frozen=True):
     """One figure: its held mean, and lowest, highest, sum and number of the samples of the window under way."""
 
     mean: int
@@ -98,8 +99,7 @@ class Track:
         return replace(self, mean=mean, began_s=self.seen_s, low=0, high=0, total=0, count=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Smoothed:
+class Smoothed(Value, frozen=True):
     """The means of one VM's load. The empty value is the beginning."""
 
     busy: Track | None = None
@@ -134,8 +134,7 @@ MAX_GOALS: Final = 8
 """Goals of one resource that are kept; with more of them the oldest is taken for as late as the one after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastGoal:
+class PastGoal(Value, frozen=True):
     """The goal of one resource at `at_s`: milli-CPU or bytes, and why."""
 
     at_s: float
@@ -147,8 +146,7 @@ PastGoals: TypeAlias = tuple[PastGoal, ...]
 """Oldest first, each lower than the one before."""
 
 
-@dataclass(frozen=True, slots=True)
-class DownWindow:
+class DownWindow(Value, frozen=True):
     """A goal falls only to the highest goal of the last while, for each resource. These are the goals that count; `latest` is the last goal
     with all its parts, in units of its time.
 
@@ -203,16 +201,15 @@ class Remembering:
     surges: Surges = SURGES
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Value, frozen=True):
     """The memory of one VM's load. The empty value is the beginning."""
 
-    means: Smoothed = field(default_factory=Smoothed)
+    means: Smoothed = Smoothed()
     cpu_peaks: Peaks = NO_PEAKS
     memory_peaks: Peaks = NO_PEAKS
-    memory_slope: Slope = field(default_factory=Slope)
-    memory_surge: Surge = field(default_factory=Surge)
-    goals: DownWindow = field(default_factory=DownWindow)
+    memory_slope: Slope = Slope()
+    memory_surge: Surge = Surge()
+    goals: DownWindow = DownWindow()
 
     def fill(self, load: Load, at_s: float, how: Remembering) -> Load:
         """`load` with the means, the tails and the slope."""

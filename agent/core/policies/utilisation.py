@@ -11,8 +11,10 @@ goal may fall (`DownWindow`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from agent.core.policies.peaks import SURGES, TAIL, LoadTail, Surges
 from agent.core.policies.remembered import Remembering, Smoothing, Zones, headroom

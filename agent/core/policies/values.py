@@ -6,11 +6,9 @@ counts them (load averages, stall shares) are floats until `micro`, `load_averag
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final, Protocol
 
-from protocol.values import MAX_MEMORY_BYTES, Bounds, ComputeUnit, Resources, Units
+from protocol.values import MAX_MEMORY_BYTES, Bounds, ComputeUnit, Resources, Units, Value
 
 MILLION: Final = 10**6
 MAX_MICRO: Final = 2**53 * 1000
@@ -31,11 +29,16 @@ def micro(cpus: float | None) -> int | None:
     found = usable(cpus)
     if found is None:
         return None
-    return MAX_MICRO if found >= MAX_MICRO / MILLION else round(Fraction(found) * MILLION)
+    if found >= MAX_MICRO / MILLION:
+        return MAX_MICRO
+    # As `round(Fraction(found) * MILLION)`, of which each sample of each VM takes two.
+    numerator, denominator = found.as_integer_ratio()
+    whole, rest = divmod(numerator * MILLION, denominator)
+    is_up = 2 * rest > denominator or (2 * rest == denominator and whole % 2 == 1)
+    return whole + is_up
 
 
-@dataclass(frozen=True, slots=True)
-class Psi:
+class Psi(Value, frozen=True):
     """Pressure stall information of one resource: per cent of the time that some or all tasks waited for it."""
 
     some_avg10: float | None = None
@@ -44,8 +47,7 @@ class Psi:
     full_avg60: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Value, frozen=True):
     """The load of a VM; None if it is not known.
 
     `busy_micro` are the CPUs that were busy over the last period, in millionths. Means, tails and `memory_rise` (bytes for
@@ -82,8 +84,7 @@ class Load:
         return total - available
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
+class Sizing(Value, frozen=True):
     """The VM that a goal is for. `use` is the amount in use."""
 
     use: Resources
@@ -96,8 +97,7 @@ class Sizing:
         return Units(min(found.cpu, MAX_UNITS), min(found.memory, MAX_UNITS))
 
 
-@dataclass(frozen=True, slots=True)
-class GoalPart:
+class GoalPart(Value, frozen=True):
     """The goal of one policy for one resource, or by one of its figures. `units` is None if the policy cannot tell."""
 
     policy: str
@@ -105,8 +105,7 @@ class GoalPart:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceGoal:
+class ResourceGoal(Value, frozen=True):
     """Whole units of one resource and why; `units` is None if the policy cannot tell from this load.
 
     `parts` are all parts that were compared, the binding part first.
@@ -117,8 +116,7 @@ class ResourceGoal:
     parts: tuple[GoalPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Value, frozen=True):
     """A goal for each resource. If all policies together cannot tell about a resource, its size stays."""
 
     cpu: ResourceGoal
@@ -138,8 +136,7 @@ class Goal:
         return f"CPU: {self.cpu.reason}; memory: {self.memory.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class PluginAnswer:
+class PluginAnswer(Value, frozen=True):
     """The answer of the policy plugin `plugin`: a goal in the units of the question, or None. `error` names the fault of the answer, or
     says why there is none."""
 

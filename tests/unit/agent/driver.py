@@ -5,9 +5,10 @@ replaces a part of it (`scheduler`, `guest`) or plays a kind of action by hand (
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Sample, Vm

@@ -3,11 +3,11 @@ settles the outcome of one that had no answer."""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from agent.backends.change_log import ChangeLog, LoggedSizes
 from agent.backends.neonvm import NeonVmBackend

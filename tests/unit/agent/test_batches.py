@@ -3,10 +3,11 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm

@@ -1,11 +1,11 @@
 """The agent answers the calls of informants: those of a known registration with numbers that rise, the others with a refusal."""
 
 import json
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core.events import TryUpscaleReceived
 from agent.core.state import RegistrationPhase

@@ -1,8 +1,7 @@
 """How a runner says that it is doing: stuck within two ticks of a peer's silence, and never for a refusal."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import Condition, DeniedGrowth, Health, condition

@@ -1,9 +1,9 @@
 """A pod whose container is dead is not resized, what it needs is remembered; and one whose control groups differ from its size is mended."""
 
-from dataclasses import replace
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import Condition, Health, condition

@@ -1,11 +1,12 @@
 """The runners follow the source: who comes, who is told of a change, who goes."""
 
 import asyncio
+import dataclasses
 import random
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from agent.backends.factories import InstalledBackend, Machines
 from agent.core.model import Vm
@@ -23,7 +24,7 @@ from tests.support.virtual_time import virtually
 def spec(name: str, most: int = 4, **changes: Any) -> VmDescription:
     uid = changes.pop("uid", f"uid-{name}")
     vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), ComputeUnit(UNIT), GIB)
-    return replace(VmDescription(vm, "http://127.0.0.1:10301"), **changes)
+    return dataclasses.replace(VmDescription(vm, "http://127.0.0.1:10301"), **changes)
 
 
 class Puppet:

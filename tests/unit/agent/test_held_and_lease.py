@@ -1,8 +1,7 @@
 """The amount that a runner may use (held) follows the latest answer, is lowered by asking, and is leased."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.policies.remembered import DownWindow

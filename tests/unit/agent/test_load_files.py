@@ -1,14 +1,16 @@
 """The memory of a VM's load survives a restart of the agent, and a file that cannot be used does no harm."""
 
 import asyncio
+import dataclasses
 import functools
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.remembered import NOTHING, Remembered, remember
@@ -66,7 +68,7 @@ def _busy_once() -> Watched:
 
 def busy_once() -> Watched:
     """That VM, to go on with."""
-    return replace(_busy_once())
+    return dataclasses.replace(_busy_once())
 
 
 @pytest.mark.parametrize(("began_s", "set_by_s"), [(0.0, 0.0), (1e6, 0.0), (10.0, -7200.0)])

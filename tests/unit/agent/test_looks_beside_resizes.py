@@ -1,9 +1,9 @@
 """A look that was under way while a resize was answered may be older than it: the resize still counts."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.state import RunnerState, SchedulerState

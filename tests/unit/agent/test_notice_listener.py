@@ -5,13 +5,14 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm

@@ -1,11 +1,11 @@
 """A VM whose resources are apart: each has its own goal, permit, refusals and reason, and none waits for the other."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import Health, condition

@@ -1,8 +1,7 @@
 """Registration, suspension, try-upscale, silence and loss of the informant; metrics that are missing or old."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import amounts

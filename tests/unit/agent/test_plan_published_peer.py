@@ -1,6 +1,6 @@
 """Towards a scheduler without the extension: whole, equal multiples of its unit, and it only sees integers."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm

@@ -1,8 +1,7 @@
 """A scheduler that has just started, one that moves the VM away, and what reasons say of asking again."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.state import PermitRequest

@@ -1,8 +1,7 @@
 """Readings that cannot be true: more than the VM has had since the reading before."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import condition

@@ -1,10 +1,11 @@
 """The annotations of a VM set its scaling: good values count, bad ones are reported, nothing is raised."""
 
+import dataclasses
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core.model import YieldMode
 from agent.core.policies.remembered import Zones
@@ -31,7 +32,7 @@ from tests.unit.agent.driver import VM
 
 REGISTRY = standard(())
 BASE = VmDefaults(Bounds(cu(1), cu(8)), GIB, cu(1))
-NEON = replace(BASE, is_neonvm=True, bounds=Bounds(cu(1), cu(8, 16)))
+NEON = dataclasses.replace(BASE, is_neonvm=True, bounds=Bounds(cu(1), cu(8, 16)))
 TIED = Overrides(is_tied=True)
 """Of a NeonVM object that says nothing."""
 OFFICE = {"name": "office", "from": "0 8 * * *", "until": "0 18 * * *", "floor": 3}
@@ -220,7 +221,10 @@ PUBLISHED = {"min": {"cpu": 2, "mem": "2Gi"}, "max": {"cpu": "3500m", "mem": "16
 
 
 def test_published_bounds_count_for_neonvm_objects_where_ours_say_nothing() -> None:
-    assert _read(NEON, neon_bounds=PUBLISHED) == (replace(TIED, bounds=Bounds(cu(2), cu(3.5, 16))), [])
+    assert _read(NEON, neon_bounds=PUBLISHED) == (
+        dataclasses.replace(TIED, bounds=Bounds(cu(2), cu(3.5, 16))),
+        [],
+    )
     assert _read(BASE, neon_bounds=PUBLISHED) == (Overrides(), [])
     both, _ = _read(NEON, neon_bounds=PUBLISHED, bounds={"max": _amount(4, "4Gi")})
     assert both.bounds == Bounds(cu(1), cu(4))
@@ -230,7 +234,7 @@ def test_published_bounds_count_for_neonvm_objects_where_ours_say_nothing() -> N
 
 
 def test_bounds_and_steps_of_a_neonvm_stay_within_its_spec_and_are_whole_slots() -> None:
-    narrow = replace(NEON, bounds=Bounds(cu(1), cu(3)))
+    narrow = dataclasses.replace(NEON, bounds=Bounds(cu(1), cu(3)))
     found, faults = _read(narrow, neon_bounds=PUBLISHED, unit={"memory": "1536Mi"})
     assert (found.bounds, found.step) == (Bounds(cu(2), cu(3)), None)
     assert [fault.partition(":")[0] for fault in faults] == ["bounds", UNIT]
@@ -309,12 +313,12 @@ def test_a_published_target_out_of_range_does_not_count(value: object) -> None:
 def test_published_targets_leave_the_other_configured_policies_and_args() -> None:
     chosen = ["pressure", {"name": "utilisation", "args": {"memoryMargin": 0, "cpuTarget": 0.5}}]
     config = {"memoryUsageFractionTarget": 0.5}
-    found, faults = _read(replace(NEON, policies=chosen), neon_config=config)
+    found, faults = _read(dataclasses.replace(NEON, policies=chosen), neon_config=config)
     assert faults == []
     assert found.policies is not None
     assert [name for name, _ in found.policies.policies] == ["pressure", "utilisation"]
     assert _utilisation(found) == Utilisation(500_000, 500_000, memory_margin=0)
-    found, faults = _read(replace(NEON, policies=["pressure"]), neon_config=config)
+    found, faults = _read(dataclasses.replace(NEON, policies=["pressure"]), neon_config=config)
     assert found.policies is None
     assert faults == [f"{NEON_CONFIG}: has no effect, because the policy utilisation is not in use"]
 

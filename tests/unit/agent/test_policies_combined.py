@@ -1,9 +1,10 @@
 """The policy `pressure`, several policies as one, and time windows once they are read."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.stepwise import LoadAverage, Pressure

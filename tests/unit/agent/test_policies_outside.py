@@ -1,8 +1,7 @@
 """Policies in processes of their own: asked beside everything else, used while they answer, replaced by the built-in one."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.policies.combined import Combined, PluginPolicy

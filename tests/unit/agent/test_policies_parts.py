@@ -1,8 +1,7 @@
 """The default policy keeps peaks, slopes, surges and the goals of the down window in mind; they are tested part by part."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core.policies.peaks import (
     MAX_PEAKS,

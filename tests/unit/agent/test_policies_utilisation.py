@@ -1,10 +1,11 @@
 """The policy `utilisation`, its zones, and the means that it rests on."""
 
+import dataclasses
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core.policies.peaks import NO_SURGES, NO_TAIL
 from agent.core.policies.remembered import (
@@ -66,14 +67,14 @@ def test_busy_cpus_are_three_quarters_of_the_size(busy: float, units: int) -> No
 def test_memory_in_use_and_a_margin_are_three_quarters_of_the_size(
     used: int, margin: int, units: int
 ) -> None:
-    found = replace(PLAIN, memory_margin=margin).goal(_memory(used), SIZING)
+    found = dataclasses.replace(PLAIN, memory_margin=margin).goal(_memory(used), SIZING)
     assert (found.memory.units, found.cpu.units) == (units, None)
     assert found.cpu.reason == "neither CPU time nor load averages are known"
 
 
 def test_each_resource_counts_its_own_steps() -> None:
     sizing = replace(SIZING, unit=ComputeUnit(Resources(500, GIB), is_apart=True))
-    policy = replace(PLAIN, cpu_target=500_000)
+    policy = dataclasses.replace(PLAIN, cpu_target=500_000)
     found = policy.goal(replace(_memory(3 * GIB), busy_micro=micro(1.0)), sizing)
     assert found.units() == Units(4, 4)
     assert policy.goal(replace(_memory(3 * GIB), busy_micro=micro(0.1)), sizing).units() == Units(1, 4)
@@ -256,29 +257,34 @@ def test_the_busiest_minutes_are_a_floor() -> None:
     assert cpu(remembered(*[_busy(1.8)] * 3, *[_busy(0.4)] * 117), DEFAULT).units == 1, "one of ten minutes"
     later = remembered(*[_busy(1.8)] * 24, *[_busy(0.4)] * 200)
     assert DEFAULT.goal(later, SIZING).cpu.units == 1, "they are a quarter of an hour ago"
-    assert cpu(remembered(*[_busy(1.8)] * 24, _busy(0.4), policy=replace(DEFAULT, tail=NO_TAIL))).units == 1
+    assert (
+        cpu(
+            remembered(*[_busy(1.8)] * 24, _busy(0.4), policy=dataclasses.replace(DEFAULT, tail=NO_TAIL))
+        ).units
+        == 1
+    )
 
 
 def test_the_fullest_minutes_are_a_floor() -> None:
-    policy = replace(DEFAULT, surges=NO_SURGES)
+    policy = dataclasses.replace(DEFAULT, surges=NO_SURGES)
     found = memory(remembered(_memory(4 * GIB), *[_memory(GIB)] * 30, policy=policy), policy)
     assert (found.units, found.parts[0].policy) == (5, "memory tail")
     assert found.reason == "the fullest minutes of the last quarter of an hour need 4312 MiB of memory"
 
 
 def test_memory_that_rises_is_judged_ahead() -> None:
-    policy = replace(DEFAULT, surges=NO_SURGES, tail=NO_TAIL)
+    policy = dataclasses.replace(DEFAULT, surges=NO_SURGES, tail=NO_TAIL)
     rising = remembered(_memory(2 * GIB), _memory(3 * GIB), policy=policy)
     found = memory(rising, policy)
     assert rising.memory_rise == round(GIB / 5)
     assert (found.units, found.parts[0].policy) == (4, "memory target")
-    soon = memory(rising, replace(policy, ahead_s=4.0))
+    soon = memory(rising, dataclasses.replace(policy, ahead_s=4.0))
     assert (soon.units, soon.reason) == (5, "3923 MiB of memory needed in 4 s, as it rises now")
     assert memory(remembered(_memory(3 * GIB), _memory(2 * GIB), policy=policy), policy).units == 3
 
 
 def test_room_is_kept_to_rise_as_fast_as_before_up_to_the_highest_use() -> None:
-    policy = replace(DEFAULT, tail=NO_TAIL)
+    policy = dataclasses.replace(DEFAULT, tail=NO_TAIL)
     calm = [_memory(2 * GIB)] * 720  # an hour
     surge = [_memory(2 * GIB), _memory(4 * GIB), _memory(6 * GIB), _memory(8 * GIB)]
     found = memory(remembered(*surge, *calm), policy)
@@ -286,5 +292,5 @@ def test_room_is_kept_to_rise_as_fast_as_before_up_to_the_highest_use() -> None:
     assert found.reason == "4506 MiB of memory needed to rise as fast as in the last 6 hours"
     full = memory(remembered(*surge, *calm, *[_memory(7 * GIB)] * 2), policy).parts
     assert [part.units for part in full if part.policy == "memory surge"] == [8], "not above what there was"
-    off = replace(policy, surges=NO_SURGES)
+    off = dataclasses.replace(policy, surges=NO_SURGES)
     assert memory(remembered(*surge, *calm, policy=off), off).units == 3

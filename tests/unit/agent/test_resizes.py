@@ -1,6 +1,6 @@
 """Resizes on conditions: nothing is written blind, nothing late, and without a lease a target is lowered only."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import Condition, Health, condition

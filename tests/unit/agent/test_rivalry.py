@@ -1,6 +1,6 @@
 """Two daemons that serve one VM without a common lock step back from each other, and say so."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.condition import Health, condition

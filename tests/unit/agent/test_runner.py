@@ -1,9 +1,9 @@
 """The runner's loop around the core: it negotiates, survives its peers, fails loudly and cleans up."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.policies.peaks import Peaks, Surge

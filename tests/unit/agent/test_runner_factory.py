@@ -1,9 +1,10 @@
 """The runner of a VM gets the source's description, changed by the annotations of the VM's object."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core.model import VmKind
 from agent.core.ports import VmDescription

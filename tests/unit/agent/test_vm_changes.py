@@ -1,8 +1,7 @@
 """A VM that is described otherwise while its runner lives."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm

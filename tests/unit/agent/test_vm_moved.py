@@ -1,6 +1,6 @@
 """The back end tells that a VM is not as it was: the runner looks, and believes no look that is older than what it was told."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.timing import Timing

@@ -1,8 +1,9 @@
 """The agent's page describes each VM."""
 
 import json
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from agent.core.model import ContainersSeen, PodObservation
 from agent.daemon import vm_pages

@@ -1,8 +1,9 @@
 """A VM tells what it needs and what it can spare, and gives comfort back when the scheduler asks for it."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.model import Vm, YieldMode
@@ -192,7 +193,7 @@ def test_a_refusal_is_told_at_once_and_nothing_is_spared_for_a_while() -> None:
 def test_room_makes_a_denied_vm_ask_at_once() -> None:
     driver = steady(UNIT * 2, vm=APART)
     driver.scheduler = lambda asked: grant(
-        asked, UNIT * 2, sent_s=driver.now_s, reasons=(replace(FULL[0], retry_after_s=14.0),)
+        asked, UNIT * 2, sent_s=driver.now_s, reasons=(dataclasses.replace(FULL[0], retry_after_s=14.0),)
     )
     driver.load(4).wait(6).forget()
     assert driver.wait(1).requests() == []

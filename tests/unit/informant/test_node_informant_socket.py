@@ -5,13 +5,14 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from agent.core import events
 from agent.core.ports import VmDescription
