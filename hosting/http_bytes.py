@@ -27,7 +27,8 @@ def target(raw: bytes) -> tuple[str, str]:
 
 
 def written(reply: Reply, *, closes: bool = False, is_http_1_0: bool = False, has_body: bool = True) -> bytes:
-    """Head and body of the reply. `closes`: the connection ends with it. Without a body (`HEAD`) its length is told all the same."""
+    """Head and body of the reply. `closes`: the connection ends with it. Without a body (`HEAD`) its length is told all the same.
+    Raises `ValueError` for a header that cannot be sent."""
     body = reply.body
     if reply.status in _WITHOUT_BODY:
         body = b""
@@ -36,6 +37,8 @@ def written(reply: Reply, *, closes: bool = False, is_http_1_0: bool = False, ha
         begin = _begin(reply.status, reply.content_type)
         head = f"{begin}Content-Length: {len(body)}\r\nDate: {_date(int(time.time()))}\r\n"
     for name, value in reply.headers.items():
+        if "\r" in value or "\n" in value:
+            raise ValueError(f"the value of {name} would end its line")
         head += f"{name}: {value}\r\n"
     if closes:
         head += "Connection: close\r\n"

@@ -1,8 +1,8 @@
 """One connection of `hosting.server`: httptools takes its bytes apart, and its requests are answered one after the other.
 
 `Exchange` is one request and what its answer needs. The connection asks its owner (`Server`) for each, in the order in which they came,
-and writes the reply. An owner that has it at once causes no task. While an exchange is answered, nothing that came after it is read: it
-waits as bytes, and the peer is held up beyond `MAX_UNREAD_BYTES` of them.
+and writes the reply. An owner that has it at once causes no task. What comes while an exchange is answered waits as bytes, but for requests
+in the same piece; and the peer is held up beyond `MAX_UNREAD_BYTES` of them.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ MAX_HEAD_BYTES: Final = 32_768
 MAX_LINE_BYTES: Final = 8190
 """Of a request's target and of each header: a bearer token has 8 KiB at most."""
 MAX_HEADERS: Final = 128
+MAX_DIGITS: Final = 20
+"""Of a length: Python refuses to read a number of thousands of digits, most of which may be zeros."""
 MAX_LATE_BYTES: Final = 262_144
 """Of the rest of a body that was answered already. A peer that sends more is cut: reading it costs the others."""
 LINGER_S: Final = 0.5
@@ -103,7 +105,7 @@ class Exchange:
         self.is_over = len(self.body) > limit_bytes or (declared_bytes > limit_bytes and not cuts)
         if self.is_whole or self.is_over:
             return None if self.is_over and not cuts else bytes(self.body)
-        if self.headers.get("expect", "").lower() == "100-continue":
+        if self.headers.get("expect", "").lower() == "100-continue" and not self.is_http_1_0:
             self.connection.owner.flush()
             self.connection.write(CONTINUE)  # the peer sends nothing before
         return self._read_later(cuts=cuts)
@@ -141,12 +143,14 @@ def _lower(name: bytes) -> str:
 
 
 def _headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By lower-case name. One that comes more than once has all its values, as RFC 9110 has it in section 5.2."""
-    found = {_lower(name): value.decode("latin-1") for name, value in fields}
+    """By lower-case name. One that comes more than once has all its values, as RFC 9110 has it in section 5.2. Raises `NotHttpError`."""
+    found = {_lower(name): value.decode("latin-1").rstrip(" \t") for name, value in fields}
     if len(found) < len(fields):
         found = {}
         for name, value in fields:
-            key, text = _lower(name), value.decode("latin-1")
+            key, text = _lower(name), value.decode("latin-1").rstrip(" \t")
+            if key == "host" and key in found:
+                raise NotHttpError("TwoHosts")
             found[key] = f"{found[key]}, {text}" if key in found else text
     return found
 
@@ -158,13 +162,13 @@ class ServedConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_certificate",
         "_current",
         "_exchanges",
         "_fields",
         "_head_bytes",
-        "_is_broken",
+        "_is_closed",
         "_is_deaf",
+        "_is_due",
         "_is_ending",
         "_is_in_head",
         "_is_paused",
@@ -176,6 +180,7 @@ class ServedConnection(asyncio.Protocol):
         "_received_bytes",
         "_unread",
         "address",
+        "certificate",
         "deadline_s",
         "has_ended",
         "is_counted",
@@ -199,7 +204,8 @@ class ServedConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.has_ended = False
         """Whether the peer sends nothing more, and is still to be answered."""
-        self._certificate: ClientCertificate | None = None
+        self.certificate: ClientCertificate | None = None
+        """The one that the peer has shown in the handshake."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._received_bytes = 0
         self._exchanges: deque[Exchange] = deque()
@@ -212,7 +218,9 @@ class ServedConnection(asyncio.Protocol):
         self._head_bytes = self._late_bytes = 0
         self._raw_target = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._is_in_head = self._is_deaf = self._is_paused = self._is_ending = self._is_broken = False
+        self._is_in_head = self._is_due = self._is_deaf = self._is_paused = self._is_ending = (
+            self._is_closed
+        ) = False
         self._linger: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -225,7 +233,7 @@ class ServedConnection(asyncio.Protocol):
         # Now, and not with each request: uvloop knows no address any more once the peer has reset the connection.
         name = self.transport.get_extra_info("peername")
         self.address = UNIX_PEER if self.owner.is_unix else str(name[0]) if isinstance(name, tuple) else ""
-        self._certificate = certificate_of(self.transport)
+        self.certificate = certificate_of(self.transport)
         self.rested_s = self.loop.time()
         self.owner.admit(self)
 
@@ -236,7 +244,7 @@ class ServedConnection(asyncio.Protocol):
             self.task.cancel()
         if self._linger is not None:
             self._linger.cancel()
-        self._is_broken = True
+        self._is_closed = True
         self._parser = None  # which knows us: a circle
         self._unread = b""
         self._exchanges.clear()
@@ -253,7 +261,7 @@ class ServedConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The peer sends nothing more; whether it is still to be answered."""
         self.owner.flush()
-        is_whole = bool(self._exchanges) and self._exchanges[-1].is_whole
+        is_whole = bool(self._unread) or (bool(self._exchanges) and self._exchanges[-1].is_whole)
         is_tls = self.transport is None or self.transport.get_extra_info("sslcontext") is not None
         self.has_ended = is_whole and not is_tls
         return self.has_ended
@@ -268,7 +276,7 @@ class ServedConnection(asyncio.Protocol):
         self._is_deaf = False
         if not self._is_busy:
             self.owner.rested(self)
-        self.go_on()
+        self.loop.call_soon(self.go_on)
 
     def write(self, content: bytes) -> None:
         """Write now. Answers wait for the end of the loop's turn, by the owner's `send`."""
@@ -288,12 +296,13 @@ class ServedConnection(asyncio.Protocol):
 
     @property
     def is_serving(self) -> bool:
-        """Whether a request has come that is not answered."""
-        return bool(self._exchanges)
-
-    def certificate(self) -> ClientCertificate | None:
-        """The certificate that the peer has shown in the handshake."""
-        return self._certificate
+        """Whether a request has come whose answer the kernel does not have yet."""
+        if self._exchanges or self.transport is None:
+            return bool(self._exchanges)
+        try:
+            return self.transport.get_write_buffer_size() > 0
+        except AttributeError:  # asyncio's own TLS after its end
+            return False
 
     def take_received(self) -> int:
         """The bytes that came since this was last asked."""
@@ -303,10 +312,12 @@ class ServedConnection(asyncio.Protocol):
     def go_on(self) -> None:
         """Parse and answer as far as nothing must be waited for, but one exchange at most: others have their turn before the next."""
         is_first = True
-        while not self._is_broken and not self._is_deaf:
+        while not (self._is_closed or self._is_deaf or self.transport is None or self.transport.is_closing()):
             if self._current is None and self._exchanges:
-                if not is_first:
-                    self.loop.call_soon(self.go_on)
+                if not is_first and not self._is_due:
+                    self._is_due = True
+                    self.loop.call_soon(self._next)
+                if self._is_due:
                     break
                 is_first = False
                 self._begin(self._exchanges[0])
@@ -315,15 +326,19 @@ class ServedConnection(asyncio.Protocol):
                 self._parse(piece)
             else:
                 break
-        if self._is_broken or self.transport is None:
+        if self._is_closed or self.transport is None:
             return
         if self.deadline_s is None and self._is_busy:
             self.owner.began(self)
         if self._is_paused and len(self._unread) <= MAX_UNREAD_BYTES:
             self._is_paused = False
             self.transport.resume_reading()
-        if self.has_ended and not self._exchanges:
+        if self.has_ended and not self._unread and not (self._exchanges and self._exchanges[-1].is_whole):
             self._close()
+
+    def _next(self) -> None:
+        self._is_due = False
+        self.go_on()
 
     def _may_parse(self) -> bool:
         """Whether no request that came before these bytes is to be answered first."""
@@ -333,8 +348,7 @@ class ServedConnection(asyncio.Protocol):
         is_late = self.is_late
         if is_late:
             self._late_bytes += len(piece)
-        if self._parsed is None:
-            self._head_bytes += len(piece)
+        self._head_bytes += len(piece)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
@@ -345,7 +359,7 @@ class ServedConnection(asyncio.Protocol):
             return
         if is_late and self._late_bytes > MAX_LATE_BYTES:
             self.cut()
-        elif self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
+        elif self._head_bytes > MAX_HEAD_BYTES:
             self._broken("HeadTooLong")
 
     def _refuse_upgrade(self, exchange: Exchange) -> None:
@@ -393,8 +407,11 @@ class ServedConnection(asyncio.Protocol):
             outcome = await awaited
         except Exception as error:  # noqa: BLE001 - as above
             outcome = self._failed(exchange, error)
+        except asyncio.CancelledError:
+            self._close()  # also if nobody but the handler itself has cancelled it
+            raise
         self.task = None
-        if not self._is_broken:
+        if not self._is_closed:
             self._answer(exchange, outcome)
             self.loop.call_soon(
                 self.go_on
@@ -409,10 +426,14 @@ class ServedConnection(asyncio.Protocol):
         if isinstance(outcome, HangUp):
             self._close()
             return
-        closes = not exchange.keeps or (self._is_ending and len(self._exchanges) == 1)
-        content = written(
-            outcome, closes=closes, is_http_1_0=exchange.is_http_1_0, has_body=exchange.method != "HEAD"
-        )
+        # A peer that waits for a word before it sends its body takes this answer for it, and sends none.
+        is_unsure = not exchange.is_whole and "expect" in exchange.headers
+        closes = not exchange.keeps or is_unsure or (self._is_ending and len(self._exchanges) == 1)
+        try:
+            content = self._written(exchange, outcome, closes=closes)
+        except Exception as error:  # noqa: BLE001 - a header that cannot be sent is its handler's fault
+            closes = True
+            content = self._written(exchange, self._failed(exchange, error), closes=True)
         if closes:
             self._is_ending = True
             self._unread = b""
@@ -425,10 +446,14 @@ class ServedConnection(asyncio.Protocol):
         if self.is_late:
             exchange.body = b""
             self._late_bytes = 0
-            if self._is_ending:
+            if closes:
                 self._linger = self.loop.call_later(LINGER_S, self._close)
-        elif self._is_ending:
+        elif closes:
             self._close()
+
+    def _written(self, exchange: Exchange, reply: Reply, *, closes: bool) -> bytes:
+        has_body = exchange.method != "HEAD"
+        return written(reply, closes=closes, is_http_1_0=exchange.is_http_1_0, has_body=has_body)
 
     # ------------------------------------------------------------ the end
 
@@ -441,13 +466,13 @@ class ServedConnection(asyncio.Protocol):
     def _close(self) -> None:
         """Close once all that was written is sent."""
         self.owner.flush()
-        self._is_broken = True
+        self._is_closed = True
         if self.transport is not None:
             self.transport.close()
 
     def cut(self) -> None:
         """Close at once, without waiting for a peer that does not read."""
-        self._is_broken = True
+        self._is_closed = True
         if self.transport is not None:
             self.transport.abort()
 
@@ -466,40 +491,41 @@ class ServedConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Also called for trailers, behind the body, which nobody reads."""
         self._fields.append((name, value))
-        if len(self._fields) > MAX_HEADERS:
+        if len(self._fields) > MAX_HEADERS or len(name) + len(value) > MAX_LINE_BYTES:
             raise NotHttpError("HeadTooLong")
 
     def on_headers_complete(self) -> None:
-        parser = self._parser
-        if self._head_bytes > MAX_LINE_BYTES:
-            self._check_head()
+        parser, headers = self._parser, _headers(self._fields)
         try:
             place = target(self._raw_target)
         except ValueError:
             raise NotHttpError("BadTarget") from None
-        exchange = Exchange(self, parser.get_method().decode("ascii"), place, _headers(self._fields))
+        exchange = Exchange(self, parser.get_method().decode("ascii"), place, headers)
         if not parser.should_keep_alive():
             exchange.keeps = False
         if parser.get_http_version() == "1.0":
             exchange.is_http_1_0 = True
+            if "transfer-encoding" in headers:
+                raise NotHttpError("ChunkedInHttp10")
+        elif "host" not in headers:
+            raise NotHttpError("NoHost")
+        if len(headers.get("content-length", "")) > MAX_DIGITS:
+            raise NotHttpError("BadLength")
         self._is_in_head = False
         self._head_bytes = 0
         self._parsed = exchange
         self._exchanges.append(exchange)
 
-    def _check_head(self) -> None:
-        lengths = [len(name) + len(value) for name, value in self._fields]
-        if max(lengths, default=0) > MAX_LINE_BYTES or sum(lengths) + len(self._raw_target) > MAX_HEAD_BYTES:
-            raise NotHttpError("HeadTooLong")
-
     def on_body(self, piece: bytes) -> None:
         assert self._parsed is not None
+        self._head_bytes = 0
         self._parsed.add(piece)
 
     def on_message_complete(self) -> None:
         parsed = self._parsed
         assert parsed is not None
         self._parsed = None
+        self._head_bytes = 0
         parsed.is_whole = True
         parsed.wake()
         if parsed.is_answered and (self._linger is not None or self._is_ending):

@@ -11,7 +11,7 @@
 * A gate (`hosting.access`) is asked who calls before a body is read: a caller that is refused sends none.
 * Drain: `close` stops accepting, lets requests in progress end, then closes.
 
-A request goes through `serve`, `_admitted`, `_due` and `_whole`. Each step goes on at once if nothing must be waited for: then an answer
+A request goes through `serve`, `_admitted`, `_in_turn`, `_read` and `_whole`. Each step goes on at once if nothing must be waited for: then an answer
 costs no task ([decision 54](../docs/decisions/0054-one-protocol-on-httptools.md)).
 """
 
@@ -22,7 +22,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from hosting import fairness
@@ -62,7 +62,7 @@ __all__ = [
     "text",
 ]
 
-T = TypeVar("T")
+_Step: TypeAlias = Callable[[Exchange], Outcome | Awaitable[Outcome]]
 
 SWEEP_S: Final = 0.5
 BACKLOG: Final = 1024
@@ -115,7 +115,7 @@ class Server:
         self._sweeper: asyncio.Task[None] | None = None
         self._outbox: list[tuple[ServedConnection, bytes]] = []
         self._rest: asyncio.Future[None] | None = None
-        """Whoever drains waits for it."""
+        """`close` waits for it."""
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0, "waited": 0}
 
     def route(self, routes: tuple[Route, ...], fallback: Route | None = None) -> None:
@@ -161,6 +161,7 @@ class Server:
             async with asyncio.timeout(self._limits.drain_s):
                 while any(each.is_serving for each in self._open):
                     await self._next_rest()
+        self.flush()
         tasks = [each.task for each in self._open if each.task is not None]
         for connection in list(self._open):
             self.forget(connection)
@@ -227,6 +228,7 @@ class Server:
 
     def _evict(self, connection: ServedConnection) -> None:
         self.stats["evicted"] += 1
+        self.flush()
         self.forget(connection)
         connection.cut()
 
@@ -307,21 +309,27 @@ class Server:
         if isinstance(found, Reply):
             exchange.payer = exchange.connection.peer
             exchange.paid_bytes = exchange.connection.take_received()
-            return self._in_turn(exchange, AccessScope.OPEN, found)
-        exchange.route, exchange.parameters = found
-        gate, right = self._gate, exchange.route.right
+            return self._in_turn(exchange, AccessScope.OPEN, lambda _: found)
+        exchange.route, exchange.parameters = route, _ = found
+        gate, right = self._gate, route.right
         if gate is None or right is AccessScope.OPEN:
-            return self._admitted(exchange, None)
+            return self._admitted(exchange, route, None)
         connection = exchange.connection
-        head = RequestHead(connection.address, exchange.headers, connection.certificate())
+        head = RequestHead(connection.address, exchange.headers, connection.certificate)
         admission = gate.admit(head, right)
         if isinstance(admission, Caller | AccessRefused):
-            return self._admitted(exchange, admission)
-        return _then(exchange, admission, self._admitted)
+            return self._admitted(exchange, route, admission)
+        return self._admitted_later(exchange, route, admission)
 
-    def _admitted(self, exchange: Exchange, admission: Admission | None) -> Outcome | Awaitable[Outcome]:
-        connection, route = exchange.connection, exchange.route
-        assert route is not None
+    async def _admitted_later(
+        self, exchange: Exchange, route: Route, admission: Awaitable[Admission]
+    ) -> Outcome:
+        return await answered(self._admitted(exchange, route, await admission))
+
+    def _admitted(
+        self, exchange: Exchange, route: Route, admission: Admission | None
+    ) -> Outcome | Awaitable[Outcome]:
+        connection = exchange.connection
         if isinstance(admission, AccessRefused):
             assert self._gate is not None
             self._gate.refusals.add(connection.address or "unknown address", route.right, admission)
@@ -334,42 +342,29 @@ class Server:
             received = exchange.received_bytes = connection.take_received()
             to_read = fairness.to_read_bytes(exchange.headers, route.max_body_bytes, cuts=route.cuts)
             exchange.paid_bytes = max(received, to_read)
-        return self._in_turn(exchange, route.right, None)
+        return self._in_turn(exchange, route.right, self._read)
 
-    def _in_turn(
-        self, exchange: Exchange, right: AccessScope, reply: Reply | None
-    ) -> Outcome | Awaitable[Outcome]:
-        """Once it is the caller's turn: the `reply`, or the next step if there is none."""
+    def _in_turn(self, exchange: Exchange, right: AccessScope, go_on: _Step) -> Outcome | Awaitable[Outcome]:
+        """`go_on` once it is the caller's turn."""
         if self._turns is not None and fairness.is_limited(exchange.payer, right):
             units = _UNITS.get(right, 1.0) + exchange.paid_bytes / UNIT_BYTES
             turn = self._turns.take(exchange.payer, units)
             if not isinstance(turn, bool):
                 self.stats["waited"] += 1
-                return self._later(exchange, turn, right, reply)
-        return self._due(exchange, right, reply)
+                return self._in_turn_later(exchange, right, turn, go_on)
+        if fairness.is_packed(exchange.headers):
+            return self._over(exchange, right, fairness.PACKED)
+        return go_on(exchange)
 
-    async def _later(
-        self, exchange: Exchange, turn: Awaitable[bool], right: AccessScope, reply: Reply | None
+    async def _in_turn_later(
+        self, exchange: Exchange, right: AccessScope, turn: Awaitable[bool], go_on: _Step
     ) -> Outcome:
         if not await turn:
             return self._over(exchange, right, TOO_MUCH)
         self._allow(exchange.connection, self._limits.request_deadline_s)
-        return await answered(self._due(exchange, right, reply))
-
-    def _due(
-        self, exchange: Exchange, right: AccessScope, reply: Reply | None
-    ) -> Outcome | Awaitable[Outcome]:
         if fairness.is_packed(exchange.headers):
             return self._over(exchange, right, fairness.PACKED)
-        route = exchange.route
-        if reply is not None or route is None:
-            assert reply is not None
-            return reply
-        declared_bytes = 0 if exchange.is_whole else fairness.declared_bytes(exchange.headers)
-        body = exchange.read(route.max_body_bytes, declared_bytes, cuts=route.cuts)
-        if body is None or isinstance(body, bytes):
-            return self._whole(exchange, body)
-        return _then(exchange, body, self._whole)
+        return await answered(go_on(exchange))
 
     def _over(self, exchange: Exchange, right: AccessScope, refusal: AccessRefused) -> Reply:
         """The answer to a request whose body is not read. The connection stays if there is nothing left to read."""
@@ -377,12 +372,35 @@ class Server:
         exchange.keeps = exchange.keeps and exchange.is_whole
         return refused(refusal)
 
-    def _whole(self, exchange: Exchange, body: bytes | None) -> Outcome | Awaitable[Outcome]:
-        """The body was read, as far as its route reads it."""
-        connection, route = exchange.connection, exchange.route
+    def _read(self, exchange: Exchange) -> Outcome | Awaitable[Outcome]:
+        route = exchange.route
         assert route is not None
-        if self._turns is not None:
+        declared_bytes = 0 if exchange.is_whole else fairness.declared_bytes(exchange.headers)
+        body = exchange.read(route.max_body_bytes, declared_bytes, cuts=route.cuts)
+        if body is None or isinstance(body, bytes):
             self._charge_more(exchange, route.right)
+            return self._whole(exchange, route, body)
+        return self._read_later(exchange, route, body)
+
+    async def _read_later(
+        self, exchange: Exchange, route: Route, awaited: Awaitable[bytes | None]
+    ) -> Outcome:
+        try:
+            body = await awaited
+        finally:
+            self._charge_more(exchange, route.right)
+        return await answered(self._whole(exchange, route, body))
+
+    def _charge_more(self, exchange: Exchange, right: AccessScope) -> None:
+        """The caller has sent more than was paid for before its body was read."""
+        if self._turns is not None and fairness.is_limited(exchange.payer, right):
+            received = exchange.received_bytes + exchange.connection.take_received()
+            if received > exchange.paid_bytes:
+                self._turns.charge(exchange.payer, (received - exchange.paid_bytes) / UNIT_BYTES)
+
+    def _whole(self, exchange: Exchange, route: Route, body: bytes | None) -> Outcome | Awaitable[Outcome]:
+        """The body was read, as far as its route reads it."""
+        connection = exchange.connection
         if body is None:
             exchange.keeps = False
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
@@ -405,13 +423,6 @@ class Server:
             caller=exchange.caller,
         )
         return route.handler(request)
-
-    def _charge_more(self, exchange: Exchange, right: AccessScope) -> None:
-        """The caller has sent more than was paid for before its body was read."""
-        received = exchange.received_bytes + exchange.connection.take_received()
-        if received > exchange.paid_bytes and fairness.is_limited(exchange.payer, right):
-            assert self._turns is not None
-            self._turns.charge(exchange.payer, (received - exchange.paid_bytes) / UNIT_BYTES)
 
     # ------------------------------------------------------------ deadlines
 
@@ -437,12 +448,4 @@ class Server:
         """Close the connections that are idle for too long at `now_s` of the loop's clock."""
         for connection in [each for each in self._open if each.deadline_s is None]:
             if now_s - connection.rested_s > KEEP_ALIVE_S:
-                connection.drain()
-
-
-async def _then(
-    exchange: Exchange,
-    awaited: Awaitable[T],
-    go_on: Callable[[Exchange, T], Outcome | Awaitable[Outcome]],
-) -> Outcome:
-    return await answered(go_on(exchange, await awaited))
+                connection.cut()
