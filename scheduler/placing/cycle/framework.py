@@ -63,7 +63,7 @@ from scheduler.placing.cycle.calls import (
 from scheduler.placing.cycle.context import CycleState, NotFoundError, current_task
 from scheduler.placing.cycle.hooks import PortsHandle, SharedHooks
 from scheduler.placing.cycle.kept import KeptAnswers, KeptScores
-from scheduler.placing.plugins.ledger_fit import kept_on
+from scheduler.placing.plugins.ledger_fit import places_of
 
 R = TypeVar("R")
 NOT_WRITTEN: Final = "what plugins have changed of the pod would not be written: enable DefaultPreBind"
@@ -108,7 +108,7 @@ class SchedulingFramework(PortsHandle):
 
     def _is_special(self, pod: PodInfo) -> bool:
         """Whether more counts than pod and node: others that are nominated, room that the pod has, somebody who wants to see each verdict."""
-        return bool(self._nominations or self.shared.flags.filters or kept_on(self, pod))
+        return bool(self._nominations or self.shared.flags.filters or places_of(self, pod))
 
     def _taken_up(self, plugin: Plugin) -> list[ProfileFault]:
         """Why what all profiles share cannot take the plugin up."""

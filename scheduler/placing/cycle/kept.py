@@ -6,7 +6,7 @@ Reserve, which asks the live ledger.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from scheduler.placing.core.objects import NodeInfo, PodInfo
 from scheduler.placing.core.plugin import CycleContext, Plugin, SteadyPlugin
@@ -85,16 +85,20 @@ class KeptScores:
             kept = self._answers.of(context, pod, skipped)
         if kept is None:
             return await weighted_scores(self._calls, context, pod, nodes)
-        found = [kept.by_node.get(node.name) for node in nodes]
-        known = [
-            each[1] if each is not None and each[0] == node.generation else None
-            for node, each in zip(nodes, found, strict=True)
-        ]
-        changed = [node for node, each in zip(nodes, known, strict=True) if each is None]
+        known, changed, places = kept.by_node, list[NodeInfo](), list[int]()
+        found: list[Any] = []
+        for place, node in enumerate(nodes):
+            each = known.get(node.name)
+            if each is not None and each[0] == node.generation:
+                found.append(each[1])
+            else:
+                changed.append(node)
+                places.append(place)
+                found.append(None)
         scores, failure = await weighted_scores(self._calls, context, pod, changed)
         if failure is not None:
             return [], failure
-        for node, weighed in zip(changed, scores, strict=True):
+        for place, node, weighed in zip(places, changed, scores, strict=True):
             kept.keep(node, weighed)
-        fresh = iter(scores)
-        return [each if each is not None else next(fresh) for each in known], None
+            found[place] = weighed
+        return found, None

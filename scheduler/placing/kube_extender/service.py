@@ -99,6 +99,8 @@ class ExtenderService:
         self._trials = itertools.count(-1, -1)
         self._filtered: _Attempt | None = None
         """The last filter that left nodes: kube-scheduler asks for their scores next."""
+        self._asked: ExtenderArgs | None = None
+        """The last body of filter."""
         self.stats = ExtenderStats()
         self.refused: Final = RefusedPods(self._events_of)
 
@@ -202,9 +204,10 @@ class ExtenderService:
             return "failed", fails(f"internal error: {fault_text(error)}")
         return outcome, server.Reply(200, answer)
 
-    def _begin(self, manifest: Manifest) -> _Attempt:
+    def _begin(self, manifest: Manifest, pod: PodInfo | None = None) -> _Attempt:
+        """An attempt at the nodes of now, of a `pod` that was read from the manifest a moment ago or is read now."""
         try:
-            pod = self._scheduling.pod_info(manifest)
+            pod = pod or self._scheduling.pod_info(manifest)
         except ValueError as error:
             raise CannotSayError(str(error)) from None
         framework, nodes = (
@@ -220,7 +223,7 @@ class ExtenderService:
     # ------------------------------------------------------------ filter
 
     async def _filter(self, body: bytes) -> tuple[str, bytes]:
-        args = messages.read_args(body)
+        args = self._asked = messages.read_args(body)
         self._binds.show(args.pod)
         looks = self.refused.looks
         pod, failed = await self._failed_nodes(args)
@@ -247,7 +250,7 @@ class ExtenderService:
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        failed = messages.failed_nodes(args.node_names, attempt.nodes, found.statuses)
+        failed = messages.failed_nodes(args.node_names, known, found.statuses)
         if len(failed) == len(args.node_names):
             rejected = attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
             attempt.framework.shared.rejections[rejected.rejection] += 1
@@ -261,8 +264,15 @@ class ExtenderService:
     # ------------------------------------------------------------ prioritize
 
     async def _prioritize(self, body: bytes) -> tuple[str, bytes]:
-        args = messages.read_args(body)
-        attempt = self._resumed(args.pod) or await self._pre_filtered(args)
+        args = messages.read_args(body, self._asked)
+        before, self._filtered = self._filtered, None
+        if before is not None and before.pod.manifest != args.pod:
+            before = None
+        if before is not None and self._is_current(before):
+            attempt = before
+            attempt.framework.set_snapshot(attempt.nodes)
+        else:
+            attempt = await self._pre_filtered(args, before.pod if before is not None else None)
         known = attempt.known(args.node_names)
         scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
         _check(scored.status)
@@ -271,19 +281,13 @@ class ExtenderService:
         best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
         return "ok", messages.encode(messages.priorities(args.node_names, scored.scores, best))
 
-    def _resumed(self, manifest: Manifest) -> _Attempt | None:
-        """The attempt of the filter before, once, with what its pre-filter has noted; None for another pod or other nodes than then."""
-        attempt, self._filtered = self._filtered, None
-        if attempt is None or attempt.pod.manifest != manifest:
-            return None
-        is_current = self._scheduling.snapshot() is attempt.nodes
-        if not is_current or self._scheduling.framework_of(scheduler_name(manifest)) is not attempt.framework:
-            return None
-        attempt.framework.set_snapshot(attempt.nodes)
-        return attempt
+    def _is_current(self, attempt: _Attempt) -> bool:
+        """Whether nodes and profile are those of the filter: then what its pre-filter has noted counts."""
+        framework = self._scheduling.framework_of(scheduler_name(dict(attempt.pod.manifest)))
+        return framework is attempt.framework and self._scheduling.snapshot() is attempt.nodes
 
-    async def _pre_filtered(self, args: ExtenderArgs) -> _Attempt:
-        attempt = self._begin(args.pod)
+    async def _pre_filtered(self, args: ExtenderArgs, pod: PodInfo | None) -> _Attempt:
+        attempt = self._begin(args.pod, pod)
         known = attempt.known(args.node_names)
         _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
         _check(status)

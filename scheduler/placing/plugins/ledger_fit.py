@@ -104,7 +104,7 @@ class LedgerFit(ShippedPlugin):
             context.write(MAY_BE_BOUND, EARLIER)
         if pod.amount == ZERO:
             return None, new_status(Code.SKIP)
-        kept = kept_on(self._handle, pod).intersection(node.name for node in nodes)
+        kept = kept_on(self._handle, pod, nodes)
         return (PreFilterResult(kept) if kept else None), None
 
     def answers_by(self, context: CycleContext, pod: PodInfo) -> Hashable:
@@ -211,7 +211,13 @@ def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
     return rows.get(as_pod) or rows.get(as_vm)
 
 
-def kept_on(handle: ExtendedHandle, pod: PodInfo) -> frozenset[str]:
+def kept_on(handle: ExtendedHandle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+    """Those of the nodes where room is kept for the pod already, in the live ledger."""
+    kept = places_of(handle, pod)
+    return kept.intersection(node.name for node in nodes) if kept else kept
+
+
+def places_of(handle: ExtendedHandle, pod: PodInfo) -> frozenset[str]:
     """The nodes where room is kept for the pod already, in the live ledger."""
     holders = (pod.holder,) if pod.is_reservation else _holders(pod.uid)
     found = (handle.placements.place_of(each) for each in holders)
@@ -285,7 +291,7 @@ class PoolAdmission(ShippedPlugin):
 
         A pod for which room is kept already, because it may be bound, counts in its pool: nobody is asked again.
         """
-        if pod.pool is None or kept_on(self._handle, pod).intersection(node.name for node in nodes):
+        if pod.pool is None or kept_on(self._handle, pod, nodes):
             return None, new_status(Code.SKIP)
         deadline_s = self._handle.now_s() + self._deadline_s
         reason = await self._handle.placement_admission.admit(pod.manifest, pod.pool, pod.amount, deadline_s)
