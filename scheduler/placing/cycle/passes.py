@@ -80,12 +80,12 @@ async def find_nodes(
     statuses: dict[str, Status] = {}
     turns, examined = LoopTurns(), 0
     kept = framework.verdicts.of(context, pod, context.skip_filter_plugins or NOBODY)
-    for node in _from(nodes, first):
-        examined += 1
+    by_node = kept.by_node if kept is not None else {}
+    for examined, node in enumerate(_from(nodes, first), 1):
         if wanted is not None and node.name not in wanted:
             statuses[node.name] = not_wanted
             continue
-        known = kept.by_node.get(node.name) if kept is not None else None
+        known = by_node.get(node.name)
         if known is not None and known[0] == node.generation:
             status = known[1]
         else:
