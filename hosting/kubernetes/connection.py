@@ -298,7 +298,7 @@ def _without_environment(client: ApiClient) -> None:
     """The library's session looks for proxies and a netrc with every call, in two threads each: a third of a call's time. Ours does not."""
     library = client.rest_client.pool_manager
     client.rest_client.pool_manager = aiohttp.ClientSession(
-        connector=library.connector, read_bufsize=LARGEST_LINE_BYTES
+        connector=library.connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=LARGEST_LINE_BYTES
     )
     library.detach()
 

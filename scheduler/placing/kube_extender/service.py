@@ -56,6 +56,8 @@ HTTP_TIMEOUT_S: Final = 5.0
 """kube-scheduler's `httpTimeout`, where the configuration does not set it."""
 IN_TIME: Final = 0.8
 """The share of that time within which every call is answered."""
+CYCLE_S: Final = 1.0
+"""kube-scheduler asks for scores at once when the filter was answered; later than this the nodes are looked at anew."""
 MAX_BODY_BYTES: Final = 32 << 20
 """Enough for the Node objects of some 2,000 nodes (`nodeCacheCapable: false`), and for the names of any number."""
 MAX_BINDING_BYTES: Final = 16 << 10
@@ -73,6 +75,7 @@ class _Attempt:
     framework: SchedulingFramework
     context: CycleState
     nodes: NodeSnapshot
+    begun_s: float
 
     def known(self, names: "tuple[str, ...]") -> list[NodeInfo]:
         return self.nodes.named(names)
@@ -204,10 +207,9 @@ class ExtenderService:
             return "failed", fails(f"internal error: {fault_text(error)}")
         return outcome, server.Reply(200, answer)
 
-    def _begin(self, manifest: Manifest, pod: PodInfo | None = None) -> _Attempt:
-        """An attempt at the nodes of now, of a `pod` that was read from the manifest a moment ago or is read now."""
+    def _begin(self, manifest: Manifest) -> _Attempt:
         try:
-            pod = pod or self._scheduling.pod_info(manifest)
+            pod = self._scheduling.pod_info(manifest)
         except ValueError as error:
             raise CannotSayError(str(error)) from None
         framework, nodes = (
@@ -215,7 +217,7 @@ class ExtenderService:
             self._scheduling.snapshot(),
         )
         framework.set_snapshot(nodes)
-        return _Attempt(pod, framework, CycleState(), nodes)
+        return _Attempt(pod, framework, CycleState(), nodes, self._clock())
 
     def _events_of(self, pod: PodInfo) -> RegisteredEvents:
         return self._scheduling.framework_of(scheduler_name(dict(pod.manifest))).events
@@ -265,14 +267,7 @@ class ExtenderService:
 
     async def _prioritize(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_args(body, self._asked)
-        before, self._filtered = self._filtered, None
-        if before is not None and before.pod.manifest != args.pod:
-            before = None
-        if before is not None and self._is_current(before):
-            attempt = before
-            attempt.framework.set_snapshot(attempt.nodes)
-        else:
-            attempt = await self._pre_filtered(args, before.pod if before is not None else None)
+        attempt = self._resumed(args.pod) or await self._pre_filtered(args)
         known = attempt.known(args.node_names)
         scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
         _check(scored.status)
@@ -281,13 +276,19 @@ class ExtenderService:
         best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
         return "ok", messages.encode(messages.priorities(args.node_names, scored.scores, best))
 
-    def _is_current(self, attempt: _Attempt) -> bool:
-        """Whether nodes and profile are those of the filter: then what its pre-filter has noted counts."""
-        framework = self._scheduling.framework_of(scheduler_name(dict(attempt.pod.manifest)))
-        return framework is attempt.framework and self._scheduling.snapshot() is attempt.nodes
+    def _resumed(self, manifest: Manifest) -> _Attempt | None:
+        """The attempt of the filter before, once, with its nodes and what its pre-filter has noted: one cycle has one snapshot. None for
+        another pod, under another profile, and later than a cycle takes."""
+        attempt, self._filtered = self._filtered, None
+        if attempt is None or attempt.pod.manifest != manifest or self._clock() - attempt.begun_s > CYCLE_S:
+            return None
+        if self._scheduling.framework_of(scheduler_name(manifest)) is not attempt.framework:
+            return None
+        attempt.framework.set_snapshot(attempt.nodes)
+        return attempt
 
-    async def _pre_filtered(self, args: ExtenderArgs, pod: PodInfo | None) -> _Attempt:
-        attempt = self._begin(args.pod, pod)
+    async def _pre_filtered(self, args: ExtenderArgs) -> _Attempt:
+        attempt = self._begin(args.pod)
         known = attempt.known(args.node_names)
         _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
         _check(status)
