@@ -189,9 +189,6 @@ class SchedulingFramework(PortsHandle):
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         self.shared.forget_pod(pod, node_name)
 
-    def reservations(self, node_name: str) -> Sequence[Reservation]:
-        return self.shared.ports.reservations(node_name)
-
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
         """The findings of this cycle so far; a new diagnosis where nobody has begun the cycle."""
         try:

@@ -288,6 +288,8 @@ class ReservationPlugin(ShippedPlugin):
         Beside kube-scheduler the filters have run in another call, so nodes may not have been looked at yet. One that cannot be
         restored counts as a node without reservations: its filter says why.
         """
+        if not self._handle.are_reservations():
+            return new_status(Code.SKIP)
         state, usable = _state(context), list[Reservation]()
         for node in nodes:
             if not pod.is_reservation and self._has_rows.of(node.name, node.rows):

@@ -70,12 +70,14 @@ class Places(PlacingWorld):
         registry = new_registry()
         registry.register("Whimsical", Whimsical)
         profile = Profile("test", multi_point=PluginSet(tuple(map(EnabledPlugin, more))))
+        reservations = LedgerReservations(self.core.state)
         ports = ExtenderPorts(
             self.ledger,
             PoolsAsTold(),
             now_s,
-            LedgerReservations(self.core.state).on,
+            reservations.on,
             nodes=self.view.snapshot,
+            are_reservations=reservations.are_any,
         )
         shared = SharedHooks(ports, logs.logger("test"))
         return SchedulingFramework(of_profile(profile, registry, EXTENDER_PROFILE), shared)
