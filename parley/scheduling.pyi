@@ -72,6 +72,7 @@ from scheduler.placing.core.plugin import SchedulingTransformer as SchedulingTra
 from scheduler.placing.core.plugin import ScoreExtensions as ScoreExtensions
 from scheduler.placing.core.plugin import ScorePlugin as ScorePlugin
 from scheduler.placing.core.plugin import ScoreTransformer as ScoreTransformer
+from scheduler.placing.core.plugin import SteadyPlugin as SteadyPlugin
 from scheduler.placing.core.plugin import UnreservePlugin as UnreservePlugin
 from scheduler.placing.core.profile import EnabledPlugin as EnabledPlugin
 from scheduler.placing.core.profile import PluginArgs as PluginArgs

@@ -337,6 +337,12 @@ class FakeCluster:
         self._assumed[holder.uid] = (node, shown, amount)
         return None
 
+    def place_of(self, holder: Holder) -> str | None:
+        """The node where room is kept for the holder, also once it is bound."""
+        if holder.uid in self._assumed:
+            return self._assumed[holder.uid][0]
+        return next((name for name, found in self.nodes.items() if holder in found.rows), None)
+
     def headroom(self, node: str, holder: Holder) -> Resources:
         """The amount that the other holders leave on a node. What is kept for a pod that has a row there already counts once."""
         counted = {holder.uid, *(row.uid for row in self.nodes[node].rows)}

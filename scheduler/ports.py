@@ -208,6 +208,9 @@ class Placements(Protocol):
     def forget(self, holder: Holder) -> None:
         """The pod will not be bound. The cluster itself ends a row that it shows."""
 
+    def place_of(self, holder: Holder) -> str | None:
+        """The node where room is kept for the holder now."""
+
     def headroom(self, node: str, holder: Holder) -> Resources:
         """The amount that the others leave to `holder` on a node now; may be negative."""
 

@@ -1,7 +1,6 @@
 """Calls to the API server: raw objects, a deadline on each call, faults as a few exceptions."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
+import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from hosting.kubernetes import objects
@@ -199,7 +199,7 @@ class KubernetesApi:
             except TimeoutError:
                 raise UnreachableError(f"no answer within {deadline_s:g} s") from None
             try:
-                found = json.loads(text)
+                found = msgspec.json.decode(text)
             except (ValueError, RecursionError):
                 raise UnreachableError(f"status {answer.status} without JSON") from None
             if not isinstance(found, dict):

@@ -1,5 +1,6 @@
 """The common parts of all objects of the API, and the way that amounts and selectors are written there."""
 
+import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
@@ -72,13 +73,18 @@ def micro_time_written(moment: datetime) -> str:
 
 def amount(written: object, resource: ResourceName) -> int:
     """A quantity as whole milli-CPU or bytes, rounded up. Raises `QuantityError`."""
-    quantity = quantities.parse(str(written))
+    return _amount(str(written), resource)
+
+
+@functools.lru_cache(maxsize=4096)
+def _amount(written: str, resource: ResourceName) -> int:
+    quantity = quantities.parse(written)
     return quantity.milli_value() if resource == "cpu" else quantity.value()
 
 
 def amounts(written: object) -> dict[ResourceName, int]:
     """The CPU and memory of a `requests` or `limits`; resources that it leaves open are left out. Raises `QuantityError`."""
-    found: Mapping[str, Any] = written if isinstance(written, Mapping) else {}
+    found: Mapping[str, Any] = written if isinstance(written, dict | Mapping) else {}
     return {each: amount(found[each], each) for each in RESOURCE_NAMES if each in found}
 
 

@@ -5,11 +5,12 @@ reference/kubernetes.md 5.2.
 """
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
@@ -346,7 +347,7 @@ class Reflector:
 
     def _event(self, line: bytes) -> None:
         try:
-            event = json.loads(line)
+            event = msgspec.json.decode(line)
             type_, manifest = event["type"], event["object"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise _GarbageError(f"the watch shows no event: {line[:100]!r}") from None

@@ -271,16 +271,18 @@ class LiveScheduling:
             api, serving.supervisor.start, clock=time.monotonic, rng=rng, log=self._log, running=running
         )
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
+        reservations = LedgerReservations(serving.core.state)
         ports = ExtenderPorts(
             serving.placements,
             serving.placement_admission,
             time.monotonic,
-            LedgerReservations(serving.core.state).on,
+            reservations.on,
             binder=KubernetesBinder(api),
             client_set=api,
             informers=self._informers,
             nodes=self.snapshot,
             own_cpus=serving.own_cpus,
+            are_reservations=reservations.are_any,
         )
         self._controllers = PluginControllers(serving.supervisor)
         self.shared = SharedHooks(ports, self._log)

@@ -146,6 +146,10 @@ class CorePlacements:
     def forget(self, holder: Holder) -> None:
         self._take(events.PlacementForgotten(holder))
 
+    def place_of(self, holder: Holder) -> str | None:
+        row = self._core.ledger.row(holder)
+        return row.node if row is not None else None
+
     def headroom(self, node: str, holder: Holder) -> Resources:
         return self._core.ledger.headroom(node, holder)
 

@@ -100,7 +100,7 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 class ExtendedHandle(FrameworkHandle, Protocol):
     """The framework with what a plugin may ask beside that. Source: seed 002. The factories of a scheduler get it.
 
-    `nodes_now`, `own_cpus`, `placements`, `placement_admission`, `binder`, `reservations` and `now_s` are Parley's own.
+    `nodes_now`, `own_cpus`, `placements`, `placement_admission`, `binder`, `reservations`, `are_reservations` and `now_s` are Parley's own.
     """
 
     def scheduler(self) -> SchedulerAdapter:
@@ -143,6 +143,9 @@ class ExtendedHandle(FrameworkHandle, Protocol):
 
     def reservations(self, node_name: str) -> Sequence[Reservation]:
         """The reservations of a node now."""
+
+    def are_reservations(self) -> bool:
+        """Whether any node may have reservations now: most clusters have none, and every node would be looked at for each pod."""
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
         """The findings of this cycle so far on why the pod has no node; `suggest` adds what somebody could do."""

@@ -253,6 +253,9 @@ class LedgerReservations:
     def __init__(self, core: CoreState) -> None:
         self._core = core
 
+    def are_any(self) -> bool:
+        return next(iter(self._core.reservations), None) is not None
+
     def on(self, node_name: str) -> Sequence[Reservation]:
         """Those of a node now, in the order of their rows."""
         account = self._core.ledger.node(node_name)

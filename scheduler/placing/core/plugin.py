@@ -8,7 +8,7 @@ plugins that work on reservations in the order in which the configuration first 
 Sources: seeds 001 and 002, reference/kubernetes.md 1.9, reference/koordinator.md 1.2 and 1.3.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -389,6 +389,20 @@ class PostBindPlugin(Plugin, Protocol):
         """Clean up."""
 
 
+@runtime_checkable
+class SteadyPlugin(Plugin, Protocol):
+    """Declares that its `before_filter`, `filter` and `score` go by the NodeInfo that they are shown and by `answers_by`, and by nothing else:
+    no clock, no live ledger, no object that is watched, no other node, nothing of the cycle's context. What they answered for one pod is
+    then kept for the next one like it, until the node changes. Answers of a plugin without this are not kept. Parley's own."""
+
+    def answers_by(self, context: CycleContext, pod: PodInfo) -> Hashable | None:
+        """All of the pod, and of what this cycle's pre-filter has noted, that its answers go by; None: this time they go by more. Rows that the
+        ledger keeps for the pod itself need no mention. Asked once for each pass over the nodes."""
+
+    def is_steady_on(self, node: NodeInfo) -> bool:
+        """Whether that holds for this node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Controller:
     """Work beside the cycles. `run` begins when this scheduler leads, is begun again after a failure, and is cancelled at the end."""
@@ -441,6 +455,8 @@ PLAIN_METHODS: Final = (
     "nominated_reservation",
     "delete_nominated_reservation",
     "numa_hint_provider",
+    "answers_by",
+    "is_steady_on",
 )
 """Nobody waits for the answers of these methods, so none of them may be a coroutine. What is asked only once, when a plugin
 is made, must not be one either."""

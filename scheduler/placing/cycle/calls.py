@@ -35,13 +35,13 @@ Method: TypeAlias = Callable[..., Any]
 Methods: TypeAlias = Sequence[tuple[str, Method]]
 """Methods of plugins, with the plugins' names, in the order in which they are called."""
 _BLAMED: Final = "plugin "
+_AT_HAND: Final = (Status, tuple)
+"""The types of nearly all answers beside None; `isawaitable` takes longer than many a plugin."""
 
 
 async def answered(answer: MaybeAwaited[T]) -> T:
     """The answer; waited for only where it has to be."""
-    if answer is None or isinstance(
-        answer, Status | tuple
-    ):  # nearly all; `isawaitable` takes longer than many a plugin
+    if answer is None or isinstance(answer, _AT_HAND):
         return answer
     if inspect.isawaitable(answer):
         return await cast("Awaitable[T]", answer)
@@ -225,7 +225,9 @@ class PointCalls:
         """One answer of a plugin. Its error goes on, with the plugin's name."""
         started_s, ended = self._now_s(), RAISED
         try:
-            answer = await answered(method(*arguments))
+            answer = method(*arguments)
+            if not (answer is None or isinstance(answer, _AT_HAND)):
+                answer = await answered(answer)
             ended = outcome_of(answer)
             return answer
         except Exception as error:

@@ -59,10 +59,11 @@ from scheduler.placing.cycle.calls import (
     blame,
     outcome_of,
     scored_reservations,
-    weighted_scores,
 )
 from scheduler.placing.cycle.context import CycleState, NotFoundError, current_task
 from scheduler.placing.cycle.hooks import PortsHandle, SharedHooks
+from scheduler.placing.cycle.kept import KeptAnswers, KeptScores
+from scheduler.placing.plugins.ledger_fit import places_of
 
 R = TypeVar("R")
 NOT_WRITTEN: Final = "what plugins have changed of the pod would not be written: enable DefaultPreBind"
@@ -93,12 +94,21 @@ class SchedulingFramework(PortsHandle):
         self._nominations: Final = shared.nominations
         self._filters: Final = self.calls.methods(ExtensionPoint.FILTER, "filter")
         self._before_filters: Final = self.calls.methods(ExtensionPoint.FILTER, "before_filter")
+        self.verdicts: Final[KeptAnswers[Status | None]] = KeptAnswers(
+            self.calls.plugins_at(ExtensionPoint.FILTER), self._is_special
+        )
+        """Of `run_filter_plugins`."""
+        self._scores: Final = KeptScores(self.calls, self._is_special)
         for plugin in made.plugins.values():
             if isinstance(plugin, ReservationNominator):
                 self._nominator = plugin
         faults = [fault for plugin in made.plugins.values() for fault in self._taken_up(plugin)]
         if faults:
             raise ProfileError(faults)
+
+    def _is_special(self, pod: PodInfo) -> bool:
+        """Whether more counts than pod and node: others that are nominated, room that the pod has, somebody who wants to see each verdict."""
+        return bool(self._nominations or self.shared.flags.filters or places_of(self, pod))
 
     def _taken_up(self, plugin: Plugin) -> list[ProfileFault]:
         """Why what all profiles share cannot take the plugin up."""
@@ -178,9 +188,6 @@ class SchedulingFramework(PortsHandle):
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         self.shared.forget_pod(pod, node_name)
-
-    def reservations(self, node_name: str) -> Sequence[Reservation]:
-        return self.shared.ports.reservations(node_name)
 
     def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
         """The findings of this cycle so far; a new diagnosis where nobody has begun the cycle."""
@@ -367,7 +374,7 @@ class SchedulingFramework(PortsHandle):
         changed, status = await self.calls.changed(ExtensionPoint.SCORE, "before_score", context, pod, nodes)
         if not is_success(status):
             return [], status
-        scores, status = await self.calls.timed("score", weighted_scores(self.calls, context, *changed))
+        scores, status = await self.calls.timed("score", self._scores.weighted(context, *changed))
         if self.shared.flags.scores and scores:
             table = score_table(shown, scores, self.shared.flags.scores)
             self.shared.log.info("scores", pod=shown, table=table)

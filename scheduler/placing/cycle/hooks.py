@@ -122,6 +122,8 @@ class ExtenderPorts:
     informers: Informers = field(default_factory=NothingWatched)
     nodes: Callable[[], NodeSnapshot] = NodeSnapshot
     own_cpus: OwnCpus | None = None
+    are_reservations: Callable[[], bool] = lambda: True
+    """Whether there may be any."""
 
 
 class SharedHooks:
@@ -315,6 +317,12 @@ class PortsHandle:
     @property
     def binder(self) -> Binder | None:
         return self.shared.ports.binder
+
+    def reservations(self, node_name: str) -> Sequence[Reservation]:
+        return self.shared.ports.reservations(node_name)
+
+    def are_reservations(self) -> bool:
+        return self.shared.ports.are_reservations()
 
     def now_s(self) -> float:
         return self.shared.ports.clock()

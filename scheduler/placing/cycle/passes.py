@@ -79,15 +79,22 @@ async def find_nodes(
     feasible: list[NodeInfo] = []
     statuses: dict[str, Status] = {}
     turns, examined = LoopTurns(), 0
-    for node in _from(nodes, first):
-        examined += 1
+    kept = framework.verdicts.of(context, pod, context.skip_filter_plugins or NOBODY)
+    by_node = kept.by_node if kept is not None else {}
+    for examined, node in enumerate(_from(nodes, first), 1):
         if wanted is not None and node.name not in wanted:
             statuses[node.name] = not_wanted
             continue
-        if turns.is_due:
-            await turns.give()
-        status = await framework.run_filter_plugins(context, pod, node)
-        if is_success(status):
+        known = by_node.get(node.name)
+        if known is not None and known[0] == node.generation:
+            status = known[1]
+        else:
+            if turns.is_due:
+                await turns.give()
+            status = await framework.run_filter_plugins(context, pod, node)
+            if kept is not None and (status is None or is_rejected(status)):
+                kept.keep(node, status)
+        if status is None or is_success(status):
             feasible.append(node)
             if enough is not None and len(feasible) >= enough:
                 break

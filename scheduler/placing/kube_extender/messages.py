@@ -6,7 +6,7 @@ Source: `k8s.io/kube-scheduler/extender/v1`, reference/kubernetes.md 2.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from scheduler.placing.core.objects import NodeInfo
 from scheduler.placing.core.values import Code, Status, new_status
 
 T = TypeVar("T")
+_NULL: Final = msgspec.Raw(b"null")
 REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 """The errors of a decoder: `ValueError` for texts that are no UTF-8, `RecursionError` for what is nested too deep."""
 
@@ -39,12 +40,14 @@ class MessageError(Exception):
 class ExtenderArgs:
     """The body of filter and prioritize: a pod, and the nodes that are left for it.
 
-    `nodes` are whole Node objects by name, as they came; None where only names were sent (`nodeCacheCapable: true`).
+    `nodes` are whole Node objects by name, as they came; None where only names were sent (`nodeCacheCapable: true`). `pod_text` are the
+    bytes of the pod.
     """
 
     pod: Manifest
     node_names: tuple[str, ...]
     nodes: Mapping[str, msgspec.Raw] | None = None
+    pod_text: msgspec.Raw = field(default_factory=lambda: _NULL, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,6 @@ class _NodeList(Value, frozen=True):
 
 
 _Object: TypeAlias = dict[str, msgspec.Raw]
-_NULL: Final = msgspec.Raw(b"null")
 _NO_HEAD: Final = _Head(_Meta("-", uid="-"))
 _DECODERS: Final[Mapping[Any, Any]] = {
     type_: msgspec.json.Decoder(type_)
@@ -167,6 +169,10 @@ class _Fields:
 
     def fault(self, name: str, rule: str) -> None:
         self.faults.append(f"{self._path}{name}: {rule}")
+
+    def text_of(self, name: str) -> msgspec.Raw:
+        """The bytes of a value; those of null where it is left out."""
+        return self._fields.get(name.lower(), _NULL)
 
     def optional(self, name: str, type_: type[T]) -> T | None:
         """The value; None where it is left out, or is a fault."""
@@ -237,23 +243,24 @@ def _pod(fields: _Fields) -> Manifest:
     return (fields.optional("Pod", dict) or {}) if head is not _NO_HEAD else {}
 
 
-def read_args(body: bytes) -> ExtenderArgs:
-    """The body of filter or prioritize. Raises `MessageError`."""
+def read_args(body: bytes, last: ExtenderArgs | None = None) -> ExtenderArgs:
+    """The body of filter or prioritize. A pod that came in the same bytes as the `last` one is the same object. Raises `MessageError`."""
     fields = _fields_of(body)
-    pod = _pod(fields)
+    text = fields.text_of("Pod")
+    pod = last.pod if last is not None and last.pod_text == text != _NULL else _pod(fields)
     names = fields.optional("NodeNames", list[str])
     nodes = fields.optional("Nodes", _NodeList)
     if (names is None) == (nodes is None) and not fields.faults:
         fields.fault("Nodes, NodeNames", "exactly one of them must be there")
     if nodes is None:
-        return _checked(fields, ExtenderArgs(pod, tuple(names or ())))
+        return _checked(fields, ExtenderArgs(pod, tuple(names or ()), None, text))
     by_name = {}
     for place, raw in enumerate(nodes.items or ()):
         try:
             by_name[_decode(_Head, raw).metadata.name] = raw
         except REFUSALS as error:
             fields.faults.append(_fault(f"Nodes.items[{place}]", error))
-    return _checked(fields, ExtenderArgs(pod, tuple(by_name), by_name))
+    return _checked(fields, ExtenderArgs(pod, tuple(by_name), by_name, text))
 
 
 def read_binding(body: bytes) -> ExtenderBindingArgs:
@@ -307,10 +314,13 @@ UNKNOWN_NODE: Final = new_status(
 
 
 def failed_nodes(
-    asked: Sequence[str], known: Collection[str], statuses: Mapping[str, Status]
+    asked: Sequence[str], known: Sequence[NodeInfo], statuses: Mapping[str, Status]
 ) -> dict[str, Status]:
     """The status of each node that was asked for and is dropped, in the order in which they were asked for."""
-    found = {name: UNKNOWN_NODE if name not in known else statuses.get(name) for name in asked}
+    if not statuses and len(known) == len(asked):
+        return {}
+    names = {node.name for node in known}
+    found = {name: UNKNOWN_NODE if name not in names else statuses.get(name) for name in asked}
     return {name: status for name, status in found.items() if status is not None}
 
 

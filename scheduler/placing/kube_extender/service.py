@@ -56,6 +56,8 @@ HTTP_TIMEOUT_S: Final = 5.0
 """kube-scheduler's `httpTimeout`, where the configuration does not set it."""
 IN_TIME: Final = 0.8
 """The share of that time within which every call is answered."""
+CYCLE_S: Final = 1.0
+"""kube-scheduler asks for scores at once when the filter was answered; later than this the nodes are looked at anew."""
 MAX_BODY_BYTES: Final = 32 << 20
 """Enough for the Node objects of some 2,000 nodes (`nodeCacheCapable: false`), and for the names of any number."""
 MAX_BINDING_BYTES: Final = 16 << 10
@@ -73,6 +75,7 @@ class _Attempt:
     framework: SchedulingFramework
     context: CycleState
     nodes: NodeSnapshot
+    begun_s: float
 
     def known(self, names: "tuple[str, ...]") -> list[NodeInfo]:
         return self.nodes.named(names)
@@ -99,6 +102,8 @@ class ExtenderService:
         self._trials = itertools.count(-1, -1)
         self._filtered: _Attempt | None = None
         """The last filter that left nodes: kube-scheduler asks for their scores next."""
+        self._asked: ExtenderArgs | None = None
+        """The last body of filter."""
         self.stats = ExtenderStats()
         self.refused: Final = RefusedPods(self._events_of)
 
@@ -212,7 +217,7 @@ class ExtenderService:
             self._scheduling.snapshot(),
         )
         framework.set_snapshot(nodes)
-        return _Attempt(pod, framework, CycleState(), nodes)
+        return _Attempt(pod, framework, CycleState(), nodes, self._clock())
 
     def _events_of(self, pod: PodInfo) -> RegisteredEvents:
         return self._scheduling.framework_of(scheduler_name(dict(pod.manifest))).events
@@ -220,7 +225,7 @@ class ExtenderService:
     # ------------------------------------------------------------ filter
 
     async def _filter(self, body: bytes) -> tuple[str, bytes]:
-        args = messages.read_args(body)
+        args = self._asked = messages.read_args(body)
         self._binds.show(args.pod)
         looks = self.refused.looks
         pod, failed = await self._failed_nodes(args)
@@ -247,7 +252,7 @@ class ExtenderService:
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        failed = messages.failed_nodes(args.node_names, attempt.nodes, found.statuses)
+        failed = messages.failed_nodes(args.node_names, known, found.statuses)
         if len(failed) == len(args.node_names):
             rejected = attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
             attempt.framework.shared.rejections[rejected.rejection] += 1
@@ -261,7 +266,7 @@ class ExtenderService:
     # ------------------------------------------------------------ prioritize
 
     async def _prioritize(self, body: bytes) -> tuple[str, bytes]:
-        args = messages.read_args(body)
+        args = messages.read_args(body, self._asked)
         attempt = self._resumed(args.pod) or await self._pre_filtered(args)
         known = attempt.known(args.node_names)
         scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
@@ -272,12 +277,12 @@ class ExtenderService:
         return "ok", messages.encode(messages.priorities(args.node_names, scored.scores, best))
 
     def _resumed(self, manifest: Manifest) -> _Attempt | None:
-        """The attempt of the filter before, once, with what its pre-filter has noted; None for another pod or other nodes than then."""
+        """The attempt of the filter before, once, with its nodes and what its pre-filter has noted: one cycle has one snapshot. None for
+        another pod, under another profile, and later than a cycle takes."""
         attempt, self._filtered = self._filtered, None
-        if attempt is None or attempt.pod.manifest != manifest:
+        if attempt is None or attempt.pod.manifest != manifest or self._clock() - attempt.begun_s > CYCLE_S:
             return None
-        is_current = self._scheduling.snapshot() is attempt.nodes
-        if not is_current or self._scheduling.framework_of(scheduler_name(manifest)) is not attempt.framework:
+        if self._scheduling.framework_of(scheduler_name(manifest)) is not attempt.framework:
             return None
         attempt.framework.set_snapshot(attempt.nodes)
         return attempt

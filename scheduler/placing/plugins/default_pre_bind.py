@@ -74,6 +74,8 @@ def _is_passing(error: KubernetesError) -> bool:
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Manifest:
     """The JSON merge patch (RFC 7386) from one object to another; empty if they are equal. A list is replaced as a whole."""
+    if before == after:
+        return {}
     patch: Manifest = {key: None for key in before if key not in after}
     for key, value in after.items():
         old = before.get(key)

@@ -22,7 +22,7 @@ of what configures them, are those of kube-scheduler's `NodeResourcesFit`.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
@@ -152,6 +152,12 @@ class GrowthHeadroom(ShippedPlugin):
         memory = self._scores[utilized(total.memory_bytes, node.reservable.memory_bytes)]
         score = cpu * self._cpu_weight + memory * self._memory_weight
         return score // (self._cpu_weight + self._memory_weight), None
+
+    def answers_by(self, context: CycleContext, pod: PodInfo) -> Hashable:
+        return pod.amount, pod.bounds
+
+    def is_steady_on(self, node: NodeInfo) -> bool:
+        return True
 
     def _of_rows(self, rows: Mapping[Holder, RowInfo]) -> Resources:
         cpu = memory = 0

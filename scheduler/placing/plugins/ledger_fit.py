@@ -8,7 +8,7 @@ in the end is `reserve`, which asks the live ledger.
 import contextlib
 import functools
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -104,8 +104,14 @@ class LedgerFit(ShippedPlugin):
             context.write(MAY_BE_BOUND, EARLIER)
         if pod.amount == ZERO:
             return None, new_status(Code.SKIP)
-        kept = [node.name for node in nodes if own_row(pod, node) is not None]
-        return (PreFilterResult(frozenset(kept)) if kept else None), None
+        kept = kept_on(self._handle, pod, nodes)
+        return (PreFilterResult(kept) if kept else None), None
+
+    def answers_by(self, context: CycleContext, pod: PodInfo) -> Hashable:
+        return pod.amount
+
+    def is_steady_on(self, node: NodeInfo) -> bool:
+        return True
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """The room that the other rows of the node leave must hold the pod. Room that it has there already is its own whatever they took."""
@@ -205,6 +211,19 @@ def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
     return rows.get(as_pod) or rows.get(as_vm)
 
 
+def kept_on(handle: ExtendedHandle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> frozenset[str]:
+    """Those of the nodes where room is kept for the pod already, in the live ledger."""
+    kept = places_of(handle, pod)
+    return kept.intersection(node.name for node in nodes) if kept else kept
+
+
+def places_of(handle: ExtendedHandle, pod: PodInfo) -> frozenset[str]:
+    """The nodes where room is kept for the pod already, in the live ledger."""
+    holders = (pod.holder,) if pod.is_reservation else _holders(pod.uid)
+    found = (handle.placements.place_of(each) for each in holders)
+    return frozenset(name for name in found if name is not None)
+
+
 @functools.lru_cache(maxsize=256)
 def _holders(uid: str) -> tuple[Holder, Holder]:
     """Whose the pod's row may be. Asked for every node; a few pods are looked at in one moment."""
@@ -272,7 +291,7 @@ class PoolAdmission(ShippedPlugin):
 
         A pod for which room is kept already, because it may be bound, counts in its pool: nobody is asked again.
         """
-        if pod.pool is None or any(own_row(pod, node) is not None for node in nodes):
+        if pod.pool is None or kept_on(self._handle, pod, nodes):
             return None, new_status(Code.SKIP)
         deadline_s = self._handle.now_s() + self._deadline_s
         reason = await self._handle.placement_admission.admit(pod.manifest, pod.pool, pod.amount, deadline_s)

@@ -10,7 +10,7 @@ reservations cost most in the source.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -206,6 +206,14 @@ class ReservationPlugin(ShippedPlugin):
         texts = [f"Insufficient {name} by node" for name in min(ways, key=len)]
         return rejected(RejectionClass.RESERVED, Code.UNSCHEDULABLE, *texts)
 
+    def answers_by(self, context: CycleContext, pod: PodInfo) -> Hashable | None:
+        """A Reservation goes by others. The score goes by the reservations of a node."""
+        return None if pod.is_reservation else _requires(pod, _state(context).wanted)
+
+    def is_steady_on(self, node: NodeInfo) -> bool:
+        """What others have taken of the node's reservations, and whom these are for, is asked when the pod is judged."""
+        return not self._has_rows.of(node.name, node.rows)
+
     def _conflicts(self, pod: PodInfo, node: NodeInfo) -> bool:
         """Whether a reservation of the node has the policy `Default` and this one has not, or the other way round."""
         own = self._terms.get(pod.uid)
@@ -280,6 +288,8 @@ class ReservationPlugin(ShippedPlugin):
         Beside kube-scheduler the filters have run in another call, so nodes may not have been looked at yet. One that cannot be
         restored counts as a node without reservations: its filter says why.
         """
+        if not self._handle.are_reservations():
+            return new_status(Code.SKIP)
         state, usable = _state(context), list[Reservation]()
         for node in nodes:
             if not pod.is_reservation and self._has_rows.of(node.name, node.rows):
@@ -450,9 +460,9 @@ def _requires(pod: PodInfo, wanted: WantedReservations) -> bool:
 
 
 def _others(pod: PodInfo) -> Mapping[str, int]:
-    """Empty for a pod that cannot be read: `NodeResources` says why."""
+    """Empty for a pod that cannot be read: `NodeResources` says why. `parley.dev/managed` only says that kube-scheduler asks us."""
     try:
-        return requests(pod)
+        return {name: amount for name, amount in requests(pod).items() if name != names.MANAGED}
     except QuantityError:
         return {}
 

@@ -304,6 +304,10 @@ class World:
     def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
         raise AssertionError("no quota here has borrowed anything")
 
+    def place_of(self, holder: Holder) -> str | None:
+        row = self.core.ledger.row(holder)
+        return row.node if row is not None else None
+
     def headroom(self, node: str, holder: Holder) -> Resources:
         return self.core.ledger.headroom(node, holder)
 

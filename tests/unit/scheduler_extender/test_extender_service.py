@@ -11,6 +11,7 @@ from hosting.kubernetes.resources import Manifest
 from hosting.metrics import HistogramFamily
 from hosting.server import Reply
 from scheduler.permits.core.model import PodSpec
+from scheduler.placing.core.objects import PodInfo
 from scheduler.placing.core.values import Code, PreFilterResult, Status, error_status, new_status
 from scheduler.placing.kube_extender.service import PREFIX
 from tests.support.virtual_time import now_s, virtually
@@ -186,23 +187,28 @@ async def test_without_an_opinion_no_node_is_preferred(says: dict[str, Says]) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "are_nodes_changed", "pre_filters"),
-    [(pod("p"), False, 1), (pod("p"), True, 2), (pod("q"), False, 2), (pod("p", priority=1), False, 2)],
-    ids=["the same pod", "other nodes", "another pod", "a pod that was changed"],
+    ("asked", "after_s", "pre_filters"),
+    [(pod("p"), 0, 1), (pod("p"), 1.1, 2), (pod("q"), 0, 2), (pod("p", priority=1), 0, 2)],
+    ids=["the same pod", "later", "another pod", "a pod that was changed"],
 )
 @virtually
-async def test_scores_go_by_the_pre_filter_of_the_filter_while_nothing_has_changed(
-    asked: Manifest, are_nodes_changed: bool, pre_filters: int, monkeypatch: pytest.MonkeyPatch
+async def test_scores_go_by_the_nodes_and_the_pre_filter_of_the_filter_just_before(
+    asked: Manifest, after_s: float, pre_filters: int
 ) -> None:
+    """A cycle has one snapshot. What counts in the end is the bind."""
     world = World()
-    before = world.snapshot()
-    monkeypatch.setattr(world, "snapshot", lambda: before)
+    framework, rows = world.profiles["default-scheduler"], dict[str, int]()
+
+    def score(_: PodInfo, node: str) -> tuple[int, None]:
+        rows[node] = len(framework.node_info_snapshot()[node].rows)
+        return 0, None
+
+    world.says["score"] = score
     await world.filter(pod("p"), "a", "b")
-    if are_nodes_changed:
-        after = before.with_changes({}, before.generation + 1)
-        monkeypatch.setattr(world, "snapshot", lambda: after)
+    world.place("beside", "a")
+    await asyncio.sleep(after_s)
     assert await world.prioritize(asked, "a", "b") == {"a": 0, "b": 0}
-    assert world.called.count("pre_filter") == pre_filters
+    assert (world.called.count("pre_filter"), rows["a"]) == (pre_filters, pre_filters - 1)
     await world.prioritize(pod("p"), "a", "b")
     assert world.called.count("pre_filter") == pre_filters + 1, "the notes of a filter serve once"
 

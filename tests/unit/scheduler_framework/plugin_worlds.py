@@ -59,6 +59,13 @@ class LedgerAsTold:
         self.forgotten.append(holder.uid)
         self.kept.pop(holder.uid, None)
 
+    def place_of(self, holder: Holder) -> str | None:
+        kept = self.kept.get(holder.uid)
+        return kept.node if kept is not None else None
+
+    def headroom(self, node: str, holder: Holder) -> Resources:
+        raise AssertionError("no reservation is nominated here")
+
     def ask_back(self, quota: str, excess: Resources, uids: Sequence[str]) -> None:
         raise AssertionError("no quota here has borrowed anything")
 

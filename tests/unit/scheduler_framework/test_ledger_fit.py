@@ -106,7 +106,9 @@ def test_who_needs_nothing_is_not_filtered(amount: Resources, code: Code) -> Non
 @pytest.mark.parametrize("most", [None, cu(4)], ids=["as a pod", "as a pod that will be a VM"])
 def test_a_pod_that_may_be_bound_is_tried_on_its_node_alone(most: Resources | None) -> None:
     nodes = [node("a", cu(8)), node("b", cu(8), [row("new", cu(1))]), node("c", cu(8))]
-    found, status = fit(HandleAsTold()).pre_filter(Notes(), pod("new", cu(1), most=most), nodes)
+    handle = HandleAsTold()
+    handle.placements.kept["uid-new"] = Assumed("default/new", "b", cu(1), 1000.0, None, None)
+    found, status = fit(handle).pre_filter(Notes(), pod("new", cu(1), most=most), nodes)
     assert (found, status) == (PreFilterResult(frozenset("b")), None)
 
 

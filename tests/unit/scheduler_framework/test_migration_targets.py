@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hosting import logs
 from scheduler.permits.core.events import MigrationWanted
 from scheduler.placing.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.placing.core.plugin import CycleContext
@@ -13,13 +14,13 @@ from scheduler.placing.core.profile import EnabledPlugin, PluginArgs, PluginSet,
 from scheduler.placing.core.values import PreFilterResult, Status
 from scheduler.placing.cycle.assembly import of_profile
 from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.hooks import ExtenderPorts, SharedHooks
 from scheduler.placing.cycle.passes import CHOICE_DEADLINE_S, MigrationTargets
-from scheduler.placing.plugins.registry import FULL_PROFILE, new_registry
+from scheduler.placing.plugins.registry import FULL_PROFILE, Registry, new_registry
 from scheduler.ports import MigratorError
 from tests.support.amounts import cu
-from tests.support.early_framework import unshared
 from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_framework.plugin_worlds import node, pod, row
+from tests.unit.scheduler_framework.plugin_worlds import Assumed, LedgerAsTold, PoolsAsTold, node, pod, row
 
 VM = pod(
     "vm", cu(4), most=cu(8), pool="ci", nodeName="a", nodeSelector={"disk": "ssd"}, schedulerName="parley"
@@ -51,12 +52,17 @@ class Misbehaving:
         raise self._error
 
 
+def framework_of(profile: Profile, registry: Registry) -> SchedulingFramework:
+    """The plugins of the profile, over a ledger in which the VM is on its node."""
+    ledger = LedgerAsTold(kept={VM.uid: Assumed(VM.name, "a", VM.amount, 0.0, VM.pool, None)})
+    shared = SharedHooks(ExtenderPorts(ledger, PoolsAsTold(), now_s), logs.logger("test"))
+    return SchedulingFramework(of_profile(profile, registry, FULL_PROFILE), shared)
+
+
 def targets(*nodes: NodeInfo, extra: Profile | None = None) -> MigrationTargets:
     registry = new_registry()
     registry.register("Misbehaving", Misbehaving)
-    framework = SchedulingFramework(
-        of_profile(extra or Profile("parley"), registry, FULL_PROFILE), unshared(now_s)
-    )
+    framework = framework_of(extra or Profile("parley"), registry)
     snapshot = NodeSnapshot({each.name: each for each in nodes})
     profiles: dict[str, Any] = {"parley": framework}
     return MigrationTargets(profiles.__getitem__, lambda: snapshot)
@@ -74,9 +80,7 @@ async def test_a_vm_goes_where_its_likely_growth_has_most_room() -> None:
 
 async def test_plugins_see_the_nodes_that_the_choice_goes_by() -> None:
     """Not those of a cycle that was before."""
-    framework = SchedulingFramework(
-        of_profile(Profile("parley"), new_registry(), FULL_PROFILE), unshared(now_s)
-    )
+    framework = framework_of(Profile("parley"), new_registry())
     framework.set_snapshot(NodeSnapshot())
     now = NodeSnapshot({each.name: each for each in (HERE, other("b", 0))})
     await MigrationTargets(lambda _: framework, lambda: now).choose(WANTED)

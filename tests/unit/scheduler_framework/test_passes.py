@@ -21,6 +21,7 @@ from scheduler.placing.core.values import (
 from scheduler.placing.cycle.calls import TURN_S
 from scheduler.placing.cycle.context import CycleState
 from scheduler.placing.cycle.framework import SchedulingFramework
+from scheduler.placing.cycle.kept import KeptAnswers
 from scheduler.placing.cycle.passes import NodesFound, find_nodes, score_nodes
 from tests.support.virtual_time import compute, virtually
 
@@ -42,6 +43,7 @@ class Scripted(SchedulingFramework):
         pre_score: Status | None = None,
         score: Status | None = None,
     ) -> None:
+        self.verdicts = KeptAnswers((), lambda _: False)  # type: ignore[misc] # final in the framework, which is not built here
         self.statuses = statuses or {}
         self.pre_filter, self.pre_score, self.score = pre_filter, pre_score, score
         self.asked: list[str] = []

@@ -6,17 +6,16 @@ import pytest
 
 from hosting.settings import FaultsError
 from protocol.reasons import Reason, ReasonCode
-from scheduler.placing.core.objects import RowInfo
 from scheduler.placing.core.values import ActionType, Code, EventResource, QueueingHint, SchedulingEvent
 from scheduler.placing.plugins.ledger_fit import PoolAdmission
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.plugin_worlds import (
+    Assumed,
     HandleAsTold,
     Notes,
     PoolsAsTold,
     node,
     pod,
-    row,
     told,
 )
 
@@ -41,13 +40,13 @@ async def test_a_pod_of_a_pool_is_placed_as_the_pool_says(refusal: ReasonCode | 
     assert handle.placement_admission.asked == [("ci", cu(2), 1001.5)]
 
 
-@pytest.mark.parametrize(
-    ("pool", "rows"), [(None, []), ("ci", [row("new", cu(2))])], ids=["no pool", "kept already"]
-)
+@pytest.mark.parametrize(("pool", "kept_on"), [(None, None), ("ci", "b")], ids=["no pool", "kept already"])
 async def test_nobody_is_asked_about_a_pod_of_no_pool_or_one_that_counts_there(
-    pool: str | None, rows: list[RowInfo]
+    pool: str | None, kept_on: str | None
 ) -> None:
-    handle, nodes = HandleAsTold(), [node("a", cu(8)), node("b", cu(8), rows)]
+    handle, nodes = HandleAsTold(), [node("a", cu(8)), node("b", cu(8))]
+    if kept_on is not None:
+        handle.placements.kept["uid-new"] = Assumed("default/new", kept_on, cu(2), 1000.0, pool, None)
     asking = pod("new", cu(2), pool=pool)
     _, status = await PoolAdmission(None, handle.extended).pre_filter(Notes(), asking, nodes)
     assert (told(status), handle.placement_admission.asked) == ((Code.SKIP, ""), [])

@@ -150,6 +150,20 @@ async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None
             await api.list(PODS)
 
 
+async def test_the_proxy_of_the_environment_is_used_unless_it_is_not_for_that_server(
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(tmp_path / "config", "http://cluster.invalid")
+    async with serving(server) as address:
+        monkeypatch.setenv("http_proxy", address)
+        async with KubernetesApi(ApiCredentials(path), user_agent="test") as api:
+            assert (await api.list(PODS))["items"] == []
+        monkeypatch.setenv("no_proxy", "cluster.invalid")
+        async with KubernetesApi(ApiCredentials(path), user_agent="test") as api:
+            with pytest.raises(UnreachableError):
+                await api.list(PODS)
+
+
 # ------------------------------------------------------------ streams
 
 WATCH = {"watch": "1", "resourceVersion": "1000"}
