@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.load import agents, cluster, drive, figures, http, program
 from benchmarks.load.agents import Agent
-from benchmarks.permits import First, Singles
+from benchmarks.load.workloads import First, Singles
 
 MOST_MS = 50.0
 MOST_SLOWDOWN_PERCENT = 10.0

@@ -16,145 +16,28 @@ answer is read in full (sequence number, instance, permit); of all others the st
 single requests once more with the journal on; `--published` measures requests without the extension, each of which takes
 a look at the cluster, and nothing else; `--sizes` lets the cluster file show the VMs' sizes, which then are read
 again every 2 s; `--trivial` puts a server that decides nothing in the scheduler's place and so measures the generator.
+
+`--peer COMMAND` measures any other permit server beside ours, and nothing else: both on one core, alternately, in `--rounds N` of ours, the peer,
+the peer and ours again (benchmarks/load/peer.py). In COMMAND `{port}` stands for the port that the peer has to listen at, on loopback, and
+`{cluster}` for the path of the cluster file; its VMs are `bench/vm-00000` and so on. `POST /` with a published request has to permit what was
+asked for; any HTTP answer to a `GET` means that it is ready. The peer is never asked with the extension, for it knows none, nor in batches: beside its
+rate of single requests it shows those of ours with the extension (singles, batches) and without it (published), with `--journal` the same once more with the journal on.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.load import agents, cluster, drive, figures, http, program
+from benchmarks.load import agents, cluster, drive, figures, http, peer, program, workloads
 from benchmarks.load.agents import Agent
+from benchmarks.load.workloads import Batches, Published, Singles
 
-SAMPLE = 17  # no multiple of the mix's period, so that every kind of request is read
-BATCH = 100
-BATCH_CONNECTIONS = 8
 ABSENT = (400, 404, 405, 413)
-
-
-class Singles:
-    """One request at a time for each VM, all VMs in turn."""
-
-    def __init__(self, fleet: Sequence[Agent], instance: bytes, faults: figures.Faults) -> None:
-        self._ready = deque(fleet)
-        self._instance = instance
-        self._faults = faults
-        self._answers = 0
-
-    def next(self) -> tuple[bytes, Agent] | None:
-        """The request of the agent that has waited longest."""
-        if not self._ready:
-            return None
-        agent = self._ready.popleft()
-        return agent.http(agent.ask(agent.next_units(), self._instance)), agent
-
-    def done(self, token: Agent, status: int, body: bytes) -> int:
-        """Take the permit; every so often read it in full."""
-        self._ready.append(token)
-        if status != 200:
-            self._faults.add(f"status {status}: {body!r}")
-            return 0
-        self._answers += 1
-        if self._answers % SAMPLE == 0:
-            _check(token, self._instance, json.loads(body), self._faults)
-        token.held = token.want
-        return 1
-
-
-class Published:
-    """One request without the extension at a time for each VM, all VMs in turn; the first of each names its use."""
-
-    def __init__(self, fleet: Sequence[Agent], faults: figures.Faults, *, is_first: bool = False) -> None:
-        self._ready = deque(fleet)
-        self._faults = faults
-        self._is_first = is_first
-
-    def next(self) -> tuple[bytes, Agent] | None:
-        """The request of the agent that has waited longest."""
-        if not self._ready:
-            return None
-        agent = self._ready.popleft()
-        return agent.http(agent.plain(agent.held if self._is_first else agent.next_units())), agent
-
-    def done(self, token: Agent, status: int, body: bytes) -> int:
-        if not self._is_first:
-            self._ready.append(token)
-        if status != 200 or json.loads(body)["permit"] != {"vCPUs": token.want, "mem": token.want}:
-            self._faults.add(f"a request for {token.want} units was answered with {status}: {body!r}")
-            return 0
-        token.held = token.want
-        return 1
-
-
-class First(Singles):
-    """The first request of each VM, which names its use; there is no second one."""
-
-    def next(self) -> tuple[bytes, Agent] | None:
-        if not self._ready:
-            return None
-        agent = self._ready.popleft()
-        return agent.http(agent.ask(agent.held, self._instance)), agent
-
-    def done(self, token: Agent, status: int, body: bytes) -> int:
-        count = super().done(token, status, body)
-        self._ready.pop()
-        return count
-
-
-class Batches:
-    """Up to 100 VMs of one node in one request, all nodes in turn."""
-
-    def __init__(self, groups: list[list[Agent]], instance: bytes, faults: figures.Faults) -> None:
-        self._ready = deque(groups)
-        self._instance = instance
-        self._faults = faults
-
-    def next(self) -> tuple[bytes, list[Agent]] | None:
-        """The batch that has waited longest."""
-        if not self._ready:
-            return None
-        group = self._ready.popleft()
-        bodies = [agent.ask(agent.next_units(), self._instance) for agent in group]
-        return agents.batch(group, bodies), group
-
-    def done(self, token: list[Agent], status: int, body: bytes) -> int:
-        """Look at the status of every item, and read every so many of them in full."""
-        self._ready.append(token)
-        if status != 200:
-            self._faults.add(f"status {status} of a batch: {body!r}")
-            return 0
-        items = json.loads(body)
-        if len(items) != len(token):
-            self._faults.add(f"{len(items)} answers to a batch of {len(token)}")
-            return 0
-        good = 0
-        for place, (agent, item) in enumerate(zip(token, items, strict=True)):
-            if item["status"] != 200:
-                self._faults.add(f"status {item['status']} in a batch: {item['body']}")
-                continue
-            good += 1
-            if place % SAMPLE == 0:
-                _check(agent, self._instance, item["body"], self._faults)
-            agent.held = agent.want
-        return good
-
-
-def _check(agent: Agent, instance: bytes, content: Any, faults: figures.Faults) -> None:
-    """Note an answer that is not the full permit that was asked for."""
-    try:
-        permit = agents.read(content)
-    except ValueError as error:
-        faults.add(str(error))
-        return
-    if permit != agents.Permit(agent.number, instance, agent.want, ()):
-        faults.add(f"request {agent.number} for {agent.want} units was answered with {permit}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +53,8 @@ class Options:
     journal: bool
     trivial: bool
     published: bool
+    peer: str | None
+    rounds: int
 
 
 class Bench:
@@ -185,13 +70,9 @@ class Bench:
 
     async def settle(self) -> dict[str, object]:
         """Let every agent name its use; this is also the warm-up. Its first request learns who the scheduler is."""
-        first = self._fleet[0]
-        status, body = await http.call(self._server.port, first.http(first.ask(first.held, agents.NOBODY)))
-        if status != 200:
-            raise SystemExit(f"the first request was answered with status {status}: {body!r}")
-        self._instance = agents.read(json.loads(body)).instance
-        load = drive.Closed(First(self._fleet, self._instance, self.faults), self.faults)
-        run = await load.over(self._server.port, self._options.connections)
+        self._instance, run = await workloads.settle(
+            self._server.port, self._fleet, self.faults, self._options.connections
+        )
         return {"settled_s": round(run.seconds, 2)}
 
     async def singles(self, prefix: str = "singles") -> dict[str, object]:
@@ -200,8 +81,9 @@ class Bench:
 
     async def published(self) -> dict[str, object]:
         """Requests without the extension in a closed loop, after one of each VM."""
-        first = drive.Closed(Published(self._fleet, self.faults, is_first=True), self.faults)
-        run = await first.over(self._server.port, self._options.connections)
+        run = await workloads.settle_published(
+            self._server.port, self._fleet, self.faults, self._options.connections
+        )
         published = Published(self._fleet, self.faults)
         found = await self._closed("published", "published_per_s", published, self._options.connections)
         return {"settled_s": round(run.seconds, 2), **found}
@@ -211,11 +93,9 @@ class Bench:
         if not await self._takes_batches():
             names = ("batched_decisions_per_s", "batch_p50_ms", "batch_p99_ms", "batch_max_ms")
             return dict.fromkeys(names)
-        per_node = self._options.shape.per_node
-        nodes = [self._fleet[begin : begin + per_node] for begin in range(0, len(self._fleet), per_node)]
-        groups = [node[begin : begin + BATCH] for node in nodes for begin in range(0, len(node), BATCH)]
+        groups = workloads.by_node(self._fleet, self._options.shape.per_node)
         batches = Batches(groups, self._instance, self.faults)
-        connections = min(BATCH_CONNECTIONS, len(groups))
+        connections = min(workloads.BATCH_CONNECTIONS, len(groups))
         return await self._closed("batch", "batched_decisions_per_s", batches, connections)
 
     async def _takes_batches(self) -> bool:
@@ -306,41 +186,55 @@ async def _with_journal(options: Options, directory: Path) -> tuple[dict[str, ob
         bench = Bench(options, server)
         await bench.settle()
         found = await bench.singles("journal_singles")
-        found["journal_lost"] = await _lost(server.port)
+        found["journal_lost"] = await workloads.journal_lost(server.port)
     return found, bench
 
 
-async def _lost(port: int) -> float | None:
-    """The inputs that the journal could not take, by the server's own metrics."""
-    _, body = await http.get(port, "/metrics")
-    values = [
-        float(line.split()[-1])
-        for line in body.decode().splitlines()
-        if "journal" in line and "lost" in line and not line.startswith("#")
-    ]
-    return sum(values) if values else None
+async def _beside(options: Options, command: str, directory: Path) -> int:
+    print(f"{_setting(options)}; {options.rounds} rounds of ours, the peer, the peer, ours")
+    given = peer.Options(
+        command=command,
+        shape=options.shape,
+        connections=options.connections,
+        rounds=options.rounds,
+        slice_s=options.measure_s / 2,
+        warm_s=options.warm_s,
+        journal=options.journal,
+    )
+    found, errors = await peer.compare(given, directory)
+    print(json.dumps({**_head("permits-peer", options), "command": command, **found, "errors": errors}))
+    return 1 if errors else 0
+
+
+def _setting(options: Options) -> str:
+    pinned = program.CORES
+    where = f"server on core {pinned[0]}, load on core {pinned[1]}" if pinned else "all on one core"
+    return f"{options.shape.vms} VMs on {options.shape.nodes} nodes; {where}; {agents.MIX}"
+
+
+def _head(benchmark: str, options: Options) -> dict[str, object]:
+    shape = {"vms": options.shape.vms, "nodes": options.shape.nodes, "connections": options.connections}
+    return {"benchmark": benchmark, "machine": figures.machine(), **shape}
 
 
 async def _main(options: Options) -> int:
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as directory:
+        if options.peer is not None:
+            return await _beside(options, options.peer, Path(directory))
         found, bench = await _measure(options, Path(directory))
         rows, errors = bench.rows, bench.faults.count
         if options.journal:
             more, other = await _with_journal(options, Path(directory))
             found.update(more)
             rows, errors = rows + other.rows, errors + other.faults.count
-    pinned = program.CORES
-    where = f"server on core {pinned[0]}, load on core {pinned[1]}" if pinned else "all on one core"
-    print(f"{options.shape.vms} VMs on {options.shape.nodes} nodes; {where}; {agents.MIX}")
+    print(_setting(options))
     header = ("", "decisions/s", "p50 ms", "p99 ms", "max ms", "server CPU %", "µs CPU each", "load CPU %")
     figures.table(header, rows)
     print(
         f"start-up {found['startup_s']} s, all settled in {found['settled_s']} s, "
         f"resident {found['resident_mb']} MB, errors {errors}"
     )
-    shape = {"vms": options.shape.vms, "nodes": options.shape.nodes, "connections": options.connections}
-    head = {"benchmark": "permits", "machine": figures.machine(), **shape}
-    print(json.dumps({**head, **found, "errors": errors}))
+    print(json.dumps({**_head("permits", options), **found, "errors": errors}))
     return 1 if errors else 0
 
 
@@ -354,13 +248,15 @@ def main() -> None:
         "--published", action="store_true", help="requests without the extension, nothing else"
     )
     parser.add_argument("--trivial", action="store_true", help="measure the generator, not the scheduler")
+    parser.add_argument("--peer", metavar="COMMAND", help="another permit server, to measure ours beside")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds beside the peer")
     parser.add_argument("--vms", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rate", type=float, default=2000.0, help="requests per second of the paced run")
     given = parser.parse_args()
-    if min(given.vms, given.nodes, given.connections) < 1 or given.rate <= 0:
-        parser.error("VMs, nodes, connections and the rate must be above zero")
+    if min(given.vms, given.nodes, given.connections, given.rounds) < 1 or given.rate <= 0:
+        parser.error("VMs, nodes, connections, rounds and the rate must be above zero")
     options = Options(
         shape=cluster.Shape(given.vms, min(given.nodes, given.vms)),
         connections=min(given.connections, given.vms),
@@ -371,6 +267,8 @@ def main() -> None:
         journal=given.journal and not given.trivial,
         trivial=given.trivial,
         published=given.published,
+        peer=given.peer,
+        rounds=given.rounds,
     )
     sys.exit(program.run(lambda: _main(options)))
 

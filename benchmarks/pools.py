@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.load import agents, cluster, drive, figures, http, program
 from benchmarks.load.agents import HIGH, LOW, Agent
-from benchmarks.permits import First
+from benchmarks.load.workloads import First
 
 PER_NODE = 100
 SAMPLE = 17  # no multiple of the mix's period, so that every kind of request is read

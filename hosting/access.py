@@ -5,6 +5,7 @@ A gate is told the head of a request: the address of the peer, the headers, and 
 """
 
 import enum
+import functools
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from hosting.addresses import is_loopback
 from protocol.reasons import ErrorCode
+from protocol.values import Value
 
 if TYPE_CHECKING:
     from hosting.logs import Logger
@@ -52,8 +54,7 @@ class ClientCertificate:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Value, frozen=True):
     """The part of a request by which a gate decides. `peer` is an address, or `UNIX_PEER`; empty if the peer was gone before it was known.
     Header names are in lower case."""
 
@@ -171,6 +172,10 @@ class Gate(Protocol):
         """Takes the refusals that were answered."""
 
 
+_by_address: Final = functools.lru_cache(maxsize=1024)(Caller)
+"""A caller that is known by its address and rights; most call again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalGate:
     """Lets in every caller on this machine with all rights, and others with the rights in `elsewhere` (none by default)."""
@@ -183,8 +188,7 @@ class LocalGate:
     def admit(self, head: RequestHead, scope: AccessScope) -> Admission:
         if (refused := web_page(head, scope)) is not None:
             return refused
-        scopes = GRANTED if head.is_from_here else self.elsewhere
-        caller = Caller(head.peer, scopes)
+        caller = _by_address(head.peer, GRANTED if head.is_from_here else self.elsewhere)
         if not caller.may(scope):
             return AccessRefused(403, "address", _LOOPBACK.format(scope, self.hint))
         return caller

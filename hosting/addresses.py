@@ -5,6 +5,7 @@ peer itself. The advertised address is therefore a setting of its own, unless pe
 """
 
 import contextlib
+import functools
 import ipaddress
 import re
 import socket
@@ -31,6 +32,7 @@ class AddressError(ValueError):
     """An address cannot be used. The message says which, why, and what could be used."""
 
 
+@functools.lru_cache(maxsize=1024)
 def is_loopback(peer: str) -> bool:
     """Whether `peer`, such as `Request.peer`, is an address of this machine; false for a host name."""
     address = _parsed(peer)

@@ -6,11 +6,9 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from aiohttp import web
 
 from hosting.access import AccessRefused, AccessScope
 from hosting.addresses import is_loopback
@@ -97,14 +95,19 @@ def is_limited(payer: str, right: AccessScope) -> bool:
     return payer != "" and right is not AccessScope.EXTENDER
 
 
-def is_packed(request: web.BaseRequest) -> bool:
-    return request.headers.get("Content-Encoding", "identity").lower() != "identity"
+def is_packed(headers: Mapping[str, str]) -> bool:
+    return "content-encoding" in headers and headers["content-encoding"].lower() != "identity"
 
 
-def to_read_bytes(request: web.BaseRequest, max_body_bytes: int, *, cuts: bool) -> int:
+def declared_bytes(headers: Mapping[str, str]) -> int:
+    """The length of the body by the head, which the parser has checked; 0 for one in chunks."""
+    return int(headers.get("content-length", 0))
+
+
+def to_read_bytes(headers: Mapping[str, str], max_body_bytes: int, *, cuts: bool) -> int:
     """So much of the body will be read, as far as the head tells: nothing of one that is refused, whatever its length claims to be."""
-    length = request.content_length or 0
-    if is_packed(request) or (length > max_body_bytes and not cuts):
+    length = declared_bytes(headers)
+    if is_packed(headers) or (length > max_body_bytes and not cuts):
         return 0
     return min(length, max_body_bytes)
 

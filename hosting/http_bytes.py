@@ -1,67 +1,57 @@
-"""The bytes of requests and answers of `hosting.server`: a body in, head and body out."""
+"""The bytes of requests and answers of `hosting.server`: the target of a request, and answers with their heads."""
 
 import functools
 import time
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Final
-
-from aiohttp import web
+from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from hosting import problems
+from hosting.routes import Reply
 
-if TYPE_CHECKING:
-    from hosting.server import Reply
-
-
-async def read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> bytes | None:
-    """The body; as soon as it exceeds `limit` bytes, the part that came if the route `cuts`, else None."""
-    content = request.content
-    if content.is_eof() and content.exception() is None:  # it came with the head, as most do
-        found = content.read_nowait(-1)
-        return found if cuts or len(found) <= limit else None
-    if not cuts and (request.content_length or 0) > limit:
-        return None
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the peer sends nothing before
-    body = bytearray()
-    async for chunk in content.iter_any():
-        body += chunk
-        if len(body) > limit:
-            return bytes(body) if cuts else None
-    return bytes(body)
-
-
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _WITHOUT_BODY: Final = (204, 304)
 """Statuses whose answers end with the head, even if they have a length."""
 
 
-def written(reply: "Reply") -> bytes:
-    """Head and body of the reply to an ordinary request."""
-    has_body = reply.status not in _WITHOUT_BODY
-    kind = f"Content-Type: {reply.content_type}\r\n" if has_body else ""
-    length = f"Content-Length: {len(reply.body)}\r\n" if has_body else ""
-    head = (
-        f"HTTP/1.1 {reply.status} {problems.title_of(reply.status)}\r\n{kind}Server: parley\r\n"
-        f"{length}Date: {_date(int(time.time()))}\r\n"
-    )
+@functools.lru_cache(maxsize=1024)
+def target(raw: bytes) -> tuple[str, str]:
+    """Path and query of a request's target, the path without its percent signs. Raises `ValueError` for one that is no target."""
+    text = raw.decode("ascii")
+    if not text.startswith("/") and text != "*":  # as a proxy is asked
+        parts = urlsplit(text)
+        path, query = parts.path or "/", parts.query
+    else:
+        path, _, query = text.partition("#")[0].partition("?")
+    return unquote(path) if "%" in path else path, query
+
+
+def written(reply: Reply, *, closes: bool = False, is_http_1_0: bool = False, has_body: bool = True) -> bytes:
+    """Head and body of the reply. `closes`: the connection ends with it. Without a body (`HEAD`) its length is told all the same."""
+    body = reply.body
+    if reply.status in _WITHOUT_BODY:
+        body = b""
+        head = f"{_begin(reply.status, '')}Date: {_date(int(time.time()))}\r\n"
+    else:
+        begin = _begin(reply.status, reply.content_type)
+        head = f"{begin}Content-Length: {len(body)}\r\nDate: {_date(int(time.time()))}\r\n"
     for name, value in reply.headers.items():
         head += f"{name}: {value}\r\n"
-    return (head + "\r\n").encode() + (reply.body if has_body else b"")
+    if closes:
+        head += "Connection: close\r\n"
+    elif is_http_1_0:
+        head += "Connection: keep-alive\r\n"
+    if is_http_1_0:
+        head = head.replace("HTTP/1.1", "HTTP/1.0", 1)
+    return (head + "\r\n").encode() + (body if has_body else b"")
+
+
+@functools.lru_cache(maxsize=256)
+def _begin(status: int, content_type: str) -> str:
+    kind = f"Content-Type: {content_type}\r\n" if content_type else ""
+    return f"HTTP/1.1 {status} {problems.title_of(status)}\r\n{kind}Server: parley\r\n"
 
 
 @functools.lru_cache(maxsize=1)
 def _date(unix_s: int) -> str:
     return formatdate(unix_s, usegmt=True)
-
-
-def response(reply: "Reply", *, close: bool = False) -> web.Response:
-    has_body = reply.status not in _WITHOUT_BODY
-    kind = {"Content-Type": reply.content_type} if has_body else {}
-    response = web.Response(
-        status=reply.status,
-        body=reply.body if has_body else None,
-        headers={**kind, "Server": "parley", **reply.headers},
-    )
-    if close:
-        response.force_close()
-    return response

@@ -4,10 +4,12 @@ Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. L
 "wanted X, could not, because", error for our own faults. docs/reference/logs.md lists them, and the keys of decisions.
 """
 
+import functools
 import json
 import logging
 import os
 import sys
+import time
 from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 import msgspec
@@ -67,6 +69,19 @@ def _shown(value: object) -> object:
             return repr(value)
         except Exception:  # noqa: BLE001 - as above
             return f"({type(value).__name__}, which cannot be shown)"
+
+
+@functools.lru_cache(maxsize=1)
+def _second(unix_s: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(unix_s))
+
+
+def _stamped(_: object, level: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A line with its level and its time, in UTC and to the microsecond. structlog's own two cost a third of a line."""
+    now_ns = time.time_ns()
+    event["level"] = "warning" if level == "warn" else "error" if level == "exception" else level
+    event["timestamp"] = f"{_second(now_ns // 10**9)}.{now_ns // 1000 % 10**6:06}Z"
+    return event
 
 
 def _cleaned(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -137,8 +152,7 @@ def configure(level: str = "info", style: Style = "auto") -> None:
     )
     structlog.configure(
         processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _stamped,
             *own,
             renderer,
         ],

@@ -1,134 +1,71 @@
-"""The only HTTP server here: aiohttp's parser and writer with the limits that it lacks.
+"""The only HTTP server here: httptools' parser under an asyncio protocol of our own, with the limits that public servers lack.
 
 * A connection cap; at the cap the longest-idle connection of the peer with the most is closed for a new one.
 * Limits for each peer (`hosting.peers`), if they are set: connections and handshakes of an address, requests of a caller.
-* One sweeper that aborts requests which are not done `request_deadline_s` after their first byte (aiohttp has no
-  header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut. A route may take
-  longer, once its request was read (`Route.deadline_s`).
+* One sweeper that aborts requests which are not done `request_deadline_s` after their first byte: a half-sent header, a slow body and
+  a reader that does not read are all cut. A route may take longer, once its request was read (`Route.deadline_s`).
 * A body limit per route, checked while reading. A packed body is refused: none of our peers sends any.
 * A request that cannot be parsed is one log line and a 400, not a traceback.
-* A peer that ends its side after a whole request gets its answer (aiohttp takes it for gone); not over TLS, which has no half
-  of a connection. Nobody can tell it from one that has closed: a handler is cancelled for a peer that resets, or by the sweeper.
+* A peer that ends its side after a whole request gets its answer; not over TLS, which has no half of a connection. Nobody can tell it
+  from one that has closed: a handler is cancelled for a peer that resets, or by the sweeper.
 * A gate (`hosting.access`) is asked who calls before a body is read: a caller that is refused sends none.
 * Drain: `close` stops accepting, lets requests in progress end, then closes.
 
-Handlers know nothing of aiohttp: they take a frozen `Request` and return a `Reply`, or `HangUp` to close the
-connection without a reply.
+A request goes through `serve`, `_admitted`, `_due` and `_whole`. Each step goes on at once if nothing must be waited for: then an answer
+costs no task ([decision 54](../docs/decisions/0054-one-protocol-on-httptools.md)).
 """
 
 import asyncio
+import contextlib
 import itertools
-import re
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl
 
-import msgspec
-from aiohttp import HttpVersion11, web
-
-from hosting import fairness, http_bytes, problems
-from hosting.access import AccessRefused, AccessScope, Caller, Gate, Refusals, RequestHead
+from hosting import fairness
+from hosting.access import AccessRefused, AccessScope, Admission, Caller, Gate, Refusals, RequestHead
 from hosting.addresses import UNIX
-from hosting.aiohttp_private import ConnectionServer, OneWrite, ServedConnection, connection_of
 from hosting.fairness import HANDSHAKE_S, TOO_MANY, TOO_MUCH, Acceptor, Turns
+from hosting.http_connection import Exchange, NotHttpError, ServedConnection
 from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
 from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable
-from hosting.problems import Operation
+from hosting.routes import (
+    Handler,
+    HangUp,
+    Outcome,
+    Reply,
+    Request,
+    Route,
+    Router,
+    answered,
+    problem,
+    refused,
+    text,
+)
 from protocol.reasons import ErrorCode
-from protocol.values import Value
+
+__all__ = [
+    "Handler",
+    "HangUp",
+    "Outcome",
+    "Reply",
+    "Request",
+    "Route",
+    "Server",
+    "ServerLimits",
+    "problem",
+    "refused",
+    "text",
+]
+
+T = TypeVar("T")
 
 SWEEP_S: Final = 0.5
 BACKLOG: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request, read in full. `headers` go by their names in lower case; `parameters` are the path's named parts.
-
-    `peer` is the address of the other side, without its port; `unix` for a Unix socket, empty if the peer was gone at once. `is_cut`: the body was longer than its route reads. `waited_s` is
-    for how long it was held before its handler got it. `caller` is None for a server without a gate.
-    """
-
-    method: str
-    path: str
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
-    peer: str = ""
-    is_cut: bool = False
-    waited_s: float = 0.0
-    caller: Caller | None = None
-
-
-class Reply(Value, frozen=True):
-    status: int = 200
-    body: bytes = b""
-    content_type: str = "application/json"
-    headers: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class HangUp:
-    """Close the connection without an answer."""
-
-
-Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
-
-
-def text(status: int, message: str) -> Reply:
-    return Reply(status, message.encode() + b"\n", "text/plain; charset=utf-8")
-
-
-def problem(
-    status: int,
-    code: ErrorCode,
-    detail: str,
-    faults: Iterable[str] = (),
-    *,
-    headers: Mapping[str, str] = {},
-    leader: str | None = None,
-    biz_code: str = "",
-) -> Reply:
-    """An error as a problem document. `detail` is for people, `code` for scripts; `faults` are all things that are wrong, each with its path."""
-    content = problems.problem(status, code, detail, faults, leader=leader, biz_code=biz_code)
-    return Reply(status, msgspec.json.encode(content), problems.CONTENT_TYPE, headers)
-
-
-def refused(refusal: AccessRefused) -> Reply:
-    """The answer to a caller that is not let in."""
-    headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(refusal.retry_after_s)
-    return problem(refusal.status, refusal.code, refusal.message, headers=headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
-
-    A body above `max_body_bytes` is refused with 413, or, if the route `cuts`, read as far as that. `about` is the route's part of the
-    OpenAPI document. `deadline_s` is how long a request may take after it was read; None: as long as any other. `scope` is the right
-    that a caller needs; None: that of a page, or of a change if the method is one.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    max_body_bytes: int = 4096
-    cuts: bool = False
-    about: Operation | None = None
-    deadline_s: float | None = None
-    scope: AccessScope | None = None
-
-    @property
-    def right(self) -> AccessScope:
-        if self.scope is not None:
-            return self.scope
-        return AccessScope.PAGES if self.method in ("GET", "HEAD") else AccessScope.WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,44 +77,12 @@ class ServerLimits:
     """Without them no peer has limits of its own."""
 
 
+KEEP_ALIVE_S: Final = 75.0
+"""A connection that is idle for longer is closed."""
+LOOK_FOR_IDLE_S: Final = 5.0
 _NOT_HTTP: Final = "not a well-formed HTTP request"
-_CLOSE: Final = {"Connection": "close"}
 _UNITS: Final = {AccessScope.PAGES: 20.0, AccessScope.METRICS: 100.0}
 """The cost of a request by its right; of others 1. A page tells of a whole cluster."""
-
-
-class _Router:
-    """Finds the route of a request; the first matching one wins."""
-
-    def __init__(self, routes: tuple[Route, ...], fallback: Route | None) -> None:
-        self._exact = {
-            (route.method, route.path): route for route in reversed(routes) if "{" not in route.path
-        }
-        self._patterns = [(route, _pattern(route.path)) for route in routes if "{" in route.path]
-        self._fallback = fallback
-
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | Reply:
-        exact = self._exact.get((method, path)) or self._exact.get(("*", path))
-        if exact is not None:
-            return exact, {}
-        allowed = {known for known, other in self._exact if other == path}
-        for route, pattern in self._patterns:
-            if found := pattern.fullmatch(path):
-                if route.method in (method, "*"):
-                    return route, found.groupdict()
-                allowed.add(route.method)
-        if self._fallback is not None:
-            return self._fallback, {}
-        if allowed:
-            methods = ", ".join(sorted(allowed))
-            detail = f"{method[:20]} is not served here; use {methods}"
-            return problem(405, ErrorCode.WRONG_METHOD, detail, headers={"Allow": methods})
-        return problem(404, ErrorCode.NOT_FOUND, f"there is nothing at {path[:200]}")
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    """Matches the paths of a route; the parts in braces are named groups."""
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(path)))
 
 
 class Server:
@@ -195,7 +100,7 @@ class Server:
         """Without a `gate` every caller may use every route."""
         self._log = log
         self._gate = gate
-        self._router = _Router(routes, fallback)
+        self._router = Router(routes, fallback)
         self._limits = limits
         self._most_connections = limits.connections
         self._open = PeerTable[ServedConnection]()
@@ -205,15 +110,17 @@ class Server:
         self._turns = Turns(peers) if peers is not None else None
         self._busy: dict[float, dict[ServedConnection, float]] = {}
         """By deadline, those with a request that is not done, and when it must be; the first one first. So a sweep looks at few of them."""
-        self._runner: web.ServerRunner | None = None
         self._listening: asyncio.Server | Acceptor | None = None
         self.is_unix = False
         self._sweeper: asyncio.Task[None] | None = None
+        self._outbox: list[tuple[ServedConnection, bytes]] = []
+        self._rest: asyncio.Future[None] | None = None
+        """Whoever drains waits for it."""
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0, "waited": 0}
 
     def route(self, routes: tuple[Route, ...], fallback: Route | None = None) -> None:
         """Answer by these routes from the next request on."""
-        self._router = _Router(routes, fallback)
+        self._router = Router(routes, fallback)
 
     async def start(self, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         """Listen on `host` and `port` (0: the kernel chooses), with TLS if it is given; the port. Raises `OSError`.
@@ -221,9 +128,6 @@ class Server:
         A `host` such as `unix:/run/parley/agent.sock` is a Unix socket for this user alone, and has no port: 0. One that a dead process has
         left is replaced.
         """
-        server = ConnectionServer(self, self._serve)
-        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._limits.drain_s)
-        await self._runner.setup()
         is_unix = self.is_unix = host.startswith(UNIX)
         listening = listen_unix(Path(host.removeprefix(UNIX))) if is_unix else listen(host, port)
         peers = self._limits.peers if not is_unix else None  # a socket has one peer: its own user
@@ -232,13 +136,13 @@ class Server:
             self._most_connections = max(self._limits.connections - accept_limits.waiting, 1)
             pace = fairness.Pace(peers, self.now, is_tls=tls is not None)
             rules = fairness.AcceptRules(pace.name, pace.seconds, self._expect, self._tell)
-            acceptor = Acceptor(listening, tls, accept_limits, rules, server.expect, self._unmade)
+            acceptor = Acceptor(listening, tls, accept_limits, rules, self._connection, self._unmade)
             acceptor.open(BACKLOG)
             self._listening = acceptor
         else:
             loop = asyncio.get_running_loop()
             self._listening = await (loop.create_unix_server if is_unix else loop.create_server)(
-                server,
+                self._connection,
                 sock=listening,
                 ssl=tls,
                 backlog=BACKLOG,
@@ -251,11 +155,31 @@ class Server:
         """Stop accepting, let requests in progress end within the drain time, close every connection."""
         if self._listening is not None:
             self._listening.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        for connection in list(self._open):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.drain_s):
+                while any(each.is_serving for each in self._open):
+                    await self._next_rest()
+        tasks = [each.task for each in self._open if each.task is not None]
+        for connection in list(self._open):
+            self.forget(connection)
+            connection.cut()
+        for task in tasks:
+            task.cancel()
         if self._sweeper is not None:
             self._sweeper.cancel()
-            await asyncio.wait([self._sweeper])
+            tasks.append(self._sweeper)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _next_rest(self) -> None:
+        """Until a connection has answered or is gone."""
+        self._rest = asyncio.get_running_loop().create_future()
+        await self._rest
+
+    def _connection(self, peer: str | None = None) -> ServedConnection:
+        return ServedConnection(self, peer)
 
     @property
     def gate(self) -> Gate | None:
@@ -297,7 +221,7 @@ class Server:
     def _unmade(self, peer: str, connection: asyncio.Protocol) -> None:
         """A connection that was counted has not been made, or has been and is gone."""
         assert isinstance(connection, ServedConnection)
-        if connection.wire is None:
+        if connection.transport is None:
             self._open.release(peer)
         connection.is_counted = False
 
@@ -332,161 +256,173 @@ class Server:
 
     def rested(self, connection: ServedConnection) -> None:
         """A request is done: its connection has now been idle for the shortest time."""
-        self._end_deadline(connection)
+        if connection.deadline_s is not None:
+            self._end_deadline(connection)
+        connection.rested_s = connection.loop.time()
         self._open.rest(connection)
+        self._tell_drain()
+
+    def send(self, connection: ServedConnection, content: bytes) -> None:
+        """Write an answer at the end of the loop's turn, with those of others: the kernel wakes a peer for its first answer, which costs more
+        than the answer, and then finds it awake."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._outbox.append((connection, content))
+
+    def flush(self) -> None:
+        """Write the answers of this turn."""
+        outbox, self._outbox = self._outbox, []
+        for connection, content in outbox:
+            connection.write(content)
+
+    def _tell_drain(self) -> None:
+        if self._rest is not None and not self._rest.done():
+            self._rest.set_result(None)
 
     def forget(self, connection: ServedConnection) -> None:
         self._end_deadline(connection)
         self._open.remove(connection)
+        self._tell_drain()
 
-    def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
-        """The reply to a request that could not be parsed (4xx) or whose handler failed (500), logged once."""
-        if status < 500:
-            self.stats["unparsable"] += 1
-            self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
-            return http_bytes.response(problem(status, ErrorCode.MALFORMED, _NOT_HTTP))
-        self.stats["faults"] += 1
-        self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
-        return http_bytes.response(problem(500, ErrorCode.INTERNAL, "internal error"))
-
-    def end_long_head(self, connection: ServedConnection) -> None:
-        """Refuse a request whose head is too long before it is parsed, and close. Only the first of a connection's requests is answered."""
+    def unparsable(self, connection: ServedConnection, why: str) -> Reply:
+        """The reply to bytes that are no request, logged once."""
         self.stats["unparsable"] += 1
-        self._log.warning("request not parsable", peer=connection.peer, error="HeadTooLong")
-        if not connection.unanswered and connection.wire is not None:
-            connection.wire.write(
-                http_bytes.written(problem(400, ErrorCode.MALFORMED, _NOT_HTTP, headers=_CLOSE))
-            )
-        connection.force_close()
+        self._log.warning("request not parsable", peer=connection.address, error=why)
+        return problem(400, ErrorCode.MALFORMED, _NOT_HTTP)
 
-    def fail(self, error: object, *said: object) -> None:
-        """Log a fault beside handlers, once."""
+    def failed(self, exchange: Exchange, error: Exception) -> Reply:
+        """The reply to a request whose body cannot be read (400), or whose handler failed (500), logged once."""
+        if isinstance(error, NotHttpError):
+            return self.unparsable(exchange.connection, str(error))
         self.stats["faults"] += 1
-        fault = {"exc_info": error} if isinstance(error, BaseException) else {}
-        self._log.error("connection failed", error=repr(error), said=" ".join(map(str, said)), **fault)
+        self._log.error("handler failed", path=exchange.path, error=repr(error), exc_info=error)
+        return problem(500, ErrorCode.INTERNAL, "internal error")
 
-    async def _serve(self, request: web.BaseRequest) -> web.Response:
+    # ------------------------------------------------------------ the way of a request
+
+    def serve(self, exchange: Exchange) -> Outcome | Awaitable[Outcome]:
+        """Find the route, and who calls."""
         self.stats["requests"] += 1
-        connection = connection_of(request)
-        if connection.deadline_s is None:  # a pipelined request, whose bytes came with an earlier request
-            self.began(connection)
-            await asyncio.sleep(0)  # others have their turn between the two
-        found = self._router.find(request.method, request.path)
+        found = self._router.find(exchange.method, exchange.path)
         if isinstance(found, Reply):
-            paid_bytes = connection.take_received()
-            over = await self._limited(request, connection, connection.peer, AccessScope.OPEN, paid_bytes)
-            return over if over is not None else http_bytes.response(found)
-        route, parameters = found
-        caller = await self._caller(request, connection, route.right)
-        if isinstance(caller, web.Response):
-            return caller
-        payer = caller.name if caller is not None and caller.is_identified else connection.peer
-        received = connection.take_received()
-        paid_bytes = max(received, fairness.to_read_bytes(request, route.max_body_bytes, cuts=route.cuts))
-        over = await self._limited(request, connection, payer, route.right, paid_bytes)
-        if over is not None:
-            return over
-        try:
-            body = await http_bytes.read_body(request, route.max_body_bytes, cuts=route.cuts)
-        except (web.RequestPayloadError, ConnectionError) as error:
-            # The peer left within its body, was cut off, or sent a body that cannot be unpacked: no fault of ours.
-            connection.end_with_answer()
-            reply = self.report(request, 400, error)
-            reply.force_close()
+            exchange.payer = exchange.connection.peer
+            exchange.paid_bytes = exchange.connection.take_received()
+            return self._in_turn(exchange, AccessScope.OPEN, found)
+        exchange.route, exchange.parameters = found
+        gate, right = self._gate, exchange.route.right
+        if gate is None or right is AccessScope.OPEN:
+            return self._admitted(exchange, None)
+        connection = exchange.connection
+        head = RequestHead(connection.address, exchange.headers, connection.certificate())
+        admission = gate.admit(head, right)
+        if isinstance(admission, Caller | AccessRefused):
+            return self._admitted(exchange, admission)
+        return _then(exchange, admission, self._admitted)
+
+    def _admitted(self, exchange: Exchange, admission: Admission | None) -> Outcome | Awaitable[Outcome]:
+        connection, route = exchange.connection, exchange.route
+        assert route is not None
+        if isinstance(admission, AccessRefused):
+            assert self._gate is not None
+            self._gate.refusals.add(connection.address or "unknown address", route.right, admission)
+            exchange.keeps = False
+            return refused(admission)
+        exchange.caller = admission
+        is_identified = admission is not None and admission.is_identified
+        exchange.payer = admission.name if admission is not None and is_identified else connection.peer
+        if self._turns is not None:
+            received = exchange.received_bytes = connection.take_received()
+            to_read = fairness.to_read_bytes(exchange.headers, route.max_body_bytes, cuts=route.cuts)
+            exchange.paid_bytes = max(received, to_read)
+        return self._in_turn(exchange, route.right, None)
+
+    def _in_turn(
+        self, exchange: Exchange, right: AccessScope, reply: Reply | None
+    ) -> Outcome | Awaitable[Outcome]:
+        """Once it is the caller's turn: the `reply`, or the next step if there is none."""
+        if self._turns is not None and fairness.is_limited(exchange.payer, right):
+            units = _UNITS.get(right, 1.0) + exchange.paid_bytes / UNIT_BYTES
+            turn = self._turns.take(exchange.payer, units)
+            if not isinstance(turn, bool):
+                self.stats["waited"] += 1
+                return self._later(exchange, turn, right, reply)
+        return self._due(exchange, right, reply)
+
+    async def _later(
+        self, exchange: Exchange, turn: Awaitable[bool], right: AccessScope, reply: Reply | None
+    ) -> Outcome:
+        if not await turn:
+            return self._over(exchange, right, TOO_MUCH)
+        self._allow(exchange.connection, self._limits.request_deadline_s)
+        return await answered(self._due(exchange, right, reply))
+
+    def _due(
+        self, exchange: Exchange, right: AccessScope, reply: Reply | None
+    ) -> Outcome | Awaitable[Outcome]:
+        if fairness.is_packed(exchange.headers):
+            return self._over(exchange, right, fairness.PACKED)
+        route = exchange.route
+        if reply is not None or route is None:
+            assert reply is not None
             return reply
-        finally:
-            received += connection.take_received()
-            if self._turns is not None and received > paid_bytes and fairness.is_limited(payer, route.right):
-                self._turns.charge(payer, (received - paid_bytes) / UNIT_BYTES)
+        declared_bytes = 0 if exchange.is_whole else fairness.declared_bytes(exchange.headers)
+        body = exchange.read(route.max_body_bytes, declared_bytes, cuts=route.cuts)
+        if body is None or isinstance(body, bytes):
+            return self._whole(exchange, body)
+        return _then(exchange, body, self._whole)
+
+    def _over(self, exchange: Exchange, right: AccessScope, refusal: AccessRefused) -> Reply:
+        """The answer to a request whose body is not read. The connection stays if there is nothing left to read."""
+        self.refusals.add(exchange.payer or "this machine", right, refusal)
+        exchange.keeps = exchange.keeps and exchange.is_whole
+        return refused(refusal)
+
+    def _whole(self, exchange: Exchange, body: bytes | None) -> Outcome | Awaitable[Outcome]:
+        """The body was read, as far as its route reads it."""
+        connection, route = exchange.connection, exchange.route
+        assert route is not None
+        if self._turns is not None:
+            self._charge_more(exchange, route.right)
         if body is None:
-            connection.end_with_answer()
+            exchange.keeps = False
             detail = f"the body must not exceed {route.max_body_bytes} bytes"
-            return http_bytes.response(problem(413, ErrorCode.TOO_LARGE, detail), close=True)
+            return problem(413, ErrorCode.TOO_LARGE, detail)
         if route.deadline_s is not None:
             self._allow(connection, route.deadline_s)
         is_cut = len(body) > route.max_body_bytes
-        body = body[: route.max_body_bytes]
-        query = dict(request.query) if "?" in request.raw_path else {}
-        read = Request(
-            request.method,
-            request.path,
+        if is_cut:
+            exchange.keeps = False
+            body = body[: route.max_body_bytes]
+        request = Request(
+            exchange.method,
+            exchange.path,
             body,
-            request.headers,
-            parameters,
-            query,
+            exchange.headers,
+            exchange.parameters,
+            dict(parse_qsl(exchange.query, keep_blank_values=True)) if exchange.query else {},
             connection.address,
             is_cut,
-            caller=caller,
+            caller=exchange.caller,
         )
-        try:
-            answer = await route.handler(read)
-        except TimeoutError as error:  # aiohttp would hide it behind a 504
-            connection.end_with_answer()
-            return self.report(request, 500, error)
-        if isinstance(answer, HangUp):
-            connection.hang_up()
-            return web.Response()
-        is_plain = request.keep_alive and request.version == HttpVersion11 and not is_cut
-        if is_plain and request.method in ("GET", "POST"):
-            return cast("web.Response", OneWrite(connection, http_bytes.written(answer)))
-        return http_bytes.response(answer, close=is_cut)
+        return route.handler(request)
 
-    async def _caller(
-        self, request: web.BaseRequest, connection: ServedConnection, right: AccessScope
-    ) -> Caller | web.Response | None:
-        """Who calls, by the gate; the answer to a caller that it does not let in."""
-        gate = self._gate
-        if gate is None or right is AccessScope.OPEN:
-            return None
-        head = RequestHead(connection.address, request.headers, connection.certificate())
-        admission = gate.admit(head, right)
-        if not isinstance(admission, Caller | AccessRefused):
-            admission = await admission
-        if isinstance(admission, AccessRefused):
-            gate.refusals.add(head.peer or "unknown address", right, admission)
-            connection.end_with_answer()
-            return http_bytes.response(refused(admission), close=True)
-        return admission
+    def _charge_more(self, exchange: Exchange, right: AccessScope) -> None:
+        """The caller has sent more than was paid for before its body was read."""
+        received = exchange.received_bytes + exchange.connection.take_received()
+        if received > exchange.paid_bytes and fairness.is_limited(exchange.payer, right):
+            assert self._turns is not None
+            self._turns.charge(exchange.payer, (received - exchange.paid_bytes) / UNIT_BYTES)
 
-    async def _limited(
-        self,
-        request: web.BaseRequest,
-        connection: ServedConnection,
-        payer: str,
-        right: AccessScope,
-        paid_bytes: int,
-    ) -> web.Response | None:
-        """The answer to a caller that asks for more than its share, or sends a packed body; None, after its turn has come, for others."""
-        if self._turns is not None and fairness.is_limited(payer, right):
-            turn = self._turns.take(payer, _UNITS.get(right, 1.0) + paid_bytes / UNIT_BYTES)
-            if not isinstance(turn, bool):
-                self.stats["waited"] += 1
-                if not await turn:
-                    return self._over(request, connection, payer, right, TOO_MUCH)
-                self._allow(connection, self._limits.request_deadline_s)
-        if fairness.is_packed(request):
-            return self._over(request, connection, payer or "this machine", right, fairness.PACKED)
-        return None
-
-    def _over(
-        self,
-        request: web.BaseRequest,
-        connection: ServedConnection,
-        caller: str,
-        right: AccessScope,
-        refusal: AccessRefused,
-    ) -> web.Response:
-        """The answer to a request whose body is not read. The connection stays if there is nothing left to read."""
-        self.refusals.add(caller, right, refusal)
-        is_read = request.content.is_eof()
-        if not is_read:
-            connection.end_with_answer()
-        return http_bytes.response(refused(refusal), close=not is_read)
+    # ------------------------------------------------------------ deadlines
 
     async def _sweep(self) -> None:
+        look_s = self.now() + LOOK_FOR_IDLE_S
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.sweep(self.now())
+            self.sweep(now_s := self.now())
+            if now_s >= look_s:
+                look_s = now_s + LOOK_FOR_IDLE_S
+                self.close_idle(now_s)
 
     def sweep(self, now_s: float) -> None:
         """Abort the requests that are over their deadline at `now_s` of the loop's clock."""
@@ -496,3 +432,17 @@ class Server:
                 self.stats["aborted"] += 1
                 self.forget(connection)
                 connection.cut()
+
+    def close_idle(self, now_s: float) -> None:
+        """Close the connections that are idle for too long at `now_s` of the loop's clock."""
+        for connection in [each for each in self._open if each.deadline_s is None]:
+            if now_s - connection.rested_s > KEEP_ALIVE_S:
+                connection.drain()
+
+
+async def _then(
+    exchange: Exchange,
+    awaited: Awaitable[T],
+    go_on: Callable[[Exchange, T], Outcome | Awaitable[Outcome]],
+) -> Outcome:
+    return await answered(go_on(exchange, await awaited))

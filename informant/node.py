@@ -106,7 +106,7 @@ class NodeInformant:
         path = f"/{request.parameters['call']}"
         route = pod.routes.get((request.method, path))
         if route is not None:
-            return await route.handler(request)
+            return await route.answer(request)
         allowed = sorted(method for method, known in pod.routes if known == path)
         if allowed:
             return text(405, f"{request.method} is not served here; use {', '.join(allowed)}")

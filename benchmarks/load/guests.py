@@ -8,7 +8,7 @@ our informant's own; only the machine that it reads is made up (`Guest`).
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -64,7 +64,7 @@ class _Vm:
 
     guest: Guest
     informant: Informant
-    handlers: dict[tuple[str, str], server.Handler]
+    handlers: Mapping[tuple[str, str], server.Handler]
     agent: wire.AgentDesc | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class Guests:
             client = await self._open.enter_async_context(HttpClient(max_connections=8))
             guest = self._make(index)
             informant = Informant(Seen(guest), InformantSettings(), client, log, self._rng)
-            handlers = {(route.method, route.path): route.handler for route in informant.routes()}
+            handlers = {(route.method, route.path): route.answer for route in informant.routes()}
             self._vms[address_of(index)] = _Vm(guest, informant, handlers)
         first = next(iter(self._vms.values()))
         routes = tuple(server.Route(method, path, self._serve) for method, path in first.handlers)

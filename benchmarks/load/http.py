@@ -124,6 +124,14 @@ async def get(port: int, path: str, tls: ssl.SSLContext | None = None) -> tuple[
     return await call(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(), tls)
 
 
+async def answers(port: int, tls: ssl.SSLContext | None = None) -> bool:
+    """Whether any HTTP server listens there; a published one has no page of its readiness and refuses each `GET`."""
+    with contextlib.suppress(OSError):
+        await get(port, "/readyz", tls)
+        return True
+    return False
+
+
 async def is_ready(port: int, tls: ssl.SSLContext | None = None) -> bool:
     """Whether a server listens there and says that it is ready."""
     with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +25,9 @@ READY_S = 120.0
 POLL_S = 0.01
 END_S = 15.0
 INTERRUPTED = 130
+
+Probe = Callable[[int, ssl.SSLContext | None], Awaitable[bool]]
+"""Tells whether the program at a port is ready."""
 
 
 def _cores() -> tuple[int, int] | None:
@@ -44,13 +47,20 @@ def free_port() -> int:
 
 
 class Program:
-    """`python -P -m …` of this tree, pinned to the server's core with all its threads; the output goes to a file."""
+    """`python -P -m …` of this tree, or any other command, pinned to the server's core with all its threads; the output goes to a file."""
 
-    def __init__(self, port: int, output: Path, *arguments: str, paths: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        port: int,
+        output: Path,
+        *arguments: str,
+        paths: tuple[Path, ...] = (),
+        command: Sequence[str] = (sys.executable, "-P", "-m"),
+    ) -> None:
         self.port = port
         self._output = output
         self._paths = (ROOT, *paths)
-        self._arguments = arguments
+        self._command = [*command, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
 
@@ -80,7 +90,7 @@ class Program:
         return cls(port, output, "informant", "--node", "--config", str(config), "--port", str(port))
 
     def start(self) -> None:
-        """Start it; it is not ready yet."""
+        """Start it; it is not ready yet. Raises `OSError` if there is no such command."""
         # A child inherits the core, so that every thread of it has it from birth.
         if CORES is not None:
             os.sched_setaffinity(0, {CORES[0]})
@@ -89,7 +99,7 @@ class Program:
         try:
             with self._output.open("ab") as file:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", *self._arguments],
+                    self._command,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -101,10 +111,10 @@ class Program:
                 os.sched_setaffinity(0, {CORES[1]})
         self._started_s = time.monotonic()
 
-    async def ready(self, tls: ssl.SSLContext | None = None) -> float:
+    async def ready(self, tls: ssl.SSLContext | None = None, probe: Probe = http.is_ready) -> float:
         """Wait until it is ready; the seconds since the start. Raises `SystemExit` when it ends or takes too long."""
         assert self._process is not None
-        while not await http.is_ready(self.port, tls):
+        while not await probe(self.port, tls):
             if self._process.poll() is not None:
                 raise SystemExit(f"the program ended with {self._process.returncode}:\n{self._last_words()}")
             if time.monotonic() - self._started_s > READY_S:
@@ -125,11 +135,24 @@ class Program:
         assert self._process is not None
         return round(float(psutil.Process(self._process.pid).memory_info().rss) / 1e6, 1)
 
+    def forget_output(self) -> None:
+        """Empty the file of its output, to which it goes on writing."""
+        os.truncate(self._output, 0)
+
     def cpu_s(self) -> float:
         """The processor time that it has used."""
         assert self._process is not None
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within the block it does nothing at all (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End it with SIGKILL, if it still runs."""

@@ -5,15 +5,16 @@ before each decision whether the Lease still holds, so a process that was paused
 """
 
 import asyncio
+import dataclasses
 import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
+from msgspec import structs
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.access import AccessScope
@@ -24,6 +25,7 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.problems import HEALTHZ, METRICS, READYZ
+from hosting.routes import PromptHandler, answered
 from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
 from protocol import codec
@@ -95,9 +97,9 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self._leads = asyncio.Event()
-        self._handler: server.Handler | None = None
+        self._handler: PromptHandler | None = None
 
-    def answer_by(self, handler: server.Handler | None) -> None:
+    def answer_by(self, handler: PromptHandler | None) -> None:
         """This process leads, and `handler` answers; None: it leads no more."""
         self._handler = handler
         (self._leads.set if handler is not None else self._leads.clear)()
@@ -115,8 +117,8 @@ class HeldRequests:
             return server.HangUp()
         limit = codec.MAX_FIRST_REQUEST_BYTES
         is_cut = len(request.body) > limit
-        found = replace(request, body=request.body[:limit], is_cut=is_cut, waited_s=clock() - began_s)
-        return await self._handler(found)
+        found = structs.replace(request, body=request.body[:limit], is_cut=is_cut, waited_s=clock() - began_s)
+        return await answered(self._handler(found))
 
 
 def refuse(
@@ -212,7 +214,7 @@ class KubernetesProgram:
         )
 
     def _fallback_of_published(self) -> server.Route:
-        return replace(self._fallback(), scope=AccessScope.PERMITS)
+        return dataclasses.replace(self._fallback(), scope=AccessScope.PERMITS)
 
     def _common(self) -> tuple[server.Route, ...]:
         return (

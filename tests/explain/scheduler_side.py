@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 from hosting import server
+from hosting.routes import answered
 from hosting.server import HangUp, Reply, Request
 from protocol.extension import AGENT_HEADER
 from protocol.reasons import ErrorCode
@@ -150,7 +151,7 @@ class SchedulerSide:
         pod = {"name": name, "namespace": NAMESPACE}
         body = ask(name, units, record.gate.last + 1, claim=min(held, units), pod=pod)
         headers = {AGENT_HEADER.lower(): str(NEIGHBOUR_AGENT)}
-        reply = await self.transport.serve(Request("POST", "/", body, headers))
+        reply = await answered(self.transport.serve(Request("POST", "/", body, headers)))
         assert isinstance(reply, Reply), reply
         content = json.loads(reply.body)
         assert reply.status == 200, content
@@ -160,7 +161,7 @@ class SchedulerSide:
 
     async def serve(self, request: Request) -> Reply | HangUp:
         """One request to the service."""
-        return await self.transport.serve(request)
+        return await answered(self.transport.serve(request))
 
     async def page(self, path: str) -> Reply:
         """`GET path` of one of the pages that explain."""
@@ -169,7 +170,7 @@ class SchedulerSide:
             parameters = _parameters(route.path, path)
             if parameters is not None:
                 request = Request("GET", path, b"", parameters=parameters, query=dict(parse_qsl(query)))
-                reply = await route.handler(request)
+                reply = await route.answer(request)
                 assert isinstance(reply, Reply)
                 return reply
         assert path.startswith("/v1/scheduling/diagnoses/"), f"there is no page {path}"

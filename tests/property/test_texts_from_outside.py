@@ -151,7 +151,7 @@ async def _urgent_wish(text: str) -> list[str]:
     (route,) = [each for each in callbacks.routes() if each.path.endswith("/try-upscale")]
     wish = {"cpu": True, "memory": False, "expectedID": str(REGISTRATION), "why": text}
     body = json.dumps(wish).encode()
-    await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
+    await route.answer(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
     (wish_heard,) = offered
     assert isinstance(wish_heard, events.TryUpscaleReceived)
     return [wish_heard.why]

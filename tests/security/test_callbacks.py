@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.core.events import InformantHeard, TryUpscaleReceived
@@ -91,7 +92,7 @@ class Node:
     async def send(self, request: Request) -> int:
         name = request.path.rpartition("/")[2]
         (route,) = [each for each in self.callbacks.routes() if each.path.endswith(f"/{name}")]
-        answer = await route.handler(request)
+        answer = await route.answer(request)
         assert isinstance(answer, Reply)
         return answer.status
 
@@ -140,7 +141,7 @@ async def test_a_guest_that_asks_for_another_vm(node: Node, tmp_path: Path) -> N
     """It has learned the other's registration, signs by its own secret, and names either of them."""
     own = guest_of(tmp_path, "mine")
     for_other = node.request("try-upscale", THEIRS, own)
-    as_itself = replace(for_other, headers=node.request("try-upscale", MINE, own).headers)
+    as_itself = structs.replace(for_other, headers=node.request("try-upscale", MINE, own).headers)
     assert [await node.send(each) for each in (for_other, as_itself)] == [401, 401]
     body = node.request("try-upscale", MINE, own, expectedID=str(THEIRS))
     assert await node.send(body) == 404
@@ -160,10 +161,10 @@ async def test_a_forged_callback(node: Node, tmp_path: Path, part: str) -> None:
     }
     signed = {HEADER.lower(): words.get(part, good.headers[HEADER.lower()])}
     forged = {
-        "path": replace(good, path=good.path.replace("try-upscale", "suspend")),
-        "body": replace(good, body=good.body.replace(b"true", b"false")),
-        "method": replace(good, method="PUT"),
-    }.get(part, replace(good, headers=signed))
+        "path": structs.replace(good, path=good.path.replace("try-upscale", "suspend")),
+        "body": structs.replace(good, body=good.body.replace(b"true", b"false")),
+        "method": structs.replace(good, method="PUT"),
+    }.get(part, structs.replace(good, headers=signed))
     assert await node.send(forged) == 401
     assert node.is_untouched()
     assert (node.refused(), node.logged()) == ({"forged": 1}, [("default/mine", "forged")])
@@ -250,7 +251,7 @@ class GuestWithSecret:
     async def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
         (route,) = [each for each in self.informant.routes() if (each.method, each.path) == (method, path)]
         lower = {key.lower(): value for key, value in headers.items()}
-        answer = await route.handler(Request(method, path, body, lower, peer="10.0.0.9"))
+        answer = await route.answer(Request(method, path, body, lower, peer="10.0.0.9"))
         assert isinstance(answer, Reply)
         return answer.status
 

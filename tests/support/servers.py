@@ -87,8 +87,7 @@ class FaultyPeer:
 
 
 def _stop_accepting(server: Server) -> None:
-    assert server._runner is not None
-    for site in server._runner.sites:
-        listening = getattr(site, "_server", None)
-        for each in listening.sockets if listening is not None else ():
-            asyncio.get_running_loop().remove_reader(each.fileno())
+    listening = server._listening
+    assert isinstance(listening, asyncio.Server)
+    for each in listening.sockets:
+        asyncio.get_running_loop().remove_reader(each.fileno())

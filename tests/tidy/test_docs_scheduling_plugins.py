@@ -145,7 +145,7 @@ async def test_the_example_runs_as_it_is_configured(example: types.ModuleType) -
         for route in shared.routes(dict)
         if route.path.startswith("/v1/scheduling/plugins/LicensedNodes")
     ]
-    reply = await page.handler(Request("GET", page.path))
+    reply = await page.answer(Request("GET", page.path))
     assert isinstance(reply, Reply)
     assert json.loads(reply.body) == {"a": "x", "b": None}
 

@@ -98,12 +98,17 @@ class RowState(Value, frozen=True):
 
     def without(self, cause: Cause, about: str | None = None) -> "RowState":
         """The state without the floors of `cause` (only the one `about` something, when given)."""
+        for floor in self.floors:
+            if floor.cause is cause and (about is None or floor.about == about):
+                break
+        else:  # as mostly
+            return self
         kept = tuple(
             floor
             for floor in self.floors
             if floor.cause is not cause or (about is not None and floor.about != about)
         )
-        return self if len(kept) == len(self.floors) else replace(self, floors=kept)
+        return replace(self, floors=kept)
 
     def with_floor(self, floor: Floor) -> "RowState":
         """The state with `floor` in place of the one of the same cause about the same thing."""

@@ -28,6 +28,7 @@ QUEUE_LINES: Final = 50_000
 ROTATE_BYTES: Final = 64 * 2**20
 """Bytes of lines after which a new file is begun; as many as the file's snapshot has, if those are more."""
 KEEP_FILES: Final = 8
+HAND_OVER_S: Final = 0.01
 CLOSE_S: Final = 5.0
 RETRY_S: Final = 30.0
 """How long after the disk refused something a new file is tried."""
@@ -50,6 +51,51 @@ _Item: TypeAlias = _Begun | Callable[[], str]
 """A snapshot begins a file; any other item makes its line when it is written."""
 
 
+class _Entries:
+    """The entries that are not written yet, `QUEUE_LINES` at most, on their way from the loop's thread to the writer's.
+
+    They are handed over together, `HAND_OVER_S` after the first: waking a thread costs more than an entry.
+    """
+
+    def __init__(self) -> None:
+        self._batches = queue.SimpleQueue[list[_Item | None]]()
+        self._batch: list[_Item | None] = []
+        self._put = 0
+        """Entries that ever came; the loop's thread counts."""
+        self._taken = 0
+        """Entries that were written, or refused by the disk; the writer's thread counts."""
+
+    def __len__(self) -> int:
+        return self._put - self._taken
+
+    def put_nowait(self, item: _Item | None) -> None:
+        """Raises `queue.Full`."""
+        if len(self) >= QUEUE_LINES and item is not None:
+            raise queue.Full
+        self._put += 1
+        self._batch.append(item)
+        if len(self._batch) == 1:
+            try:
+                asyncio.get_running_loop().call_later(HAND_OVER_S, self.hand_over)
+            except RuntimeError:  # no loop runs
+                self.hand_over()
+
+    def hand_over(self) -> None:
+        batch, self._batch = self._batch, []
+        if batch:
+            self._batches.put(batch)
+
+    def __iter__(self) -> Iterator[_Item | None]:
+        """For the writer's thread: the entries, and None after those that came together."""
+        while True:
+            for item in self._batches.get():
+                if item is None:
+                    return
+                yield item
+                self._taken += 1
+            yield None
+
+
 class JournalWriter:
     """Records what goes through one core. Raises `OSError` when the directory cannot be used at the start.
 
@@ -63,7 +109,7 @@ class JournalWriter:
         self._core = core
         self._log = log
         self._rotate_bytes = rotate_bytes
-        self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_LINES)
+        self._queue = _Entries()
         self._is_long = threading.Event()
         self._long_work = LongWork()
         self._taking: asyncio.Task[None] | None = None
@@ -95,11 +141,11 @@ class JournalWriter:
 
     def close(self) -> None:
         """Write what is waiting and close the file; given up after `CLOSE_S` if the disk does not take it."""
-        try:
-            self._queue.put(None, timeout=CLOSE_S)
-        except queue.Full:
-            self._log.error("journal cut off", lost=self._queue.qsize())
+        self._queue.put_nowait(None)
+        self._queue.hand_over()
         self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._log.error("journal cut off", lost=len(self._queue))
         self._lock.close()
 
     def _put(self, item: Callable[[], str]) -> None:
@@ -121,7 +167,7 @@ class JournalWriter:
     def _begin(self) -> None:
         """Begin a file with the state of now. If the queue is full, this file goes on."""
         try:
-            if self._queue.full():  # before the work of a snapshot that could not be put there
+            if len(self._queue) >= QUEUE_LINES:  # before the work of a snapshot that could not be put there
                 raise queue.Full
             self._say_gap()  # in the file where the lines are missing; the new one has none
             begun = _Begun(SnapshotTaker(self._core))
@@ -152,9 +198,12 @@ class JournalWriter:
         return self._directory / f"journal-{self._number:06}.jsonl"
 
     def _write(self) -> None:
-        while (item := self._queue.get()) is not None:
+        for item in self._queue:
             try:
-                self._write_one(item)
+                if item is not None:
+                    self._write_one(item)
+                else:
+                    self._flush()
             except Exception as error:  # noqa: BLE001 - nothing that happens to the journal may end the daemon
                 self._refuse(error)
         if self._file is not None:
@@ -180,7 +229,9 @@ class JournalWriter:
         if self._written_bytes > max(self._rotate_bytes, self._snapshot_bytes):
             self._is_long.set()
             self._written_bytes = 0  # asked for once
-        if self._queue.empty():
+
+    def _flush(self) -> None:
+        if self._file is not None:
             self._file.flush()
             if not os.fstat(self._file.fileno()).st_nlink:
                 raise FileNotFoundError("the journal's file was removed")

@@ -167,24 +167,50 @@ class PermitService:
         task.add_done_callback(lambda _: self._waiting.drop(arrived.ticket))
         return task
 
-    async def _decide_published(
+    def _decide_published(
         self, request: AgentRequest, body: bytes, waited_s: float, identity: AgentIdentity | None
-    ) -> Outcome:
+    ) -> Outcome | Awaitable[Outcome]:
         """A request without the extension, which came `waited_s` ago: serial per pod, by arrival, after a look that began later."""
-        lock = self._serial.setdefault(request.pod, asyncio.Lock())
         is_first = is_first_of_its_caller(self._core.vms.find(request.pod))
         deadline_s = FIRST_DEADLINE_S if is_first else PUBLISHED_DEADLINE_S
+
+        def submit() -> Outcome | WaitingRequest:
+            look = self._cluster.look(request.pod)
+            shown = look if look.is_watched else None
+            arrived = events.RequestArrived(
+                next(self._tickets), request, self._clock(), shown, identity=identity
+            )
+            return self._submit(arrived, body, deadline_s, waited_s)
+
+        lock, pending = self._serial.get(request.pod), None
+        if lock is None:
+            found = submit()
+            if not isinstance(found, WaitingRequest):
+                return found
+            # Held until then by the one that waits; tasks begin in the order in which they were made.
+            lock, pending = asyncio.Lock(), found
+            self._serial[request.pod] = lock
+        return self._in_order(request, lock, pending, submit, (deadline_s, waited_s))
+
+    async def _in_order(
+        self,
+        request: AgentRequest,
+        lock: asyncio.Lock,
+        pending: WaitingRequest | None,
+        submit: Callable[[], Outcome | WaitingRequest],
+        within_s: tuple[float, float],
+    ) -> Outcome:
+        """The outcome of a request that waits, or, if it is not `pending` yet, comes behind others of its pod. `within_s`: how long it may
+        take, and how long it has waited."""
+        deadline_s, waited_s = within_s
         self._published += 1
         try:
             async with asyncio.timeout(deadline_s - waited_s), lock:
-                look = self._cluster.look(request.pod)
-                shown = look if look.is_watched else None
-                arrived = events.RequestArrived(
-                    next(self._tickets), request, self._clock(), shown, identity=identity
-                )
-                found = self._submit(arrived, body, deadline_s, waited_s)
+                found = pending or submit()
                 return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
+            if pending is not None:
+                self._waiting.drop(pending.arrived.ticket)
             return self.answers.hang_up("deadline", request, f"no answer within {deadline_s:g} s")
         finally:
             self._published -= 1

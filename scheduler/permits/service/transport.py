@@ -120,7 +120,7 @@ class PermitTransport:
             server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True, scope=AccessScope.PERMITS),
         )
 
-    async def serve(self, request: server.Request) -> Outcome:
+    def serve(self, request: server.Request) -> Outcome | Awaitable[Outcome]:
         """Answer one HTTP request on `/`, whatever its method."""
         began_s = perf_counter()
         for_extension = _AGENT_HEADER in request.headers
@@ -139,7 +139,12 @@ class PermitTransport:
             is_published=request.caller is not None and request.caller.is_published,
         )
         if not isinstance(outcome, server.Reply | server.HangUp):
-            outcome = await outcome
+            return self._waited(outcome, began_s)
+        self.service.stats.latency.observe(perf_counter() - began_s)
+        return outcome
+
+    async def _waited(self, awaited: Awaitable[Outcome], began_s: float) -> Outcome:
+        outcome = await awaited
         self.service.stats.latency.observe(perf_counter() - began_s)
         return outcome
 

@@ -41,7 +41,7 @@ async def _call(
 ) -> tuple[int, Any]:
     (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
     request = Request(route.method, "", json.dumps(body).encode(), {}, {"agent_id": str(agent_id)})
-    answer = await route.handler(request)
+    answer = await route.answer(request)
     assert isinstance(answer, Reply)
     return answer.status, json.loads(answer.body) if answer.status == 200 else None
 
@@ -67,7 +67,7 @@ async def test_a_body_that_is_empty_or_broken_is_refused_and_changes_nothing(nam
     runner, callbacks = registered()
     (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
     for body in (b"", b"{", b"[]", b'"{}"'):
-        answer = await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
+        answer = await route.answer(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
         assert isinstance(answer, Reply)
         assert answer.status == 400
     assert runner._inbox.empty()

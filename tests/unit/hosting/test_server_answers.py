@@ -365,3 +365,69 @@ async def test_a_peer_that_ends_its_side_with_nothing_whole_is_closed(content: b
         wire.writer.write_eof()
         assert await wire.rest() == b""
         assert (running.server.stats["aborted"], running.server.stats["faults"]) == (0, 0)
+
+
+# ---------------------------------------------------------------- heads
+
+
+async def test_a_header_that_comes_twice_has_both_values() -> None:
+    async with serving(Route("GET", "/described", _describe)) as running:
+        got = await (await running.connect()).ask("GET", "/described", b"", "X-Kind: a", "x-KIND: b")
+        assert got.body.decode().endswith(" a, b")
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+async def test_an_upgrade_is_not_made_and_the_request_answered_as_it_is(protocol: str) -> None:
+    """A body behind its head, which the parser does not read, is never taken for a request."""
+    more = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}", "HTTP2-Settings: AAMAAABk")
+    async with serving() as running:
+        got = await exchange(running, request_bytes("GET", "/hello", b"", *more))
+        assert got.startswith(b"HTTP/1.1 200 OK\r\n")
+        inner = request_bytes("GET", "/hello")
+        for content in (
+            request_bytes("POST", "/echo", inner, *more),
+            request_bytes("POST", "/echo", b"", "Transfer-Encoding: chunked", *more) + inner,
+        ):
+            got = await exchange(running, content)
+            assert (got.count(b"HTTP/1.1 "), got[:13]) == (1, b"HTTP/1.1 400 ")
+        assert await running.is_alive()
+
+
+async def test_a_tunnel_is_not_made() -> None:
+    async with serving() as running:
+        wire = await running.connect()
+        await wire.send(b"CONNECT test:443 HTTP/1.1\r\nHost: test:443\r\n\r\n")
+        assert (await wire.response()).status in (400, 404, 405)
+        assert await running.is_alive()
+
+
+async def test_trailers_are_passed_over_and_bounded() -> None:
+    head = b"POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    async with serving(Route("POST", "/described", _describe)) as running:
+        wire = await running.connect()
+        await wire.send(head + b"Authorization: late\r\n" * 3 + b"\r\n")
+        assert (await wire.response()).body == b"x"
+        await wire.send(head + b"A: b\r\n" * 200 + b"\r\n")
+        assert (await wire.response()).status == 400
+        assert await running.is_alive()
+
+
+async def test_a_handler_may_have_its_answer_at_once() -> None:
+    def prompt(request: Request) -> Reply:
+        return Reply(200, request.body)
+
+    def broken(_: Request) -> Reply:
+        raise RuntimeError("broken")
+
+    routes = (Route("POST", "/prompt", prompt), Route("POST", "/broken", broken), *ROUTES)
+    async with serving(*routes) as running:
+        wire = await running.connect()
+        pipelined = [request_bytes("POST", "/prompt", b"%d" % number) for number in range(5)]
+        await wire.send(b"".join([*pipelined, request_bytes("POST", "/echo", b"5")]))
+        assert [(await wire.response()).body for _ in range(6)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        await wire.send(pipelined[0] + request_bytes("POST", "/gone", b"{}"))
+        assert (await wire.response()).body == b"0", "an answer is written before the next hangs up"
+        assert await wire.rest() == b""
+        got = await (await running.connect()).ask("POST", "/broken", b"x")
+        assert got.problem() == (500, "internal", "internal error")
+        assert running.server.stats["faults"] == 1

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from hosting import aiohttp_private
+from hosting import http_connection
 from hosting.server import Reply, Request, Route
 from tests.unit.hosting.raw_peers import ECHO, PATIENCE_S, hello, request_bytes, serving
 
@@ -67,7 +67,7 @@ async def test_a_body_is_read_however_it_comes(content: bytes, body: bytes | Non
 async def test_a_body_above_the_limit_is_refused_before_its_end(
     content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aiohttp_private, "LINGER_S", 0.01)
+    monkeypatch.setattr(http_connection, "LINGER_S", 0.01)
     async with serving() as running:
         wire = await running.connect()
         await wire.send(content)
@@ -138,7 +138,7 @@ async def test_a_packed_body_is_refused(content: bytes) -> None:
 async def test_a_packed_body_that_is_still_coming_ends_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aiohttp_private, "LINGER_S", 0.01)
+    monkeypatch.setattr(http_connection, "LINGER_S", 0.01)
     async with serving() as running:
         wire = await running.connect()
         await wire.send(framed(b"half", "Content-Length: 50", encoding="gzip"))

@@ -103,6 +103,25 @@ async def test_an_idle_connection_is_not_aborted() -> None:
         assert running.server.stats["aborted"] == 0
 
 
+async def test_a_connection_that_is_idle_for_too_long_is_closed() -> None:
+    held = Held()
+    async with serving(held.route) as running:
+        silent, idle, busy = (
+            await running.connect(),
+            await running.connected(),
+            await _held_request(running, held),
+        )
+        await until(lambda: running.server.open_connections() == 3)
+        running.server.close_idle(running.server.now() + server_module.KEEP_ALIVE_S - 1)
+        assert (await idle.ask("GET", "/hello")).status == 200
+        running.server.close_idle(running.server.now() + server_module.KEEP_ALIVE_S + 1)
+        for wire in (silent, idle):
+            assert await wire.rest() == b""
+        held.may_end.set()
+        assert (await busy.response()).status == 200
+        assert (running.server.stats["aborted"], running.server.stats["evicted"]) == (0, 0)
+
+
 async def test_a_handler_that_takes_too_long_is_cut_off() -> None:
     held = Held()
     async with serving(held.route) as running:

@@ -148,7 +148,7 @@ class RunningInformant:
             if (each.method, each.path) == (method, path.split("?", maxsplit=1)[0])
         )
         query = dict([path.split("?")[1].split("=")]) if "?" in path else {}
-        reply = await route.handler(Request(method, route.path, body, query=query))
+        reply = await route.answer(Request(method, route.path, body, query=query))
         assert isinstance(reply, Reply)
         is_json = reply.content_type == "application/json"
         return reply.status, json.loads(reply.body) if is_json else reply.body.decode()

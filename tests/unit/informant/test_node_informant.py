@@ -43,7 +43,7 @@ class Node:
         (route,) = (each for each in self.node.routes() if each.path == "/pods/{uid}/{call}")
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         path = f"/pods/{uid}/{call}"
-        reply = await route.handler(
+        reply = await route.answer(
             Request(method, path, content, parameters={"uid": uid, "call": call}, query={"for": "agent"})
         )
         assert isinstance(reply, Reply)

@@ -76,7 +76,7 @@ ALWAYS = (Route("GET", "/healthz", hello, about=HEALTHZ),)
 
 
 async def shown(document: Route) -> dict[str, Any]:
-    got = await document.handler(Request("GET", openapi.PATH))
+    got = await document.answer(Request("GET", openapi.PATH))
     assert isinstance(got, Reply)
     found: dict[str, Any] = json.loads(got.body)
     assert document_faults(found) == []

@@ -83,9 +83,9 @@ async def test_a_poll_for_notices_is_answered_by_turns_long_before_the_server_wo
     assert route.deadline_s is not None
     assert route.deadline_s >= LONGEST_POLL_S + 4
     serving.start()
-    await route.handler(Request("GET", NOTICES_PATH, query={"agent": "n1"}))
+    await route.answer(Request("GET", NOTICES_PATH, query={"agent": "n1"}))
     began_s = now_s()
-    await route.handler(Request("GET", NOTICES_PATH, query={"agent": "n1"}))
+    await route.answer(Request("GET", NOTICES_PATH, query={"agent": "n1"}))
     assert LONGEST_POLL_S - 1 < now_s() - began_s < LONGEST_POLL_S + 1
     await serving.end()
     await serving.close()
@@ -115,7 +115,7 @@ async def test_a_configuration_with_faults_is_told_once_and_shown_until_it_is_me
     (page,) = [each for each in serving.routes() if each.path == "/v1/nodes"]
 
     async def shown() -> str:
-        answer = await page.handler(Request("GET", "/v1/nodes"))
+        answer = await page.answer(Request("GET", "/v1/nodes"))
         assert isinstance(answer, Reply)
         return str(json.loads(answer.body)["configurationFault"])
 

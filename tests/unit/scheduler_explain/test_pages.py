@@ -58,7 +58,7 @@ class Reader:
             parts = list(zip(route.path.split("/"), names, values, strict=False))
             if len(values) == len(names) and all(a == v or a.startswith("{") for a, _, v in parts):
                 parameters = {name: value for a, name, value in parts if a.startswith("{")}
-                got = await route.handler(Request("GET", path, parameters=parameters, query=query))
+                got = await route.answer(Request("GET", path, parameters=parameters, query=query))
                 assert isinstance(got, Reply)
                 return got.status, json.loads(got.body)
         raise AssertionError(path)

@@ -177,7 +177,7 @@ class World:
         """A verb's answer to a body: bytes, or a value that becomes JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         (route,) = [each for each in self.service.routes() if each.path == f"{PREFIX}/{verb}"]
-        answer = await route.handler(Request("POST", route.path, content))
+        answer = await route.answer(Request("POST", route.path, content))
         assert not isinstance(answer, HangUp)
         return answer
 

@@ -28,7 +28,7 @@ class Client:
     async def ask(self, path: str, method: str = "GET", *, body: bytes = b"", **how: Any) -> tuple[int, Any]:
         """The status and what the page says, of an error its detail; `path` is that of a route."""
         route, parameters = self._route(method, path)
-        reply = await route.handler(Request(method, path, body, parameters=parameters, **how))
+        reply = await route.answer(Request(method, path, body, parameters=parameters, **how))
         assert isinstance(reply, Reply)
         problem = problems.decode(reply.body) if reply.content_type == problems.CONTENT_TYPE else None
         return reply.status, problem.detail if problem is not None else json.loads(reply.body)

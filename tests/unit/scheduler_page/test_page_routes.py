@@ -7,19 +7,19 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from hosting.server import Handler, Reply, Request
+from hosting.server import Reply, Request, Route
 from scheduler.page import routes
 from scheduler.page.routes import PageUnavailableError, digest, inline, page_routes, policy
 from scheduler.program import main
 
 
-def _handlers() -> dict[str, Handler]:
-    return {route.path: route.handler for route in page_routes()}
+def _routes() -> dict[str, Route]:
+    return {route.path: route for route in page_routes()}
 
 
 async def _get(path: str, **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = await _handlers()[path](Request("GET", path, headers=named))
+    answer = await _routes()[path].answer(Request("GET", path, headers=named))
     assert isinstance(answer, Reply)
     return answer
 

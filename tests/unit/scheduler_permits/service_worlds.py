@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from uuid import UUID
 
+from hosting.routes import answered
 from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Bounds, Observation
@@ -188,7 +189,7 @@ class ServiceWorld:
 
     async def post(self, body: bytes, *, header: bool = False) -> Reply | HangUp:
         headers = {"parley-agent": str(UUID(int=1))} if header else {}
-        return await self.transport.serve(Request("POST", "/", body, headers))
+        return await answered(self.transport.serve(Request("POST", "/", body, headers)))
 
     async def reply(self, body: bytes) -> Reply:
         """Send one request that is answered."""

@@ -35,7 +35,7 @@ def _record(writer: JournalWriter, core: Core, count: int, first: int = 0) -> No
     for index in range(first, first + count):
         event = events.NodeSeen(NodeSpec(f"node-{index}", Resources(1000, 1)))
         writer.input(event, core.apply(event))
-        while index % 10 == 9 and not writer._queue.empty():
+        while index % 10 == 9 and len(writer._queue):
             time.sleep(0.001)
 
 

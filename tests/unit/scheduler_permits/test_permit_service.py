@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from hosting.routes import answered
 from hosting.server import HangUp, Reply, Request
 from hosting.settings import SettingsError
 from protocol.values import Observation
@@ -119,7 +120,7 @@ async def test_what_is_malformed_is_400_in_the_callers_form(body: bytes) -> None
 async def test_any_method_but_post_is_400(method: str) -> None:
     world = ServiceWorld("a", pool=None)
     for headers, told in (({}, "must be POST\n"), (OURS, "wrong-method")):
-        reply = await world.transport.serve(Request(method, "/", plain("a", 2), headers))
+        reply = await answered(world.transport.serve(Request(method, "/", plain("a", 2), headers)))
         assert isinstance(reply, Reply)
         assert (reply.status, in_form(reply, is_ours=bool(headers))) == (400, told)
 
@@ -132,7 +133,7 @@ async def test_a_body_that_was_cut_is_refused_to_those_alone_whom_that_does_not_
     """A published agent is answered by what was read, as its own schedulers do."""
     world = ServiceWorld("a", pool=None)
     body = plain("a", 2).ljust(1024)
-    reply = await world.transport.serve(Request("POST", "/", body, headers, is_cut=True))
+    reply = await answered(world.transport.serve(Request("POST", "/", body, headers, is_cut=True)))
     assert isinstance(reply, Reply)
     assert reply.status == status
     assert (json.loads(reply.body).get("code") == "malformed") is bool(headers)

@@ -7,8 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from hosting import server
-from hosting.server import Reply, Request
+from hosting.routes import Reply, Request, Router
 from scheduler.pools.api import MAX_BODY_BYTES, PoolApi
 from scheduler.pools.core.errors import (
     AppError,
@@ -36,7 +35,7 @@ class Api:
         self.world = PoolWorld(self.doorman, store=store)
         world = self.world
         api = PoolApi(world.objects, world.core, now_s, wall=lambda: WALL, **more)
-        self._router = server._Router(api.routes(), None)
+        self._router = Router(api.routes(), None)
 
     async def ask(
         self, method: str, path: str, body: bytes | dict[str, Any] = b""
@@ -47,7 +46,7 @@ class Api:
         assert not isinstance(found, Reply), found
         route, parameters = found
         assert len(content) <= route.max_body_bytes
-        got = await route.handler(Request(method, path, content, {}, parameters))
+        got = await route.answer(Request(method, path, content, {}, parameters))
         assert isinstance(got, Reply)
         answer: dict[str, Any] = json.loads(got.body)
         return got.status, answer

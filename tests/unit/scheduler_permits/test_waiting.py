@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 import pytest
 
 from hosting import long_work
+from hosting.routes import answered
 from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
@@ -318,7 +319,7 @@ async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_call
     waited_s: float,
 ) -> None:
     world = ServiceWorld()
-    reply = await world.transport.serve(Request("POST", "/", plain("nobody", 2), waited_s=waited_s))
+    reply = await answered(world.transport.serve(Request("POST", "/", plain("nobody", 2), waited_s=waited_s)))
     assert isinstance(reply, Reply)
     assert (reply.status, reply.content_type) == (404, "text/plain; charset=utf-8")
     assert 3.0 <= now_s() + waited_s < service.FIRST_DEADLINE_S

@@ -216,7 +216,7 @@ class Guarded:
         self.shown: list[str | None] = []
 
     async def answer(self, request: Request) -> Reply:
-        self.shown.append(request.headers.get("Authorization"))
+        self.shown.append(request.headers.get("authorization"))
         return Reply(200 if self.shown[-1] == "Bearer new" else 401, b"{}")
 
 
@@ -303,7 +303,7 @@ async def test_a_program_behind_the_proxy_that_refuses_its_caller_does_not_refus
     shown: list[str | None] = []
 
     async def refuse(request: Request) -> Reply:
-        shown.append(request.headers.get("Authorization"))
+        shown.append(request.headers.get("authorization"))
         return Reply(401, text)
 
     async with answering(refuse) as address:
@@ -319,7 +319,7 @@ async def test_an_api_server_that_refuses_us_at_its_proxy_is_asked_again_with_ne
     shown: list[str | None] = []
 
     async def refuse(request: Request) -> Reply:
-        shown.append(request.headers.get("Authorization"))
+        shown.append(request.headers.get("authorization"))
         return Reply(401, b'{"kind": "Status", "apiVersion": "v1", "reason": "Unauthorized", "code": 401}')
 
     async with answering(refuse) as address:

@@ -1,0 +1,506 @@
+"""One connection of `hosting.server`: httptools takes its bytes apart, and its requests are answered one after the other.
+
+`Exchange` is one request and what its answer needs. The connection asks its owner (`Server`) for each, in the order in which they came,
+and writes the reply. An owner that has it at once causes no task. While an exchange is answered, nothing that came after it is read: it
+waits as bytes, and the peer is held up beyond `MAX_UNREAD_BYTES` of them.
+"""
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol, cast
+
+import httptools
+
+from hosting.access import UNIX_PEER, Caller, ClientCertificate
+from hosting.http_bytes import CONTINUE, target, written
+from hosting.routes import HangUp, Outcome, Reply, Route
+from hosting.tls import certificate_of
+
+MAX_HEAD_BYTES: Final = 32_768
+MAX_LINE_BYTES: Final = 8190
+"""Of a request's target and of each header: a bearer token has 8 KiB at most."""
+MAX_HEADERS: Final = 128
+MAX_LATE_BYTES: Final = 262_144
+"""Of the rest of a body that was answered already. A peer that sends more is cut: reading it costs the others."""
+LINGER_S: Final = 0.5
+"""How long the rest of a refused body is read: a peer that still sends would not see the answer."""
+PIECE_BYTES: Final = 16_384
+"""So much is parsed at one go, however much has come: the requests in it are kept, all at once."""
+MAX_UNREAD_BYTES: Final = 65_536
+
+_OUTCOMES: Final = (Reply, HangUp)
+
+
+class NotHttpError(Exception):
+    """The peer's bytes are no request, or no body."""
+
+
+class Exchange:
+    """One request, from its head on, and how it is to be answered. Only its connection and the owner change it.
+
+    Most of it keeps the values of the class: setting each of them for each request would take a tenth of its time.
+    """
+
+    keeps = True
+    """Whether the connection stays after the answer."""
+    is_http_1_0 = False
+    body: bytes | bytearray = b""
+    is_whole = False
+    """Whether all of the body has come."""
+    is_read = False
+    """Whether the owner takes the body: before that no more of it is parsed than has come with the head."""
+    is_over = False
+    """Whether the body is longer than its limit, and is kept no further."""
+    is_answered = False
+    error: Exception | None = None
+    limit_bytes: int | None = None
+    waiter: asyncio.Future[None] | None = None
+    route: Route | None = None
+    parameters: Mapping[str, str] = {}
+    caller: Caller | None = None
+    payer = ""
+    """The caller or address on whose account it goes."""
+    received_bytes = paid_bytes = 0
+    """Those that had come when its body was about to be read, and those that it was charged for before."""
+
+    def __init__(
+        self, connection: "ServedConnection", method: str, place: tuple[str, str], headers: Mapping[str, str]
+    ) -> None:
+        self.connection = connection
+        self.method = method
+        self.path, self.query = place
+        self.headers = headers
+
+    def add(self, piece: bytes) -> None:
+        """Take a piece of the body. Nothing is kept beyond the limit, once it is known, nor of a request that was answered."""
+        if self.is_answered or self.is_over:
+            return
+        if not self.body:
+            self.body = piece
+        elif isinstance(self.body, bytearray):
+            self.body += piece
+        else:
+            self.body = bytearray(self.body + piece)
+        if self.limit_bytes is not None and len(self.body) > self.limit_bytes:
+            self.is_over = True
+            self.wake()
+
+    def wake(self) -> None:
+        """The body has come, or will not come."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def read(
+        self, limit_bytes: int, declared_bytes: int, *, cuts: bool
+    ) -> bytes | Awaitable[bytes | None] | None:
+        """The body; of one above `limit_bytes` the part that has come if it `cuts`, else None. Raises `NotHttpError`, also later."""
+        if self.error is not None:
+            raise self.error
+        self.limit_bytes = limit_bytes
+        self.is_read = True
+        self.is_over = len(self.body) > limit_bytes or (declared_bytes > limit_bytes and not cuts)
+        if self.is_whole or self.is_over:
+            return None if self.is_over and not cuts else bytes(self.body)
+        if self.headers.get("expect", "").lower() == "100-continue":
+            self.connection.owner.flush()
+            self.connection.write(CONTINUE)  # the peer sends nothing before
+        return self._read_later(cuts=cuts)
+
+    async def _read_later(self, *, cuts: bool) -> bytes | None:
+        connection = self.connection
+        if not self.is_whole and not self.is_over:
+            self.waiter = connection.loop.create_future()
+            connection.go_on()
+            await self.waiter
+        if self.error is not None:
+            raise self.error
+        return None if self.is_over and not cuts else bytes(self.body)
+
+
+class ConnectionOwner(Protocol):
+    """Answers the exchanges of connections, and keeps their deadlines."""
+
+    is_unix: bool
+
+    def admit(self, connection: "ServedConnection") -> None: ...
+    def forget(self, connection: "ServedConnection") -> None: ...
+    def began(self, connection: "ServedConnection") -> None: ...
+    def rested(self, connection: "ServedConnection") -> None: ...
+    def send(self, connection: "ServedConnection", content: bytes) -> None: ...
+    def flush(self) -> None: ...
+    def serve(self, exchange: Exchange) -> Outcome | Awaitable[Outcome]: ...
+    def unparsable(self, connection: "ServedConnection", why: str) -> Reply: ...
+    def failed(self, exchange: Exchange, error: Exception) -> Reply: ...
+
+
+@functools.lru_cache(maxsize=512)
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").lower()
+
+
+def _headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By lower-case name. One that comes more than once has all its values, as RFC 9110 has it in section 5.2."""
+    found = {_lower(name): value.decode("latin-1") for name, value in fields}
+    if len(found) < len(fields):
+        found = {}
+        for name, value in fields:
+            key, text = _lower(name), value.decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+class ServedConnection(asyncio.Protocol):
+    """A connection. While it is busy with a request it has a deadline, which its owner keeps.
+
+    It is busy from the first byte of a request until the peer has read its answer, but not with the rest of a body that was answered already.
+    """
+
+    __slots__ = (
+        "_certificate",
+        "_current",
+        "_exchanges",
+        "_fields",
+        "_head_bytes",
+        "_is_broken",
+        "_is_deaf",
+        "_is_ending",
+        "_is_in_head",
+        "_is_paused",
+        "_late_bytes",
+        "_linger",
+        "_parsed",
+        "_parser",
+        "_raw_target",
+        "_received_bytes",
+        "_unread",
+        "address",
+        "deadline_s",
+        "has_ended",
+        "is_counted",
+        "loop",
+        "owner",
+        "peer",
+        "rested_s",
+        "task",
+        "transport",
+    )
+
+    def __init__(self, owner: ConnectionOwner, peer: str | None = None) -> None:
+        """`peer` is the one for whom the owner has counted it already; None if it has not."""
+        self.owner = owner
+        self.peer = peer or ""
+        self.address = ""
+        self.is_counted = peer is not None
+        self.deadline_s: float | None = None
+        self.rested_s = 0.0
+        self.transport: asyncio.Transport | None = None
+        self.loop = asyncio.get_running_loop()
+        self.has_ended = False
+        """Whether the peer sends nothing more, and is still to be answered."""
+        self._certificate: ClientCertificate | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._received_bytes = 0
+        self._exchanges: deque[Exchange] = deque()
+        """Those without an answer, in their order."""
+        self._current: Exchange | None = None
+        """The first of them, if its answer has begun."""
+        self._parsed: Exchange | None = None
+        """The one whose body is read."""
+        self._unread = b""
+        self._head_bytes = self._late_bytes = 0
+        self._raw_target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._is_in_head = self._is_deaf = self._is_paused = self._is_ending = self._is_broken = False
+        self._linger: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(
+            "asyncio.Transport", transport
+        )  # (uvloop's transports are no subclass of asyncio's)
+        # Now, and not with each request: uvloop knows no address any more once the peer has reset the connection.
+        name = self.transport.get_extra_info("peername")
+        self.address = UNIX_PEER if self.owner.is_unix else str(name[0]) if isinstance(name, tuple) else ""
+        self._certificate = certificate_of(self.transport)
+        self.rested_s = self.loop.time()
+        self.owner.admit(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        del exc
+        self.owner.forget(self)
+        if self.task is not None:
+            self.task.cancel()
+        if self._linger is not None:
+            self._linger.cancel()
+        self._is_broken = True
+        self._parser = None  # which knows us: a circle
+        self._unread = b""
+        self._exchanges.clear()
+        self._current = self._parsed = None
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        self._unread = self._unread + data if self._unread else data
+        self.go_on()
+        if len(self._unread) > MAX_UNREAD_BYTES and not self._is_paused and self.transport is not None:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing more; whether it is still to be answered."""
+        self.owner.flush()
+        is_whole = bool(self._exchanges) and self._exchanges[-1].is_whole
+        is_tls = self.transport is None or self.transport.get_extra_info("sslcontext") is not None
+        self.has_ended = is_whole and not is_tls
+        return self.has_ended
+
+    def pause_writing(self) -> None:
+        """The peer does not read: until it does, its connection is busy."""
+        self._is_deaf = True
+        if self.deadline_s is None:
+            self.owner.began(self)
+
+    def resume_writing(self) -> None:
+        self._is_deaf = False
+        if not self._is_busy:
+            self.owner.rested(self)
+        self.go_on()
+
+    def write(self, content: bytes) -> None:
+        """Write now. Answers wait for the end of the loop's turn, by the owner's `send`."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(content)
+
+    # ------------------------------------------------------------ the requests
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._is_deaf or self._is_in_head or bool(self._exchanges)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the rest of a body is still to come whose request was answered."""
+        return self._parsed is not None and self._parsed.is_answered
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a request has come that is not answered."""
+        return bool(self._exchanges)
+
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate that the peer has shown in the handshake."""
+        return self._certificate
+
+    def take_received(self) -> int:
+        """The bytes that came since this was last asked."""
+        received, self._received_bytes = self._received_bytes, 0
+        return received
+
+    def go_on(self) -> None:
+        """Parse and answer as far as nothing must be waited for, but one exchange at most: others have their turn before the next."""
+        is_first = True
+        while not self._is_broken and not self._is_deaf:
+            if self._current is None and self._exchanges:
+                if not is_first:
+                    self.loop.call_soon(self.go_on)
+                    break
+                is_first = False
+                self._begin(self._exchanges[0])
+            elif self._unread and self._may_parse():
+                piece, self._unread = self._unread[:PIECE_BYTES], self._unread[PIECE_BYTES:]
+                self._parse(piece)
+            else:
+                break
+        if self._is_broken or self.transport is None:
+            return
+        if self.deadline_s is None and self._is_busy:
+            self.owner.began(self)
+        if self._is_paused and len(self._unread) <= MAX_UNREAD_BYTES:
+            self._is_paused = False
+            self.transport.resume_reading()
+        if self.has_ended and not self._exchanges:
+            self._close()
+
+    def _may_parse(self) -> bool:
+        """Whether no request that came before these bytes is to be answered first."""
+        return not self._exchanges or (self._parsed is not None and self._parsed.is_read)
+
+    def _parse(self, piece: bytes) -> None:
+        is_late = self.is_late
+        if is_late:
+            self._late_bytes += len(piece)
+        if self._parsed is None:
+            self._head_bytes += len(piece)
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._refuse_upgrade(self._exchanges[-1])
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._broken(str(cause) if isinstance(cause, NotHttpError) else type(error).__name__)
+            return
+        if is_late and self._late_bytes > MAX_LATE_BYTES:
+            self.cut()
+        elif self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._broken("HeadTooLong")
+
+    def _refuse_upgrade(self, exchange: Exchange) -> None:
+        """Answer as if the peer had not asked for it, and end. The parser takes a body for the other protocol's bytes."""
+        self._is_ending = True
+        self._unread = b""
+        if "transfer-encoding" in exchange.headers or exchange.headers.get("content-length", "0") != "0":
+            exchange.error = NotHttpError("UpgradeWithBody")
+
+    def _broken(self, why: str) -> None:
+        """The bytes are no request. Only the first of a connection's requests is answered with that."""
+        parsed = self._parsed
+        self._unread = b""
+        self._is_in_head = False
+        if parsed is not None and parsed.is_answered:
+            self._parsed = None
+            self._close()
+        elif parsed is not None:
+            self._is_ending = True
+            parsed.error = NotHttpError(why)
+            parsed.is_whole = True
+            self._parsed = None
+            parsed.wake()
+        else:
+            reply = self.owner.unparsable(self, why)
+            if not self._exchanges:
+                self.owner.send(self, written(reply, closes=True))
+                self._close()
+            else:
+                self._is_ending = True
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._current = exchange
+        try:
+            outcome = self.owner.serve(exchange)
+        except Exception as error:  # noqa: BLE001 - a handler's fault is told to its caller
+            outcome = self._failed(exchange, error)
+        if isinstance(outcome, _OUTCOMES):
+            self._answer(exchange, outcome)
+        else:
+            self.task = self.loop.create_task(self._answer_later(exchange, outcome), name="request")
+
+    async def _answer_later(self, exchange: Exchange, awaited: Awaitable[Outcome]) -> None:
+        try:
+            outcome = await awaited
+        except Exception as error:  # noqa: BLE001 - as above
+            outcome = self._failed(exchange, error)
+        self.task = None
+        if not self._is_broken:
+            self._answer(exchange, outcome)
+            self.loop.call_soon(
+                self.go_on
+            )  # after the answer is written: a peer that does not read it gets no other
+
+    def _failed(self, exchange: Exchange, error: Exception) -> Reply:
+        exchange.keeps = False
+        return self.owner.failed(exchange, error)
+
+    def _answer(self, exchange: Exchange, outcome: Outcome) -> None:
+        exchange.is_answered = True
+        if isinstance(outcome, HangUp):
+            self._close()
+            return
+        closes = not exchange.keeps or (self._is_ending and len(self._exchanges) == 1)
+        content = written(
+            outcome, closes=closes, is_http_1_0=exchange.is_http_1_0, has_body=exchange.method != "HEAD"
+        )
+        if closes:
+            self._is_ending = True
+            self._unread = b""
+            while len(self._exchanges) > 1:
+                self._exchanges.pop()
+        self.owner.send(self, content)
+        self._current = None
+        self._exchanges.popleft()
+        self.owner.rested(self)
+        if self.is_late:
+            exchange.body = b""
+            self._late_bytes = 0
+            if self._is_ending:
+                self._linger = self.loop.call_later(LINGER_S, self._close)
+        elif self._is_ending:
+            self._close()
+
+    # ------------------------------------------------------------ the end
+
+    def drain(self) -> None:
+        """Answer what has come, and close."""
+        self._is_ending = True
+        if not self._exchanges:
+            self._close()
+
+    def _close(self) -> None:
+        """Close once all that was written is sent."""
+        self.owner.flush()
+        self._is_broken = True
+        if self.transport is not None:
+            self.transport.close()
+
+    def cut(self) -> None:
+        """Close at once, without waiting for a peer that does not read."""
+        self._is_broken = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # ------------------------------------------------------------ called by the parser
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._raw_target = b""
+        self._fields = []
+
+    def on_url(self, piece: bytes) -> None:
+        self._raw_target += piece
+        if len(self._raw_target) > MAX_LINE_BYTES:
+            raise NotHttpError("LineTooLong")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Also called for trailers, behind the body, which nobody reads."""
+        self._fields.append((name, value))
+        if len(self._fields) > MAX_HEADERS:
+            raise NotHttpError("HeadTooLong")
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        if self._head_bytes > MAX_LINE_BYTES:
+            self._check_head()
+        try:
+            place = target(self._raw_target)
+        except ValueError:
+            raise NotHttpError("BadTarget") from None
+        exchange = Exchange(self, parser.get_method().decode("ascii"), place, _headers(self._fields))
+        if not parser.should_keep_alive():
+            exchange.keeps = False
+        if parser.get_http_version() == "1.0":
+            exchange.is_http_1_0 = True
+        self._is_in_head = False
+        self._head_bytes = 0
+        self._parsed = exchange
+        self._exchanges.append(exchange)
+
+    def _check_head(self) -> None:
+        lengths = [len(name) + len(value) for name, value in self._fields]
+        if max(lengths, default=0) > MAX_LINE_BYTES or sum(lengths) + len(self._raw_target) > MAX_HEAD_BYTES:
+            raise NotHttpError("HeadTooLong")
+
+    def on_body(self, piece: bytes) -> None:
+        assert self._parsed is not None
+        self._parsed.add(piece)
+
+    def on_message_complete(self) -> None:
+        parsed = self._parsed
+        assert parsed is not None
+        self._parsed = None
+        parsed.is_whole = True
+        parsed.wake()
+        if parsed.is_answered and (self._linger is not None or self._is_ending):
+            self._close()
