@@ -41,6 +41,8 @@ ROTATE_BYTES = 64 * 2**20
 LAST_BYTES = 4e6
 HANDOVER_S = 15.0
 NEVER_S = 36_000.0
+PAGE_S = 60.0
+"""An audit takes a second of processor time at 100,000 VMs, beside everything else."""
 
 
 class Fleet:
@@ -166,7 +168,7 @@ class Scale:
     async def _settle(self, server: program.Program, fleet: Fleet) -> float:
         """The first agent's request learns who the scheduler is, which all others name with their use."""
         agent, body = fleet.ask(0, is_first=True)
-        status, answer = await http.call(server.port, agent.http(body))
+        status, answer = await http.call(server.port, agent.http(body), patience_s=PAGE_S)
         if status != 200:
             raise SystemExit(f"the first request was answered with status {status}: {answer!r}")
         fleet.took(agent)
@@ -210,7 +212,7 @@ class Scale:
         return found
 
     async def _get(self, server: program.Program, path: str) -> bytes:
-        status, body = await http.get(server.port, path)
+        status, body = await http.get(server.port, path, patience_s=PAGE_S)
         if status != 200:
             self.faults.add(f"status {status} of {path}: {body[:200]!r}")
         if path == "/v1/audit" and json.loads(body)["faults"]:
