@@ -1,7 +1,7 @@
 """The permit server from 1,000 to 100,000 VMs: memory, start, time per request, and how long whole-state work holds requests up.
 
-`benchmarks/scale.py [--short] [--vms N]`: a server for each size (1,000, 10,000, 50,000 and 100,000 VMs on 100 to 1,000 nodes; --short:
-the first two), with the journal on and the VMs' sizes in the cluster file. The agents of a node name the use of all its VMs in one batch, as
+`benchmarks/scale.py [--short] [--vms N]`: servers for each size (1,000, 10,000, 50,000 and 100,000 VMs on 100 to 1,000 nodes; --short:
+the first two), with the VMs' sizes in the cluster file. The agents of a node name the use of all its VMs in one batch, as
 ours do; then single requests of all VMs in turn, 3 of 4 unchanged renewals and 1 of 4 changes the permit.
 
 * start: from the start of the process until /readyz answers 200, wall clock and CPU; again: the same after SIGKILL. Nothing is
@@ -38,8 +38,11 @@ CONNECTIONS = 32
 BATCH = 100
 SIZES = ((1_000, 100), (10_000, 100), (50_000, 500), (100_000, 1_000))
 ROTATE_BYTES = 64 * 2**20
+LAST_BYTES = 4e6
 HANDOVER_S = 15.0
 NEVER_S = 36_000.0
+PAGE_S = 60.0
+"""An audit takes a second of processor time at 100,000 VMs, beside everything else."""
 
 
 class Fleet:
@@ -126,11 +129,10 @@ class Scale:
     async def run(self) -> dict[str, object]:
         sizes = tuple(map(agents.initial_units, range(self.shape.vms)))
         path = cluster.write(self.directory / "cluster.yaml", self.shape, sizes)
-        journal = self.directory / "journal"
         port = program.free_port()
-        arguments = ("--journal", str(journal), "--handover", f"{NEVER_S:g}")
-        with program.Program.scheduler(port, path, *arguments) as server:
-            found: dict[str, object] = {"vms": self.shape.vms, "nodes": self.shape.nodes}
+        found: dict[str, object] = {"vms": self.shape.vms, "nodes": self.shape.nodes}
+        silent = ("--handover", f"{NEVER_S:g}")
+        with program.Program.scheduler(port, path, *silent) as server:
             found |= await self._started(server, "start")
             found["ready_mb"] = server.resident_mb()
             fleet = Fleet(self.shape.vms)
@@ -139,14 +141,25 @@ class Scale:
             settled_mb = found["settled_mb"] = server.resident_mb()
             found["bytes_per_vm"] = round((settled_mb - self.base_mb) * 1e6 / self.shape.vms)
             found |= await self._stalls(server, fleet, path)
-            found["stall_snapshot_ms"] = await self._snapshot(server, fleet, journal)
             found["most_mb"] = server.resident_mb()
             server.kill()
-        arguments = ("--journal", str(journal), "--handover", f"{HANDOVER_S:g}")
-        with program.Program.scheduler(port, path, *arguments) as server:
+        with program.Program.scheduler(port, path, "--handover", f"{HANDOVER_S:g}") as server:
             found |= await self._started(server, "again")
             found["stall_expiry_ms"] = await self._expiry(server)
+        journal = self.directory / "journal"
+        with program.Program.scheduler(port, path, "--journal", str(journal), *silent) as server:
+            await server.ready()
+            found["stall_snapshot_ms"] = await self._snapshot(server, Fleet(self.shape.vms), journal)
+            found["journal_mb"] = server.resident_mb()
+            found["journal_lost"] = await self._lost(server)
         return found
+
+    async def _lost(self, server: program.Program) -> float:
+        """Inputs that the journal could not take."""
+        page = (await self._get(server, "/metrics")).decode().splitlines()
+        return sum(
+            float(line.split()[-1]) for line in page if line.startswith("parley_scheduler_journal_lost")
+        )
 
     async def _started(self, server: program.Program, name: str) -> dict[str, object]:
         ready_s = await server.ready()
@@ -155,7 +168,7 @@ class Scale:
     async def _settle(self, server: program.Program, fleet: Fleet) -> float:
         """The first agent's request learns who the scheduler is, which all others name with their use."""
         agent, body = fleet.ask(0, is_first=True)
-        status, answer = await http.call(server.port, agent.http(body))
+        status, answer = await http.call(server.port, agent.http(body), patience_s=PAGE_S)
         if status != 200:
             raise SystemExit(f"the first request was answered with status {status}: {answer!r}")
         fleet.took(agent)
@@ -199,7 +212,7 @@ class Scale:
         return found
 
     async def _get(self, server: program.Program, path: str) -> bytes:
-        status, body = await http.get(server.port, path)
+        status, body = await http.get(server.port, path, patience_s=PAGE_S)
         if status != 200:
             self.faults.add(f"status {status} of {path}: {body[:200]!r}")
         if path == "/v1/audit" and json.loads(body)["faults"]:
@@ -215,15 +228,17 @@ class Scale:
             place = json.loads(body)["continue"] or ""
 
     async def _snapshot(self, server: program.Program, fleet: Fleet, journal: Path) -> float | None:
-        """Requests until the journal's file is nearly full; then those beside the file that follows, with its snapshot. None if none came."""
+        """Beside a new file of the journal, with its snapshot. None if none came.
+
+        Every VM is settled first. A file ends after as many bytes as its snapshot has, or 64 MiB.
+        """
+        await self._settle(server, fleet)
         load = Singles(fleet, self.faults)
-        while (size := _latest_bytes(journal)) < ROTATE_BYTES - 6e6:
-            await drive.Closed(load, self.faults, 1.0).over(server.port, CONNECTIONS)
-            if _latest_bytes(journal) < size:  # too fast: the next one, then
-                continue
-        count = _count(journal)
-        worst = []
-        for _ in range(12):
+        while (left := _bytes_left(journal)) > LAST_BYTES:
+            seconds = min(left / LAST_BYTES, 5.0)
+            await drive.Paced(load, self.faults, 4 * BESIDE_RATE, seconds).over(server.port, CONNECTIONS)
+        count, worst = _count(journal), []
+        for _ in range(30):
             run = drive.Paced(load, self.faults, BESIDE_RATE, 2.0)
             worst.append(round(max((await run.over(server.port, CONNECTIONS)).latencies_s) * 1000, 1))
             if _count(journal) > count:
@@ -251,12 +266,13 @@ def _count(journal: Path) -> int:
     return len(list(journal.glob("journal-*")))
 
 
-def _latest_bytes(journal: Path) -> int:
-    """The bytes of the journal's present file that its inputs take: a snapshot at its beginning does not count."""
+def _bytes_left(journal: Path) -> int:
+    """The bytes of inputs that the journal's present file still takes."""
     path = max(journal.glob("journal-*"))
     with path.open("rb") as file:
         first = file.readline()
-    return path.stat().st_size - (len(first) if first.startswith(b'{"snapshot"') else 0)
+    snapshot = len(first) if first.startswith(b'{"snapshot"') else 0
+    return max(ROTATE_BYTES, snapshot) - (path.stat().st_size - snapshot)
 
 
 async def _base_mb(directory: Path) -> float:
@@ -273,6 +289,7 @@ COLUMNS = {
     "ready_mb": "ready MB",
     "settled_mb": "settled MB",
     "most_mb": "most MB",
+    "journal_mb": "with journal",
     "bytes_per_vm": "bytes a VM",
     "us_each": "µs",
     "p50_ms": "p50 ms",

@@ -3,6 +3,7 @@
 Every scrape shows the present state and nothing else, so zeros and vanished objects need no care.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -127,10 +128,13 @@ class _Live(Collector):
 
 
 def handler(read: Callable[[], Iterable[AnyFamily]]) -> Handler:
-    """A handler for `GET /metrics`. `read` runs in the event loop (it reads live state); rendering in a thread."""
+    """A handler for `GET /metrics`. `read` runs in the event loop (it reads live state), one family at a time; rendering in a thread."""
 
     async def serve(_: Request) -> Reply:
-        families = tuple(read())
+        families = []
+        for family in read():
+            families.append(family)
+            await asyncio.sleep(0)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Live(lambda: families))
         page = await in_own_thread(lambda: generate_latest(registry))

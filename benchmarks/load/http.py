@@ -106,10 +106,12 @@ class _Once:
             self.answer.set_exception(ConnectionResetError("closed without an answer"))
 
 
-async def call(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+async def call(
+    port: int, request: bytes, tls: ssl.SSLContext | None = None, patience_s: float = CALL_S
+) -> tuple[int, bytes]:
     """One request on a connection of its own. Raises `OSError` (also for a time-out)."""
     once = _Once()
-    async with asyncio.timeout(CALL_S):
+    async with asyncio.timeout(patience_s):
         connection = await connect(once, port, tls)
         try:
             connection.send(request)
@@ -119,9 +121,12 @@ async def call(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> 
             once.answer.cancel()
 
 
-async def get(port: int, path: str, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+async def get(
+    port: int, path: str, tls: ssl.SSLContext | None = None, patience_s: float = CALL_S
+) -> tuple[int, bytes]:
     """`GET` a page. Raises `OSError`."""
-    return await call(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(), tls)
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+    return await call(port, request, tls, patience_s)
 
 
 async def answers(port: int, tls: ssl.SSLContext | None = None) -> bool:

@@ -20,7 +20,6 @@ from hosting import logs
 from hosting.amounts import Cpu, Memory, PositiveResources, Resources, bounds_fault
 from hosting.long_work import LongWork
 from hosting.settings import Name, Settings, listed
-from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol import values
 from protocol.values import Bounds, Observation
@@ -236,6 +235,7 @@ class _Contents:
 
 
 def _contents(file: ClusterFile) -> _Contents:
+    """The contents of a file, which is used up: its VMs are freed one by one, because to free all at once would stop every thread."""
     nodes = {entry.name: entry.spec() for entry in file.nodes}
     vms = {}
     shared_bounds = functools.cache(Bounds)
@@ -255,6 +255,8 @@ def _contents(file: ClusterFile) -> _Contents:
             is_tied=entry.tied,
         )
         vms[spec.pod] = _Vm(spec, entry.size, entry.target)
+    while file.vms:
+        file.vms.pop()
     pods = {entry.uid: entry.spec() for entry in file.pods}
     pools = {entry.name: entry.pool() for entry in file.pools}
     return _Contents(nodes, vms, pods, pools)
@@ -271,10 +273,11 @@ class _Difference:
 
 
 def _compared(old: _Contents, read: _Contents, *, has_begun: bool) -> tuple[_Contents, _Difference]:
-    """The new content, with the VMs of the old one that are the same, and the difference. It computes for a tenth of a second at 100,000 VMs."""
+    """The new content, with the VMs of the old one that are the same, and the difference. `read` is used up, as a file is by `_contents`."""
     known = {vm.spec.uid: vm for vm in old.vms.values()}
     vms, seen = {}, []
-    for pod, vm in read.vms.items():
+    for pod in list(read.vms):
+        vm = read.vms.pop(pod)
         before = known.get(vm.spec.uid)
         if before == vm:
             vms[before.spec.pod] = before
@@ -323,7 +326,7 @@ class FileCluster:
 
     def __init__(self, path: Path, clock: Callable[[], float], unix_offset_s: float) -> None:
         self._log = logs.logger("cluster file")
-        self._file = WatchedFile(path, ClusterFile, _contents)
+        self._file = WatchedFile(path, ClusterFile, self._compared)
         self._long_work = LongWork()
         self._clock = clock
         self._unix_offset_s = unix_offset_s
@@ -331,12 +334,16 @@ class FileCluster:
         self._has_begun = False
         self._reading = asyncio.Lock()
         self._next_s = -math.inf
-        self._untold: _Contents | None = None
-        """What was read and is not told yet."""
+        self._untold: tuple[_Contents, _Difference] | None = None
+        """What was read and is not told yet, and its difference from what was told last."""
         self._told_s: dict[PodName, float] = {}
         """From when the sizes are that were told last."""
         self._written_s: float | None = None
         """When the file was written that was there at our start; None once it was written since."""
+
+    def _compared(self, file: ClusterFile) -> tuple[_Contents, _Difference]:
+        """In the thread that reads the file."""
+        return _compared(self._now, _contents(file), has_begun=self._has_begun)
 
     @property
     def pools(self) -> Mapping[str, Pool]:
@@ -361,11 +368,10 @@ class FileCluster:
                 self._untold = await self._file.refresh() or self._untold
             except FileUnreachableError as error:
                 raise ClusterUnreachableError(str(error)) from None
-            now, difference, written_s = self._now, _Difference([], [], []), self._written_s
-            if (read := self._untold) is not None:
-                has_begun = self._has_begun
-                written_s = None if has_begun else self._file.written_unix_s - self._unix_offset_s
-                now, difference = await in_own_thread(lambda: _compared(now, read, has_begun=has_begun))
+            now, difference = self._untold or (self._now, _Difference([], [], []))
+            written_s = self._written_s
+            if self._untold is not None:
+                written_s = None if self._has_begun else self._file.written_unix_s - self._unix_offset_s
             as_of_s = self._as_of_s(begun_s, written_s)
             changes = await self._long_work.run(_changes(now, difference, pods, begun_s, as_of_s))
             # Until here the read may be cancelled: another one then tells all that this one would have told.

@@ -9,7 +9,7 @@ import dataclasses
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -264,13 +264,11 @@ class KubernetesProgram:
             )
         )
 
-    def _families(self) -> list[metrics.AnyFamily]:
+    def _families(self) -> Iterator[metrics.AnyFamily]:
         term = self._term
-        return [
-            leading_family(leads=term is not None),
-            *self._api.families(),
-            *(term.families(self._server) if term is not None else metrics.server_families(self._server)),
-        ]
+        yield leading_family(leads=term is not None)
+        yield from self._api.families()
+        yield from term.families(self._server) if term is not None else metrics.server_families(self._server)
 
     # ------------------------------------------------------------ from its beginning to its end
 

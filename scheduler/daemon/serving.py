@@ -11,7 +11,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypedDict
@@ -239,13 +239,11 @@ class Serving:
             *self.pools.routes(),
         )
 
-    def families(self, http: server.Server) -> list[metrics.AnyFamily]:
+    def families(self, http: server.Server) -> Iterator[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
-        return [
-            *families(self.core, self.service.stats, http, lost),
-            *self.service.notices.families(),
-            *pool_families(self.core.ledger, self.pools.admission_queue, self.pools.stats),
-        ]
+        yield from families(self.core, self.service.stats, http, lost)
+        yield from self.service.notices.families()
+        yield from pool_families(self.core.ledger, self.pools.admission_queue, self.pools.stats)
 
     # ------------------------------------------------------------ from its beginning to its end
 

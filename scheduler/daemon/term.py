@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -320,12 +320,10 @@ class LeadershipTerm:
         pages = self._scheduling.routes() if self._scheduling is not None else ()
         return (*self.serving.routes(), *pages)
 
-    def families(self, http: server.Server) -> list[metrics.AnyFamily]:
-        return [
-            *self.serving.families(http),
-            *(self._scheduling.families() if self._scheduling is not None else ()),
-            *(self.extender.families() if self.extender is not None else ()),
-        ]
+    def families(self, http: server.Server) -> Iterator[metrics.AnyFamily]:
+        yield from self.serving.families(http)
+        yield from self._scheduling.families() if self._scheduling is not None else ()
+        yield from self.extender.families() if self.extender is not None else ()
 
     def _tell_fault(self, type_: ResourceType, manifest: Manifest, text: str) -> None:
         tell_fault(self._recorder, type_, manifest, text)

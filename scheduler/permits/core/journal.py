@@ -91,14 +91,15 @@ def snapshot_pieces(taken: Snapshot) -> Iterator[str]:
     for item in dataclasses.fields(taken):
         value = getattr(taken, item.name)
         yield f',"{item.name}":'
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple | Iterator):
             yield _text(value)
             continue
-        mark = "["
+        mark = ""
+        yield "["
         for each in value:
             yield mark + _text(each)
             mark = ","
-        yield "]" if value else "[]"
+        yield "]"
     yield "}}\n"
 
 

@@ -1,7 +1,7 @@
 """The whole state of a core as values: taken in steps, so that permits go on beside it, and made a core again."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -28,11 +28,11 @@ class Snapshot:
     rules: rules.Rules
     nodes: tuple[model.NodeSpec, ...]
     pools: tuple[model.PoolSpec, ...]
-    rows: tuple[tuple[model.Holder, str, str, ledger.RowState, str | None], ...]
+    rows: Iterable[tuple[model.Holder, str, str, ledger.RowState, str | None]]
     """Holder, its name, its node, its state, its pool."""
     over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
     """Why nodes are over-full."""
-    records: tuple[dict[str, Any], ...]
+    records: Iterable[dict[str, Any]]
     """The fields of each `state.VmRecord` but its row."""
     retired: tuple[tuple[str, state.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
@@ -105,11 +105,14 @@ class SnapshotTaker:
         self._ledger.before_change = self._vms.found = None
 
     def snapshot(self) -> Snapshot:
-        """When all steps were taken. In any thread, for it takes long."""
+        """When all steps were taken, once. In any thread, for it takes long.
+
+        Rows and records can be gone through once, and are let go of one by one: to free all at once would stop every thread.
+        """
         return dataclasses.replace(
             self._rest,
-            rows=tuple(self._copied_rows[row.holder] for row in self._rows),
-            records=tuple(_named(self._copied_records[record.spec.uid]) for record in self._records),
+            rows=(self._copied_rows.pop(row.holder) for row in self._rows),
+            records=(_named(self._copied_records.pop(record.spec.uid)) for record in self._records),
         )
 
     def _copy_row(self, row: ledger.Row) -> None:
@@ -142,7 +145,8 @@ def snapshot_of(core: Core) -> Snapshot:
     taker = SnapshotTaker(core)
     for _ in taker.steps():
         pass
-    return taker.snapshot()
+    taken = taker.snapshot()
+    return dataclasses.replace(taken, rows=tuple(taken.rows), records=tuple(taken.records))
 
 
 def restore(snapshot: Snapshot) -> Core:

@@ -176,9 +176,8 @@ class VmTable:
         self._by_uid: dict[str, VmRecord] = {}
         self._retired: dict[str, Retired] = {}
         self.comings = 0
-        """How many VMs have come so far."""
         self.found: Callable[[VmRecord], object] | None = None
-        """Told of each record that is found, and so may be changed, while a snapshot is taken."""
+        """Told of each record that is found, while a snapshot is taken: who changes one has found it."""
 
     def find(self, pod: PodName) -> VmRecord | None:
         record = self._by_pod.get(pod)
@@ -222,11 +221,10 @@ class VmTable:
             del self._retired[uid]
 
     def latest(self, count: int) -> list[VmRecord]:
-        """So many VMs that came last, or all if there are fewer: the last `count` to come are among them, if they are still there."""
+        """Up to so many VMs, among them the last `count` that came, as far as they are still there."""
         return list(islice(reversed(self._by_pod.values()), count))
 
     def __iter__(self) -> Iterator[VmRecord]:
-        """For readers: who changes a record has found it."""
         return iter(self._by_pod.values())
 
     def __len__(self) -> int:
@@ -347,19 +345,21 @@ class TimerQueue:
             heapq.heappush(self._heap, (due_s, uid))
 
     def cancel(self, uid: str) -> None:
-        """Look at a VM no more: it has gone."""
         self._due.pop(uid, None)
 
-    def first_due(self, now_s: float, most: int) -> tuple[str, ...]:
-        """Up to `most` VMs that are due, those first that have been for longest. They stay in the queue."""
+    def first_due(self, now_s: float, most: int) -> tuple[tuple[str, ...], bool]:
+        """Up to `most` VMs that are due, those first that have been for longest, and whether there may be more. They stay in the queue."""
         found: dict[str, float] = {}
-        while self._heap and self._heap[0][0] <= now_s and len(found) < most:
+        for _ in range(8 * most):  # entries that are no longer valid take their time, too
+            if not self._heap or self._heap[0][0] > now_s or len(found) == most:
+                break
             due_s, uid = heapq.heappop(self._heap)
             if self._due.get(uid) == due_s:
                 found[uid] = due_s
+        is_more = bool(self._heap) and self._heap[0][0] <= now_s
         for uid, due_s in found.items():
             heapq.heappush(self._heap, (due_s, uid))
-        return tuple(found)
+        return (*found,), is_more
 
     def take(self, uids: Iterable[str]) -> list[str]:
         """Take these VMs off the queue, due or not, in the order of `take_due`."""

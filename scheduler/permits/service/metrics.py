@@ -8,7 +8,7 @@ from hosting.server import Server
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.permits.core.core import Core
-from scheduler.permits.core.ledger import Cause, Ledger, NodeAccount, OverCause, Row
+from scheduler.permits.core.ledger import Cause, Ledger, NodeAccount, OverCause
 from scheduler.permits.core.state import VmRecord
 from scheduler.permits.service.answers import PermitStats
 
@@ -16,9 +16,10 @@ SEQUENCE_CODES: Final = (ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED, Er
 
 
 def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
+    """What takes long at 100,000 VMs is computed with the page, in its thread, from values of one moment."""
     yield from _decisions(stats)
     yield from _ledger(core.ledger)
-    yield from _vms(core)
+    yield from _vms(list(core.vms))
     yield _flag("parley_scheduler_cluster_stale", "1 while the cluster cannot be read", stats.cluster_stale)
     yield _flag("parley_scheduler_config_stale", "1 while a new configuration has faults", stats.rules_stale)
     yield Family(
@@ -79,7 +80,6 @@ _NodeNow: TypeAlias = tuple[str, tuple[tuple[str, Resources], ...], tuple[OverCa
 
 
 def _ledger(ledger: Ledger) -> Iterator[Family]:
-    """What takes long at 100,000 VMs is computed with the page, in its thread, from values of one moment."""
     nodes = tuple(map(_node_now, ledger.nodes()))
     yield Family(
         "gauge",
@@ -94,13 +94,6 @@ def _ledger(ledger: Ledger) -> Iterator[Family]:
         "Nodes where more is reserved than may be, with each recorded cause",
         ("node", "cause"),
         tuple(((name, cause.value), 1.0) for name, _, over in nodes for cause in over),
-    )
-    yield Family(
-        "gauge",
-        "parley_scheduler_start_up_buffer",
-        "What is kept for VMs of which this process does not know yet what they may use",
-        ("resource",),
-        _start_up_buffer(list(ledger.rows())),
     )
 
 
@@ -124,9 +117,9 @@ def _amounts(nodes: tuple[_NodeNow, ...]) -> Iterator[tuple[tuple[str, ...], flo
             yield (name, "memory", field), amount.memory_bytes
 
 
-def _start_up_buffer(rows: list[Row]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _start_up_buffer(records: list[VmRecord]) -> Iterator[tuple[tuple[str, ...], float]]:
     left = ZERO
-    for state in (row.state for row in rows):
+    for state in (record.row.state for record in records):
         for floor in state.floors:
             if floor.cause is Cause.START_UP:
                 left += (floor.amount - state.current).max(ZERO)
@@ -134,8 +127,14 @@ def _start_up_buffer(rows: list[Row]) -> Iterator[tuple[tuple[str, ...], float]]
     yield ("memory",), float(left.memory_bytes)
 
 
-def _vms(core: Core) -> Iterator[Family]:
-    records = list(core.vms)
+def _vms(records: list[VmRecord]) -> Iterator[Family]:
+    yield Family(
+        "gauge",
+        "parley_scheduler_start_up_buffer",
+        "What is kept for VMs of which this process does not know yet what they may use",
+        ("resource",),
+        _start_up_buffer(records),
+    )
     yield Family(
         "gauge",
         "parley_scheduler_vms",

@@ -121,8 +121,7 @@ class PermitService:
     def tick(self) -> bool:
         """Tell the core the time. Whether more VMs are due than are looked at with one tick."""
         now_s = self._clock()
-        due = self._core.state.timers.first_due(now_s, MOST_DUE)
-        is_more = len(due) == MOST_DUE
+        due, is_more = self._core.state.timers.first_due(now_s, MOST_DUE)
         self.take(events.ClockTicked(now_s, due, is_more))
         return is_more
 

@@ -354,3 +354,25 @@ def test_no_number_of_the_command_line_is_nan_or_infinite(text: str) -> None:
     with pytest.raises(click.BadParameter):
         options.FiniteRange(min=0).convert(text, None, None)
     assert options.FiniteRange(min=0).convert("2.5", None, None) == 2.5
+
+
+class Sized(Settings):
+    size: Resources
+
+
+def test_equal_amounts_are_read_once_and_what_is_written_alike_only() -> None:
+    read = [settings.check({"size": {"cpu": "2", "memory": "4Gi"}}, Sized).size for _ in range(2)]
+    assert read[0] is read[1]
+    settings.check({"size": {"cpu": 1, "memory": 1}}, Sized)
+    for wrong in ({"cpu": True, "memory": 1}, {"cpu": [1], "memory": 1}, {"cpu": 1}, {"cpu": 1, "more": 1}):
+        with pytest.raises(settings.FaultsError, match="size"):
+            settings.check({"size": wrong}, Sized)
+
+
+def test_raw_lists_are_let_go_of_and_those_that_the_settings_hold_are_not(tmp_path: Path) -> None:
+    class Held(Settings):
+        plain: list[int]
+        anything: Any
+
+    read = settings.parse(tmp_path / "s.yaml", b"plain: [1, 2]\nanything: [{a: 1}, 2]\n", Held)
+    assert (read.plain, read.anything) == ([1, 2], [{"a": 1}, 2])

@@ -165,8 +165,7 @@ def test_a_clock_in_slices_does_what_one_tick_does(most: int) -> None:
     sliced: list[events.Output] = []
     is_more = True
     while is_more:
-        due = other.core.state.timers.first_due(90.0, most)
-        is_more = len(due) == most
+        due, is_more = other.core.state.timers.first_due(90.0, most)
         found = other.apply(events.ClockTicked(90.0, due, is_more))
         assert len(found) <= most
         sliced += found
@@ -182,8 +181,23 @@ def test_those_first_due_are_told_in_their_order_and_stay_due() -> None:
     queue.cancel("gone")
     queue.schedule("d", 1.5)
     for _ in range(2):
-        assert queue.first_due(5.0, 3) == ("c", "d", "a")
+        assert queue.first_due(5.0, 3) == (("c", "d", "a"), True)
     assert queue.take(("d", "c")) == ["c", "d"]
-    assert queue.first_due(5.0, 3) == ("a", "b")
+    assert queue.first_due(5.0, 3) == (("a", "b"), False)
     assert queue.take_due(5.0) == ["a", "b"]
-    assert queue.first_due(100.0, 3) == ()
+    assert queue.first_due(100.0, 3) == ((), False)
+
+
+def test_entries_that_are_no_longer_valid_do_not_hold_the_clock() -> None:
+    queue = state.TimerQueue()
+    for number in range(100):
+        queue.schedule(f"gone-{number}", 1.0)
+        queue.cancel(f"gone-{number}")
+    queue.schedule("here", 2.0)
+    looks = []
+    is_more = True
+    while is_more:
+        due, is_more = queue.first_due(5.0, 2)
+        looks.append(due)
+    assert looks[-1] == ("here",)
+    assert 3 < len(looks) < 10

@@ -236,6 +236,6 @@ async def test_a_snapshot_is_taken_while_inputs_go_on(
     assert len(files_of(tmp_path)) == 2
     begun = journal.read_line(next(lines(files_of(tmp_path)[1])))
     assert isinstance(begun, snapshots.Snapshot)
-    assert len(begun.records) == 19, "the input that came first is part of it, and no other"
+    assert len(list(begun.records)) == 19, "the input that came first is part of it, and no other"
     assert replay.run(tmp_path, "text") == 0
     assert "59 inputs in 2 files: the same decisions" in capsys.readouterr().out
