@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from hosting.access import Refusals
 from hosting.logs import Logger
@@ -57,6 +57,13 @@ LOOK_AGAIN_S: Final = 0.25
 """Between looks for one request that is held."""
 HOLD_S: Final = 0.5
 """How long a pool's answer, or a look that helps, may take until the request counts as held."""
+
+
+class _Patience(NamedTuple):
+    """Of a published caller: for how long it waits, and for how long it has waited already."""
+
+    deadline_s: float
+    waited_s: float
 
 
 class PermitService:
@@ -187,10 +194,19 @@ class PermitService:
             found = submit()
             if not isinstance(found, WaitingRequest):
                 return found
-            # Held until then by the one that waits; tasks begin in the order in which they were made.
             lock, pending = asyncio.Lock(), found
             self._serial[request.pod] = lock
-        return self._in_order(request, lock, pending, submit, (deadline_s, waited_s))
+        # A task at once: it counts, and has its place among those of its pod, before its first step.
+        self._published += 1
+        waits = self._in_order(request, lock, pending, submit, _Patience(deadline_s, waited_s))
+        task = asyncio.get_running_loop().create_task(waits, name="published request")
+        task.add_done_callback(lambda _: self._published_ended(pending))
+        return task
+
+    def _published_ended(self, pending: WaitingRequest | None) -> None:
+        self._published -= 1
+        if pending is not None:
+            self._waiting.drop(pending.arrived.ticket)
 
     async def _in_order(
         self,
@@ -198,22 +214,15 @@ class PermitService:
         lock: asyncio.Lock,
         pending: WaitingRequest | None,
         submit: Callable[[], Outcome | WaitingRequest],
-        within_s: tuple[float, float],
+        patience: _Patience,
     ) -> Outcome:
-        """The outcome of a request that waits, or, if it is not `pending` yet, comes behind others of its pod. `within_s`: how long it may
-        take, and how long it has waited."""
-        deadline_s, waited_s = within_s
-        self._published += 1
+        """The outcome of a request that waits, or, if it is not `pending` yet, comes behind others of its pod."""
         try:
-            async with asyncio.timeout(deadline_s - waited_s), lock:
+            async with asyncio.timeout(patience.deadline_s - patience.waited_s), lock:
                 found = pending or submit()
                 return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
-            if pending is not None:
-                self._waiting.drop(pending.arrived.ticket)
-            return self.answers.hang_up("deadline", request, f"no answer within {deadline_s:g} s")
-        finally:
-            self._published -= 1
+            return self.answers.hang_up("deadline", request, f"no answer within {patience.deadline_s:g} s")
 
     # ------------------------------------------------------------ what must wait
 
