@@ -1,21 +1,22 @@
 """One connection of `hosting.server`: httptools takes its bytes apart, and its requests are answered one after the other.
 
-`Exchange` is one request and what its answer needs. The connection asks its owner (`Server`) for each, in the order in which they came,
-and writes the reply. An owner that has it at once causes no task. What comes while an exchange is answered waits as bytes, but for requests
-in the same piece; and the peer is held up beyond `MAX_UNREAD_BYTES` of them.
+The connection asks its owner (`Server`) for the answer of each, in the order in which they came. An owner that has it at once causes no
+task. What comes while an exchange is answered waits as bytes, but for requests in the same piece; and the peer is held up beyond
+`MAX_UNREAD_BYTES` of them.
 """
 
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from hosting.access import UNIX_PEER, Caller, ClientCertificate
-from hosting.http_bytes import CONTINUE, target, written
-from hosting.routes import HangUp, Outcome, Reply, Route
+from hosting.access import UNIX_PEER, ClientCertificate
+from hosting.http_bytes import target, written
+from hosting.http_exchange import Exchange, NotHttpError
+from hosting.routes import HangUp, Outcome, Reply
 from hosting.tls import certificate_of
 
 MAX_HEAD_BYTES: Final = 32_768
@@ -33,92 +34,6 @@ PIECE_BYTES: Final = 16_384
 MAX_UNREAD_BYTES: Final = 65_536
 
 _OUTCOMES: Final = (Reply, HangUp)
-
-
-class NotHttpError(Exception):
-    """The peer's bytes are no request, or no body."""
-
-
-class Exchange:
-    """One request, from its head on, and how it is to be answered. Only its connection and the owner change it.
-
-    Most of it keeps the values of the class: setting each of them for each request would take a tenth of its time.
-    """
-
-    keeps = True
-    """Whether the connection stays after the answer."""
-    is_http_1_0 = False
-    body: bytes | bytearray = b""
-    is_whole = False
-    """Whether all of the body has come."""
-    is_read = False
-    """Whether the owner takes the body: before that no more of it is parsed than has come with the head."""
-    is_over = False
-    """Whether the body is longer than its limit, and is kept no further."""
-    is_answered = False
-    error: Exception | None = None
-    limit_bytes: int | None = None
-    waiter: asyncio.Future[None] | None = None
-    route: Route | None = None
-    parameters: Mapping[str, str] = {}
-    caller: Caller | None = None
-    payer = ""
-    """The caller or address on whose account it goes."""
-    received_bytes = paid_bytes = 0
-    """Those that had come when its body was about to be read, and those that it was charged for before."""
-
-    def __init__(
-        self, connection: "ServedConnection", method: str, place: tuple[str, str], headers: Mapping[str, str]
-    ) -> None:
-        self.connection = connection
-        self.method = method
-        self.path, self.query = place
-        self.headers = headers
-
-    def add(self, piece: bytes) -> None:
-        """Take a piece of the body. Nothing is kept beyond the limit, once it is known, nor of a request that was answered."""
-        if self.is_answered or self.is_over:
-            return
-        if not self.body:
-            self.body = piece
-        elif isinstance(self.body, bytearray):
-            self.body += piece
-        else:
-            self.body = bytearray(self.body + piece)
-        if self.limit_bytes is not None and len(self.body) > self.limit_bytes:
-            self.is_over = True
-            self.wake()
-
-    def wake(self) -> None:
-        """The body has come, or will not come."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-    def read(
-        self, limit_bytes: int, declared_bytes: int, *, cuts: bool
-    ) -> bytes | Awaitable[bytes | None] | None:
-        """The body; of one above `limit_bytes` the part that has come if it `cuts`, else None. Raises `NotHttpError`, also later."""
-        if self.error is not None:
-            raise self.error
-        self.limit_bytes = limit_bytes
-        self.is_read = True
-        self.is_over = len(self.body) > limit_bytes or (declared_bytes > limit_bytes and not cuts)
-        if self.is_whole or self.is_over:
-            return None if self.is_over and not cuts else bytes(self.body)
-        if self.headers.get("expect", "").lower() == "100-continue" and not self.is_http_1_0:
-            self.connection.owner.flush()
-            self.connection.write(CONTINUE)  # the peer sends nothing before
-        return self._read_later(cuts=cuts)
-
-    async def _read_later(self, *, cuts: bool) -> bytes | None:
-        connection = self.connection
-        if not self.is_whole and not self.is_over:
-            self.waiter = connection.loop.create_future()
-            connection.go_on()
-            await self.waiter
-        if self.error is not None:
-            raise self.error
-        return None if self.is_over and not cuts else bytes(self.body)
 
 
 class ConnectionOwner(Protocol):

@@ -29,7 +29,8 @@ from hosting import fairness
 from hosting.access import AccessRefused, AccessScope, Admission, Caller, Gate, Refusals, RequestHead
 from hosting.addresses import UNIX
 from hosting.fairness import HANDSHAKE_S, TOO_MANY, TOO_MUCH, Acceptor, Turns
-from hosting.http_connection import Exchange, NotHttpError, ServedConnection
+from hosting.http_connection import ServedConnection
+from hosting.http_exchange import Exchange, NotHttpError
 from hosting.listening import listen, listen_unix
 from hosting.logs import Logger
 from hosting.peers import UNIT_BYTES, PeerLimits, PeerTable

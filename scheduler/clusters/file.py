@@ -264,7 +264,7 @@ def _contents(file: ClusterFile) -> _Contents:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What has changed from one content to the next: VMs that have gone with their UIDs, other inputs, and VMs that are to be told, with
+    """The changes from one content to the next: VMs that have gone with their UIDs, other inputs, and VMs that are to be told, with
     whether they are new."""
 
     gone: list[tuple[PodName, str]]
@@ -300,7 +300,7 @@ def _compared(old: _Contents, read: _Contents, *, has_begun: bool) -> tuple[_Con
 def _changes(
     now: _Contents, difference: _Difference, pods: Collection[PodName], begun_s: float, as_of_s: float
 ) -> Generator[None, None, list[events.Input]]:
-    """What is told, in slices. Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
+    """The inputs that tell them, in slices. Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
     changes: list[events.Input] = [events.VmGone(pod, uid, begun_s) for pod, uid in difference.gone]
     changes += difference.others
     seen = dict(difference.seen)
@@ -335,7 +335,7 @@ class FileCluster:
         self._reading = asyncio.Lock()
         self._next_s = -math.inf
         self._untold: tuple[_Contents, _Difference] | None = None
-        """What was read and is not told yet, and its difference from what was told last."""
+        """The content that was read and is not told yet, and its difference from what was told last."""
         self._told_s: dict[PodName, float] = {}
         """From when the sizes are that were told last."""
         self._written_s: float | None = None

@@ -2,7 +2,7 @@
 follows them. Reads only.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from heapq import merge
@@ -84,11 +84,10 @@ class NameIndex:
         if come > MOST_PUT_IN or len(self._pods) > 2 * len(vms) + MOST_PUT_IN:
             yield from self._make_anew(vms)
         elif come:
-            names = list(self._names)
-            for record in vms.latest(come):
-                if record.name not in self._pods:
-                    self._pods[record.name] = record.spec.pod
-                    insort(names, record.name)
+            new = {record.name: record.spec.pod for record in vms.latest(come)}
+            names = [*self._names, *(new.keys() - self._pods.keys())]
+            names.sort()
+            self._pods.update(new)
             self._names, self._comings = names, vms.comings
         return self._names
 

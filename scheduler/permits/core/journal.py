@@ -20,7 +20,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.permits.core import decision, events, ledger, model, rules, state
 from scheduler.permits.core.snapshots import Snapshot, restore
 
-FORMAT: Final = 12
+FORMAT: Final = 13
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)

@@ -3,7 +3,7 @@ the rows of the ledger the memory of each VM, and of each reservation.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -361,7 +361,7 @@ class TimerQueue:
             heapq.heappush(self._heap, (due_s, uid))
         return (*found,), is_more
 
-    def take(self, uids: Iterable[str]) -> list[str]:
+    def take(self, uids: Sequence[str]) -> list[str]:
         """Take these VMs off the queue, due or not, in the order of `take_due`."""
         for uid in uids:
             self.cancel(uid)

@@ -39,12 +39,22 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(directory.glob(_PATTERN))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Begun:
-    """A snapshot that is being taken. It `is_over` when all of its steps were taken, or when it was given up."""
+    """A snapshot that is being taken. It `is_over` when all of its steps were taken (`is_whole`), or when it was given up."""
 
     taker: SnapshotTaker
+    is_whole: bool = False
     is_over: threading.Event = field(default_factory=threading.Event)
+
+    def take(self) -> Generator[None, None, None]:
+        yield from self.taker.steps()
+        self.is_whole = True
+
+    def end(self) -> None:
+        """The writer's thread waits no more for it, however it has ended."""
+        self.taker.end()
+        self.is_over.set()
 
 
 _Item: TypeAlias = _Begun | Callable[[], str]
@@ -140,7 +150,10 @@ class JournalWriter:
         self._put(partial(journal.request_line, arrived, body, outputs))
 
     def close(self) -> None:
-        """Write what is waiting and close the file; given up after `CLOSE_S` if the disk does not take it."""
+        """Write what is waiting and close the file; given up after `CLOSE_S` if the disk does not take it.
+
+        Not on the loop's thread, which may be needed for a snapshot that is being taken.
+        """
         self._queue.put_nowait(None)
         self._queue.hand_over()
         self._thread.join(CLOSE_S)
@@ -181,17 +194,25 @@ class JournalWriter:
             self._lost += 1
             self._lost_before += 1
         else:
-            self._take(_steps(begun))
+            self._take(begun)
 
-    def _take(self, steps: Generator[None, None, None]) -> None:
+    def _take(self, begun: _Begun) -> None:
         """Take a snapshot in slices of the loop, or at once if none runs."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            for _ in steps:
+            for _ in begun.take():
                 pass
+            begun.end()
         else:
-            self._taking = loop.create_task(self._long_work.run(steps), name="snapshot for the journal")
+            work = self._long_work.run(begun.take())
+            self._taking = loop.create_task(work, name="snapshot for the journal")
+            self._taking.add_done_callback(lambda task: self._taken(begun, task))
+
+    def _taken(self, begun: _Begun, task: asyncio.Task[None]) -> None:
+        begun.end()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("snapshot not taken by our fault", error=repr(error), exc_info=task.exception())
 
     def _next_path(self) -> Path:
         self._number += 1
@@ -213,6 +234,9 @@ class JournalWriter:
     def _write_one(self, item: _Item) -> None:
         if isinstance(item, _Begun):
             item.is_over.wait()
+            if not item.is_whole:
+                self._refuse_snapshot()
+                return
             if self._file is None or self._file.tell():
                 self._next_file(item.taker.snapshot())
                 return
@@ -229,6 +253,13 @@ class JournalWriter:
         if self._written_bytes > max(self._rotate_bytes, self._snapshot_bytes):
             self._is_long.set()
             self._written_bytes = 0  # asked for once
+
+    def _refuse_snapshot(self) -> None:
+        """The input that began it is in no file: a gap, and another one is to be taken."""
+        self._refused += 1
+        self._is_long.set()
+        if self._file is not None and self._file.tell():
+            self._file.write(journal.gap_line(1))
 
     def _flush(self) -> None:
         if self._file is not None:
@@ -271,15 +302,6 @@ class JournalWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
-
-
-def _steps(begun: _Begun) -> Generator[None, None, None]:
-    """However it ends, the writer's thread does not wait for ever."""
-    try:
-        yield from begun.taker.steps()
-    finally:
-        begun.taker.end()
-        begun.is_over.set()
 
 
 def lines(path: Path) -> Iterator[str]:

@@ -16,7 +16,8 @@ SEQUENCE_CODES: Final = (ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED, Er
 
 
 def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
-    """What takes long at 100,000 VMs is computed with the page, in its thread, from values of one moment."""
+    """The lists of VMs and nodes are of one moment. The page's thread computes with them, for that takes long at 100,000 VMs; the state of
+    a VM is that of the moment at which it is counted."""
     yield from _decisions(stats)
     yield from _ledger(core.ledger)
     yield from _vms(list(core.vms))

@@ -239,3 +239,26 @@ async def test_a_snapshot_is_taken_while_inputs_go_on(
     assert len(list(begun.records)) == 19, "the input that came first is part of it, and no other"
     assert replay.run(tmp_path, "text") == 0
     assert "59 inputs in 2 files: the same decisions" in capsys.readouterr().out
+
+
+async def test_a_snapshot_that_is_given_up_is_a_gap_and_another_one_is_taken(tmp_path: Path) -> None:
+    """Also before its first step; `close` does not wait for it."""
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    assert writer._taking is not None
+    await writer._taking
+    event = events.NodeSeen(NodeSpec("node-0", Resources(1000, 1)))
+    writer._begin()
+    writer._taking.cancel()
+    await asyncio.wait([writer._taking])
+    while not writer._is_long.is_set():  # the writer's thread has found out
+        await asyncio.sleep(0.001)
+    writer.input(event, core.apply(event))
+    await writer._taking
+    await asyncio.to_thread(writer.close)
+    first, second = files_of(tmp_path)
+    assert journal.read_line(list(lines(first))[-1]) == journal.Gap(1)
+    (snapshot,) = map(journal.read_line, lines(second))
+    assert isinstance(snapshot, journal.Snapshot)
+    assert [node.name for node in snapshot.nodes] == ["node-0"]
+    assert writer.lost_total == 1

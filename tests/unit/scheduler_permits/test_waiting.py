@@ -667,3 +667,22 @@ async def test_a_look_that_a_request_waits_for_goes_before_those_that_the_clock_
     await asyncio.sleep(0.05)
     await looks.close()
     assert told[-1] == "late False"
+
+
+@virtually
+async def test_published_requests_have_their_order_and_their_cap_before_their_tasks_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "MAX_PUBLISHED", 2)
+    world = ServiceWorld("a", pool=None)
+    first, second, beyond = (
+        world.transport.serve(Request("POST", "/", plain("a", units))) for units in (3, 2, 4)
+    )
+    assert isinstance(beyond, HangUp)
+    # The later one is awaited first, and is still submitted after the first one's answer.
+    answers = await asyncio.gather(answered(second), answered(first))
+    assert [answer.status for answer in answers if isinstance(answer, Reply)] == [200, 200]
+    assert world.record().told == cu(2)
+    third = world.transport.serve(Request("POST", "/", plain("a", 2)))
+    assert isinstance(await answered(third), Reply), "the two have given their places back"
+    assert await world.is_clean()
