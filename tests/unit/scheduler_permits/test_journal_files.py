@@ -251,14 +251,13 @@ async def test_a_snapshot_that_is_given_up_is_a_gap_and_another_one_is_taken(tmp
     writer._begin()
     writer._taking.cancel()
     await asyncio.wait([writer._taking])
-    while not writer._is_long.is_set():  # the writer's thread has found out
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(writer._is_long.wait, 20.0), "the writer's thread has found out"
     writer.input(event, core.apply(event))
     await writer._taking
     await asyncio.to_thread(writer.close)
     first, second = files_of(tmp_path)
     assert journal.read_line(list(lines(first))[-1]) == journal.Gap(1)
     (snapshot,) = map(journal.read_line, lines(second))
-    assert isinstance(snapshot, journal.Snapshot)
+    assert isinstance(snapshot, snapshots.Snapshot)
     assert [node.name for node in snapshot.nodes] == ["node-0"]
     assert writer.lost_total == 1
