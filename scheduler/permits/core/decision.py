@@ -283,7 +283,7 @@ def encode(decided: Decided) -> bytes:
     if echo is None or decided.reasons or echo.token is not None:
         return codec.encode(message(decided))
     before, after = _around_number(
-        decided.permit, decided.unit, decided.slot_bytes, decided.migrate, echo.instance, echo.epoch
+        decided.permit, decided.unit, decided.slot_bytes, decided.migrate, echo.instance.int, echo.epoch
     )
     return b"%b%d%b" % (before, echo.sequence_number, after)
 
@@ -293,10 +293,10 @@ _NUMBER: Final = b'"sequenceNumber":%d'
 
 @functools.lru_cache(maxsize=4096)
 def _around_number(
-    permit: Resources, unit: ComputeUnit, slot_bytes: int, migrate: bool, instance: UUID, epoch: int
+    permit: Resources, unit: ComputeUnit, slot_bytes: int, migrate: bool, instance: int, epoch: int
 ) -> tuple[bytes, bytes]:
     """The bytes of a reply without reasons before and after its sequence number, by which alone most replies of a process differ."""
-    echo = events.Echo(1, instance, epoch)
+    echo = events.Echo(1, UUID(int=instance), epoch)
     like = Decided(0, _NOBODY, "", permit, permit, permit, unit, slot_bytes, (), echo, migrate)
     before, after = codec.encode(message(like)).split(_NUMBER % 1)
     return before + _NUMBER[:-2], after

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, get_args
@@ -110,7 +111,7 @@ def snapshot_line(taken: Snapshot) -> str:
 def input_line(event: events.Input, outputs: tuple[events.Output, ...]) -> str:
     """An input that is no request, and its outcome."""
     assert not isinstance(event, events.RequestArrived), "requests are journaled as their bytes"
-    return f'{{"input":{_text(event)},"outputs":{_json([recorded(output) for output in outputs])}}}\n'
+    return f'{{"input":{_text(event)},"outputs":[{",".join(map(_outcome, outputs))}]}}\n'
 
 
 def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]) -> str:
@@ -119,8 +120,15 @@ def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[eve
         f'{{"request":{{"ticket":{arrived.ticket},"now_s":{_text(arrived.now_s)},"look":{_text(arrived.look)},'
         f'"since_s":{_text(arrived.since_s)},"identity":{_text(arrived.identity)},'
         f'"body":{_text(body.decode("latin-1"))}}},'
-        f'"outputs":{_json([recorded(output) for output in outputs])}}}\n'
+        f'"outputs":[{",".join(map(_outcome, outputs))}]}}\n'
     )
+
+
+def _outcome(output: events.Output) -> str:
+    """`recorded` as it is written, which most requests need for a permit only."""
+    if type(output) is events.Decided:
+        return f'{{"permit":{_text(decision.encode(output).decode())}}}'
+    return _json(recorded(output))
 
 
 def gap_line(lost: int) -> str:
@@ -282,6 +290,8 @@ def _writer_of(kind: Any) -> Callable[[Any], str]:
 _writers: Final[dict[Any, Callable[[Any], str]]] = {
     str: json.encoder.encode_basestring_ascii,
     int: int.__repr__,
+    float: lambda value: repr(value) if math.isfinite(value) else _json(value),
+    type(None): lambda _: "null",
 }
 
 
