@@ -142,9 +142,8 @@ class ServedConnection(asyncio.Protocol):
     # ------------------------------------------------------------ the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            "asyncio.Transport", transport
-        )  # (uvloop's transports are no subclass of asyncio's)
+        # uvloop's transports are no subclass of asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
         # Now, and not with each request: uvloop knows no address any more once the peer has reset the connection.
         name = self.transport.get_extra_info("peername")
         self.address = UNIX_PEER if self.owner.is_unix else str(name[0]) if isinstance(name, tuple) else ""
@@ -328,9 +327,8 @@ class ServedConnection(asyncio.Protocol):
         self.task = None
         if not self._is_closed:
             self._answer(exchange, outcome)
-            self.loop.call_soon(
-                self.go_on
-            )  # after the answer is written: a peer that does not read it gets no other
+            # After the answer is written: a peer that does not read it gets no other.
+            self.loop.call_soon(self.go_on)
 
     def _failed(self, exchange: Exchange, error: Exception) -> Reply:
         exchange.keeps = False
@@ -418,12 +416,16 @@ class ServedConnection(asyncio.Protocol):
         exchange = Exchange(self, parser.get_method().decode("ascii"), place, headers)
         if not parser.should_keep_alive():
             exchange.keeps = False
-        if parser.get_http_version() == "1.0":
-            exchange.is_http_1_0 = True
-            if "transfer-encoding" in headers:
-                raise NotHttpError("ChunkedInHttp10")
-        elif "host" not in headers:
+        version = parser.get_http_version()
+        exchange.is_http_1_0 = version == "1.0"
+        if version not in ("1.0", "1.1"):
+            raise NotHttpError("BadVersion")
+        if "host" not in headers and not exchange.is_http_1_0:
             raise NotHttpError("NoHost")
+        if "transfer-encoding" in headers and (
+            exchange.is_http_1_0 or headers["transfer-encoding"].lower() != "chunked"
+        ):
+            raise NotHttpError("BadCoding")
         if len(headers.get("content-length", "")) > MAX_DIGITS:
             raise NotHttpError("BadLength")
         self._is_in_head = False

@@ -10,6 +10,7 @@ import pytest
 
 from hosting import http_connection
 from hosting.server import Reply, Request, Route
+from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import ECHO, PATIENCE_S, hello, request_bytes, serving
 
 LIMIT = ECHO.max_body_bytes
@@ -195,3 +196,43 @@ async def test_a_route_that_cuts_reads_as_far_as_its_limit(is_chunked: bool, res
         else:
             assert (await wire.ask("GET", "/hello")).status == 200
         assert running.lines == []
+
+
+async def test_a_trailer_has_a_bound() -> None:
+    """Its value is put together by the parser, in a time that grows with the square of its length."""
+    async with serving() as running:
+        wire = await running.connect()
+        with suppress(ConnectionError):
+            await wire.send(framed(b"1\r\nx\r\n0\r\nX: " + b"a" * 1_000_000, CHUNKED))
+        assert b" 400 Bad Request" in await wire.rest()
+        assert await running.is_alive()
+
+
+async def test_a_caller_that_expects_100_and_is_refused_is_closed() -> None:
+    """It need not send its body, and its next request would be taken for that."""
+    async with serving() as running:
+        wire = await running.connect()
+        head = b"POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        await wire.send(head)
+        assert (await wire.response()).status == 404
+        assert await wire.rest() == b""
+
+
+async def test_a_body_that_waits_behind_an_answer_is_read_though_the_peer_has_ended_its_side() -> None:
+    may_end = asyncio.Event()
+
+    async def hold(request: Request) -> Reply:
+        await may_end.wait()
+        return Reply(200, request.body)
+
+    async with serving(Route("POST", "/hold", hold, max_body_bytes=100_000)) as running:
+        wire = await running.connect()
+        await wire.send(request_bytes("POST", "/hold", b"first"))
+        await until(lambda: running.server.stats["requests"] == 1)
+        await wire.send(request_bytes("POST", "/hold", b"x" * 40_000))
+        wire.writer.write_eof()
+        (connection,) = running.server._open
+        await until(lambda: connection.has_ended)
+        may_end.set()
+        assert [len((await wire.response()).body) for _ in range(2)] == [5, 40_000]
+        assert await wire.rest() == b""

@@ -256,6 +256,16 @@ GARBAGE = {
     "address": b"GET http://[::1/hello HTTP/1.1\r\nHost: test\r\n\r\n",
     "long line": b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n",
     "many headers": b"GET /hello HTTP/1.1\r\n" + b"A: b\r\n" * 2000 + b"\r\n",
+    "a long header": b"GET /hello HTTP/1.1\r\nHost: test\r\nA: " + b"b" * 9000 + b"\r\n\r\n",
+    "no host": b"GET /hello HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /hello HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "another version": b"GET /hello HTTP/2.0\r\nHost: test\r\n\r\n",
+    "a coding that nobody reads": b"POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunks in HTTP/1.0": b"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a length of zeros": b"POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: "
+    + b"0" * 5000
+    + b"5\r\n\r\n",
+    "blank lines": b"\r\n" * 50_000,
 }
 
 
@@ -342,6 +352,16 @@ async def test_drain_lets_a_request_in_progress_end_and_takes_no_new_connection(
         assert await busy.rest() == b""
         assert running.server.open_connections() == 0
         await running.server.close()  # a second time is no fault
+
+
+async def test_drain_sends_an_answer_to_its_end_and_answers_what_was_pipelined() -> None:
+    held = Held(LARGE)
+    async with serving(held.route, limits=ServerLimits(drain_s=20.0)) as running:
+        wire = await _deaf(running, held, requests=2)
+        closing = asyncio.create_task(running.server.close())
+        wire.writer.transport.resume_reading()  # type: ignore[attr-defined]  # every socket transport has it
+        assert [len((await wire.response()).body) for _ in range(2)] == [LARGE] * 2
+        await closing
 
 
 async def test_drain_cuts_a_handler_that_does_not_end_and_leaves_no_task() -> None:
