@@ -39,6 +39,8 @@ BATCH = 100
 SIZES = ((1_000, 100), (10_000, 100), (50_000, 500), (100_000, 1_000))
 ROTATE_BYTES = 64 * 2**20
 LAST_BYTES = 4e6
+FASTEST_BYTES_PER_S = 4 * BESIDE_RATE * 3000
+"""Of lines of the journal, each of which has less than 3 kB."""
 HANDOVER_S = 15.0
 NEVER_S = 36_000.0
 PAGE_S = 60.0
@@ -235,7 +237,7 @@ class Scale:
         await self._settle(server, fleet)
         load = Singles(fleet, self.faults)
         while (left := _bytes_left(journal)) > LAST_BYTES:
-            seconds = min(left / LAST_BYTES, 5.0)
+            seconds = min(left / 2 / FASTEST_BYTES_PER_S, 5.0)  # never beyond the file's end
             await drive.Paced(load, self.faults, 4 * BESIDE_RATE, seconds).over(server.port, CONNECTIONS)
         count, worst = _count(journal), []
         for _ in range(30):

@@ -204,7 +204,7 @@ class ServedConnection(asyncio.Protocol):
         return self._is_deaf or self._is_in_head or bool(self._exchanges)
 
     @property
-    def is_late(self) -> bool:
+    def _is_late(self) -> bool:
         """Whether the rest of a body is still to come whose request was answered."""
         return self._parsed is not None and self._parsed.is_answered
 
@@ -259,7 +259,7 @@ class ServedConnection(asyncio.Protocol):
         return not self._exchanges or (self._parsed is not None and self._parsed.is_read)
 
     def _parse(self, piece: bytes) -> None:
-        is_late = self.is_late
+        is_late = self._is_late
         if is_late:
             self._late_bytes += len(piece)
         self._head_bytes += len(piece)
@@ -356,7 +356,7 @@ class ServedConnection(asyncio.Protocol):
         self._current = None
         self._exchanges.popleft()
         self.owner.rested(self)
-        if self.is_late:
+        if self._is_late:
             exchange.body = b""
             self._late_bytes = 0
             if closes:

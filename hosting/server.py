@@ -353,9 +353,7 @@ class Server:
             if not isinstance(turn, bool):
                 self.stats["waited"] += 1
                 return self._in_turn_later(exchange, right, turn, go_on)
-        if fairness.is_packed(exchange.headers):
-            return self._over(exchange, right, fairness.PACKED)
-        return go_on(exchange)
+        return self._unpacked(exchange, right, go_on)
 
     async def _in_turn_later(
         self, exchange: Exchange, right: AccessScope, turn: Awaitable[bool], go_on: _Step
@@ -363,9 +361,13 @@ class Server:
         if not await turn:
             return self._over(exchange, right, TOO_MUCH)
         self._allow(exchange.connection, self._limits.request_deadline_s)
+        return await answered(self._unpacked(exchange, right, go_on))
+
+    def _unpacked(self, exchange: Exchange, right: AccessScope, go_on: _Step) -> Outcome | Awaitable[Outcome]:
+        """`go_on` unless the body is packed."""
         if fairness.is_packed(exchange.headers):
             return self._over(exchange, right, fairness.PACKED)
-        return await answered(go_on(exchange))
+        return go_on(exchange)
 
     def _over(self, exchange: Exchange, right: AccessScope, refusal: AccessRefused) -> Reply:
         """The answer to a request whose body is not read. The connection stays if there is nothing left to read."""

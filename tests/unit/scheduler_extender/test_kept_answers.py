@@ -99,8 +99,10 @@ class Places(PlacingWorld):
         return Answer(tuple(each.name for each in found.feasible), found.statuses, scored.scores)
 
 
-def count(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
-    """Note of which nodes plugins are asked: the first letter of the method, and the node."""
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of which nodes plugins are asked: the first letter of the method, and the node."""
+    asked: list[str] = []
     for plugin, method in ((LedgerFit, "filter"), (GrowthHeadroom, "score")):
         answer = getattr(plugin, method)
 
@@ -112,6 +114,7 @@ def count(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
             return answer(made, context, pod, node)
 
         monkeypatch.setattr(plugin, method, noted)
+    return asked
 
 
 async def begun(world: Places) -> None:
@@ -121,11 +124,7 @@ async def begun(world: Places) -> None:
 
 
 @virtually
-async def test_of_a_pod_like_the_last_one_plugins_are_asked_on_changed_nodes_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    count(monkeypatch, asked)
+async def test_of_a_pod_like_the_last_one_plugins_are_asked_on_changed_nodes_alone(asked: list[str]) -> None:
     world = Places()
     async with opened(world):
         await begun(world)
@@ -144,10 +143,8 @@ async def test_of_a_pod_like_the_last_one_plugins_are_asked_on_changed_nodes_alo
 
 
 @virtually
-async def test_of_a_pod_that_has_room_plugins_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_pod_that_has_room_plugins_are_asked(asked: list[str]) -> None:
     """Its own room changes the answer."""
-    asked: list[str] = []
-    count(monkeypatch, asked)
     world = Places()
     async with opened(world):
         await begun(world)
@@ -161,11 +158,7 @@ async def test_of_a_pod_that_has_room_plugins_are_asked(monkeypatch: pytest.Monk
 
 
 @virtually
-async def test_a_plugin_that_does_not_say_what_it_goes_by_is_asked_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    count(monkeypatch, asked)
+async def test_a_plugin_that_does_not_say_what_it_goes_by_is_asked_each_time(asked: list[str]) -> None:
     world = Places()
     async with opened(world):
         await begun(world)
@@ -177,10 +170,8 @@ async def test_a_plugin_that_does_not_say_what_it_goes_by_is_asked_each_time(
 
 
 @virtually
-async def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
     monkeypatch.setattr(kept, "MAX_KEPT", 16)
-    asked: list[str] = []
-    count(monkeypatch, asked)
     world = Places()
     async with opened(world):
         await begun(world)
